@@ -15,7 +15,7 @@ from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
 from gravac.signals import figures
-from gravac_agent.exchange.agreement import OwnGroups, fail_together, part
+from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, part
 from gravac_agent.exchange.hook import leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
@@ -138,6 +138,9 @@ class Session:
                 usage.check(self.module, optimizer, settings.memory, settings.collective)
                 self._slot = attach(self.module)
                 self._entry = entry = running.enter(self.module, settings, named)
+            entry.job = agreed_job(
+                entry.job, settings.job is not None, self.module.process_group, settings.agreement_seconds
+            )
             pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
             self.rates = Rates(optimizer, scaler, entry.parameters, pieces)
             self.parts = assemble(

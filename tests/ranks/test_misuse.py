@@ -32,6 +32,7 @@ ALONE = {
     "optimizer": ("SGD steps none of the module's 18 trainable parameters", 1),
     "hook": ("already has a communication hook", 1),
     "reporter": ("no reporter on this host", 0),
+    "job": ("job: rank 0 has 'second', rank 1 has 'third'", None),
     "join": ("`with Agent(...):` around `with Join([module]):`", None),
     "load another model": (r"'0.weight' has shape (32, 128) there and (64, 64) here", 1),
     "load a state of 0.1": (r"'0.weight' has shape (1024,) there and (64, 64) here", 1),

@@ -30,7 +30,9 @@ def test_a_gan_on_digits(run_ranks: RunRanks, tmp_path: Path) -> None:
 
 
 def test_each_agent_trains_as_it_does_alone(run_ranks: RunRanks) -> None:
-    for result in run_ranks("interleaved", 2):
+    results = run_ranks("interleaved", 2)
+    assert results[0]["jobs"] == results[1]["jobs"], "each rank has a name of its own, and rank 0's counts"
+    for result in results:
         assert result["together"] == result["alone"]
         assert result["skipped"] == [0, 1]
         assert result["jobs"][1] == f"{result['jobs'][0]}-2"
@@ -78,4 +80,6 @@ def test_ranks_in_different_numbers_of_groups(run_ranks: RunRanks) -> None:
     one, two, three = run_ranks("groups_of_some_ranks", 3, seconds=60)
     assert one["parameters"] == two["parameters"] == three["parameters"]
     assert len(set(one["jobs"])) == 3
+    assert two["jobs"] == one["jobs"]
+    assert three["jobs"] == one["jobs"][::2]
     assert one["jobs"][1:] == [f"{one['jobs'][0]}-2-ranks0", f"{one['jobs'][0]}-3"]

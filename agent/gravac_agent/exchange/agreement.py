@@ -116,6 +116,27 @@ def _device_of(group: dist.ProcessGroup) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if "cuda" in kinds else torch.device(kinds.pop())
 
 
+def agreed_job(mine: str, given: bool, group: dist.ProcessGroup, seconds: float) -> str:
+    """Return rank 0's name of the job. All ranks call it.
+
+    Args:
+        mine: This rank's name.
+        given: Whether a setting gives it; else it is made of the start time.
+        group: The ranks.
+        seconds: Longest wait for them.
+
+    Raises:
+        AgreementError: A setting gives a rank another one.
+    """
+    job, *others = gather_texts(mine if given or group.rank() == 0 else "", group, seconds)
+    for rank, other in enumerate(others, 1):
+        if other not in ("", job):
+            raise AgreementError(
+                f"all ranks need the same settings, but job: rank 0 has {job!r}, rank {rank} has {other!r}"
+            )
+    return job
+
+
 @contextmanager
 def fail_together(group: dist.ProcessGroup, seconds: float | None = None) -> Iterator[None]:
     """Wrap a part of the setup that may fail on one rank alone: then it fails on all, and no rank waits for the others.

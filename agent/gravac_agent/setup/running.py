@@ -10,12 +10,12 @@ from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.describe import job_name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RunningAgent:
     """What other agents of this process must know about a running one.
 
     Attributes:
-        job: Its job's name, without what groups of ranks add to it.
+        job: Its job's name, that of rank 0, without what groups of ranks add to it.
         kernels: Its setting of that name.
         parameters: Names of its module's parameters by their ``id``.
     """

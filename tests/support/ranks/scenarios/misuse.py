@@ -79,6 +79,8 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
         del state["shapes"]
     if what == "load nonsense" and rank == 1:
         state["residual"][name] = "not a tensor"
+    if what == "job" and rank == 1:
+        options["job"] = "third"
     if what == "optimizer" and rank == 1:
         optimizer = torch.optim.SGD(other.parameters(), lr=0.05)
     if what == "hook" and rank == 1:
@@ -88,7 +90,7 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
         build._reporter = _no_reporter
     error, before = "", time.monotonic()
     try:
-        agent = Agent(module, optimizer, data_dir=folder, job="second", **options)
+        agent = Agent(module, optimizer, **{"data_dir": folder, "job": "second"} | options)
         with Join([module], enable=what == "join"), agent:
             if state and (what != "load not" or rank != 1):
                 agent.load_state_dict(state)
