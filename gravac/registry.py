@@ -23,6 +23,20 @@ M = TypeVar("M", bound=BaseModel)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _NUMBERS = {int, float, type(None)}
+_SIZES = {
+    "k",
+    "cf",
+    "ratio",
+    "rate",
+    "density",
+    "sparsity",
+    "fraction",
+    "keep",
+    "compression",
+    "percent",
+    "topk",
+}
+"""What users of other libraries call the size of what a codec sends."""
 _LOADED: dict[str, EntryPoint] = {}
 """Plugins in use in this process, by entry point group and name."""
 
@@ -301,8 +315,13 @@ def construct(
 def no_setting(what: str, text: str, setting: str, known: Any) -> ValueError:
     """The error for a setting that a member does not have."""
     listed = ", ".join(known) or "none"
+    size = (
+        ": how much is sent is the CF, which the policy chooses, such as policy='static:cf=100' for a hundredth"
+        if what == "compressor" and setting.lower() in _SIZES
+        else ""
+    )
     return ValueError(
-        f"{what}={text!r} has no setting {setting!r}{did_you_mean(setting, known)}; it has {listed}"
+        f"{what}={text!r} has no setting {setting!r}{did_you_mean(setting, known)}; it has {listed}{size}"
     )
 
 

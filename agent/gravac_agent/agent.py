@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Never, Self
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from gravac_agent.fsdp.attach import exchange_densely
 from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network.link import Link
 from gravac_agent.session import AgentState, Session
-from gravac_agent.settings import DEFAULT, AgentSettings, Default, load
+from gravac_agent.settings import DEFAULT, AgentSettings, Default, load, no_keyword
 from gravac_agent.setup import running, usage
 from gravac_agent.setup.build import Parts
 from gravac_agent.state import by_rank, checkpoint
@@ -125,7 +125,10 @@ class Agent:
         token: str | None = None,
         scaler: Scaler | None = None,
         replicate: Replicas | None = None,
+        **misspelled: Never,
     ) -> None:
+        for name, value in misspelled.items():
+            raise no_keyword(name, value)
         self._policy = policy if policy is not None and not isinstance(policy, str) else None
         self._link = link if isinstance(link, Link) else None
         self._named = job is not None

@@ -1,7 +1,7 @@
 """Settings of the agent: a keyword of ``Agent``, else the variable ``GRAVAC_<NAME>``, else the default."""
 
 import os
-import warnings
+import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -215,11 +215,17 @@ class AgentSettings(BaseSettings):
 def load(**given: Any) -> AgentSettings:
     """Read the settings from keyword arguments (None: not given) and the environment.
 
-    Warns about ``GRAVAC_`` variables that are not settings.
-
     Raises:
-        SetupError: With a sentence for each wrong value, which names the keyword or variable that it came from.
+        SetupError: With a sentence for each wrong value, which names the keyword or variable that it came from. Also
+            for a ``GRAVAC_`` variable that is not a setting: the job would run with a default in its place.
     """
+    for name in sorted(os.environ):
+        if name.upper().startswith("GRAVAC_") and not _is_read(name.upper()):
+            known = [field.upper() for field in AgentSettings.model_fields]
+            raise SetupError(
+                f"environment variable {name!r} (value {os.environ[name]!r:.100}) is not a setting of "
+                f"gravac{did_you_mean(name, known, prefix='GRAVAC_')}: correct or unset it; docs/settings.md lists them"
+            )
     chosen = {name: value for name, value in given.items() if value is not None}
     try:
         settings = AgentSettings(**chosen)
@@ -231,13 +237,13 @@ def load(**given: Any) -> AgentSettings:
             f"controller={settings.controller!r}: start that one with `gravac serve --owner-may-steer` and leave "
             "steering (GRAVAC_STEERING) out"
         )
-    for name in sorted(os.environ):
-        if name.startswith("GRAVAC_") and not _is_read(name):
-            hint = did_you_mean(
-                name, [field.upper() for field in AgentSettings.model_fields], prefix="GRAVAC_"
-            )
-            warnings.warn(f"environment variable {name!r} is not a setting of gravac{hint}", stacklevel=3)
     return settings
+
+
+def no_keyword(name: str, value: object) -> SetupError:
+    """Return the error for a keyword that ``Agent`` does not have."""
+    hint = did_you_mean(name, [*AgentSettings.model_fields, "module", "optimizer", "scaler", "replicate"])
+    return SetupError(f"{name}={value!r:.100}: Agent has no such argument{hint}; docs/settings.md lists them")
 
 
 def _wrong(error: ErrorDetails, chosen: dict[str, Any]) -> str:
@@ -255,6 +261,8 @@ def _variable(field: str) -> str:
 
 
 def _is_read(variable: str) -> bool:
-    """Whether an agent reads the variable, or a controller, which checks the names of its own."""
-    field = variable.removeprefix("GRAVAC_").lower()
-    return field in AgentSettings.model_fields or variable.startswith("GRAVAC_CONTROLLER_")
+    """Whether an agent reads the variable, or a controller, which checks the names of its own. Kubernetes sets some in
+    each pod beside a service of the name ``gravac``."""
+    name = variable.removeprefix("GRAVAC_")
+    ours = name.lower() in AgentSettings.model_fields or name.startswith("CONTROLLER_")
+    return ours or re.fullmatch(r"SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP).*)?", name) is not None

@@ -54,9 +54,27 @@ def parse(text: str) -> Link | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg])(?:bits?(?:/s)?|bps)?", cleaned)
     if match is None or float(match[1]) <= 0:
         raise ValueError(
-            f"link={text!r} is not a rate; write for example 100mbit, 1gbit, or none for the real network"
+            f"link={text!r} is not a rate{_meant(text.strip())}; write for example 100mbit, 1gbit, or none for the "
+            "real network"
         )
     return Link(bits_per_second=float(match[1]) * _UNITS[match[2]])
+
+
+def _meant(text: str) -> str:
+    """Return a hint for a rate in other units: bytes, or a bare number of bits."""
+    match = re.fullmatch(
+        r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)(i?)(b|bytes?|bits?)?(?:/s|ps|/sec)?", text, re.IGNORECASE
+    )
+    if match is None or float(match[1]) <= 0:
+        return ""
+    number, unit, binary, what = match.groups()
+    in_bytes = bool(binary) or (what or "").lower().startswith("byte") or what == "B"
+    power = "kmgt".index(unit.lower()) + 1 if unit else 0
+    bits = float(number) * (1024.0 if binary else 1000.0) ** power * (8.0 if in_bytes else 1.0)
+    if not unit and not what and bits < 1e3:  # no rate in bits: the unit was forgotten
+        return f" (did you mean '{number}mbit'?)"
+    name, size = next(((name, size) for name, size in reversed(_UNITS.items()) if bits >= size), ("k", 1e3))
+    return f" (did you mean '{bits / size:.6g}{name}bit'?)"
 
 
 class Pacer:

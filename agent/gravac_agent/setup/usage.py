@@ -59,14 +59,35 @@ def unwrapped_module(module: nn.Module) -> nn.Module:
     if is_sharded(inner) or (isinstance(inner, DistributedDataParallel) and not explained(inner)):
         return inner
     what = f"torch.compile of {type(inner).__name__}" if inner is not module else type(module).__name__
+    if not isinstance(inner, nn.Module):
+        raise SetupError(_no_module(inner))
     if any(is_sharded(one) for one in inner.modules()):
         raise SetupError(
             f"fully_shard was called on parts of {what} and not on the whole: call fully_shard(model) last, on the "
             "model itself, so that all of its gradients are reduced"
         )
+    wrapped = "Agent wraps a DistributedDataParallel module, or a model after fully_shard (FSDP2), got "
+    inside = [name for name, one in inner.named_modules() if isinstance(one, DistributedDataParallel)]
+    if inside and not explained(inner):
+        several = ", and an Agent for each of the others" if len(inside) > 1 else ""
+        raise SetupError(
+            f"{wrapped}{what}, which has one inside: write Agent(model.{inside[0]}, optimizer){several}, where model "
+            f"is the {type(inner).__name__}"
+        )
     raise SetupError(
-        f"Agent wraps a DistributedDataParallel module, or a model after fully_shard (FSDP2), got {what}"
-        f"{explained(inner)}: write Agent(DistributedDataParallel(model), optimizer)"
+        f"{wrapped}{what}{explained(inner)}: write Agent(DistributedDataParallel(model), optimizer)"
+    )
+
+
+def _no_module(module: object) -> str:
+    """Return why something that is no module at all cannot be the first argument."""
+    if isinstance(module, torch.optim.Optimizer):
+        return f"module={type(module).__name__} is the optimizer: the module comes first, Agent(module, optimizer)"
+    if isinstance(module, type):
+        return f"module={module.__name__} is a class: make the module, Agent(DistributedDataParallel(model), optimizer)"
+    return (
+        f"module={module!r:.100} is not a module: write Agent(DistributedDataParallel(model), optimizer), or pass the "
+        "model after fully_shard (FSDP2)"
     )
 
 
@@ -81,6 +102,29 @@ def unwrapped(optimizer: Any, scaler: Any) -> tuple[Any, Any]:
 
 def check_arguments(optimizer: object, scaler: object) -> None:
     """Check that the optimizer and the scaler have the methods that the agent calls. Raises SetupError."""
+    if isinstance(optimizer, list | tuple | dict):
+        kinds = ", ".join(
+            type(one).__name__ for one in (optimizer.values() if isinstance(optimizer, dict) else optimizer)
+        )
+        raise SetupError(
+            f"optimizer= is a {type(optimizer).__name__} of {len(optimizer)} ({kinds[:100]}): pass one of them, whose "
+            "learning rate the residual follows; the steps of the others are seen as well"
+        )
+    if isinstance(optimizer, type):
+        raise SetupError(
+            f"optimizer={optimizer.__name__} is a class: make it, such as "
+            f"{optimizer.__name__}(module.parameters(), lr=…), and pass that"
+        )
+    if isinstance(optimizer, nn.Module):
+        raise SetupError(
+            f"optimizer={type(optimizer).__name__} is a module: the module comes first and the optimizer second, "
+            "Agent(module, optimizer)"
+        )
+    if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
+        raise SetupError(
+            f"optimizer={type(optimizer).__name__} is a scheduler of learning rates: pass the optimizer that it "
+            "schedules, Agent(module, optimizer)"
+        )
     if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "register_step_pre_hook")):
         raise SetupError(
             f"optimizer={optimizer!r:.100} is not a torch.optim.Optimizer: pass the one that steps the module's "
@@ -188,6 +232,11 @@ def check_join(module: DataParallel) -> None:
 
 
 def _check_reducer(module: DataParallel) -> None:
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in module.parameters()):
+        raise SetupError(
+            "_apply_optimizer_in_backward steps the module's parameters within backward, by DDP's only communication "
+            "hook, which the agent needs: leave it out and call optimizer.step(), or pass enabled=False"
+        )
     if getattr(module, "_use_python_reducer", False):
         raise SetupError(
             "torch._dynamo.config.optimize_ddp='python_reducer' (compiled autograd) exchanges gradients inside the "
