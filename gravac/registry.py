@@ -21,6 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 M = TypeVar("M", bound=BaseModel)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_NUMBER = re.compile(r"[0-9.]+")
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _NUMBERS = {int, float, type(None)}
 _SIZES = {
@@ -117,8 +118,11 @@ class Registry(MutableMapping[str, type[T]], Generic[T]):
         Raises:
             ValueError: The text cannot be read, or there is no such name, setting or value.
         """
-        name, settings = split(text, self.what)
-        kind, settings = self.find(name), {**settings, **(changes or {})}
+        name, _, rest = (part.strip() for part in text.partition(":"))
+        kind = self.find(name)
+        if _NUMBER.fullmatch(rest):
+            raise no_setting(self.what, text, rest, _settings(kind))
+        settings = {**split(text, self.what)[1], **(changes or {})}
         if hasattr(kind, "Settings"):
             return kind(*arguments, **settings)
         return construct(kind, text, settings, *arguments, what=self.what)
@@ -299,8 +303,7 @@ def construct(
     Raises:
         ValueError: The message names the setting that it does not have, or whose value is wrong.
     """
-    parameters = inspect.signature(kind).parameters
-    known = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    parameters, known = inspect.signature(kind).parameters, _settings(kind)
     for setting, value in settings.items():
         if setting not in known:
             raise no_setting(what, text, setting, known)
@@ -312,14 +315,29 @@ def construct(
         raise ValueError(f"{what}={text!r}: {error}") from None
 
 
+def _settings(kind: Callable[..., object]) -> list[str]:
+    """Names of a member's settings."""
+    if hasattr(kind, "Settings"):
+        return list(kind.Settings.model_fields)
+    return [
+        name for name, each in inspect.signature(kind).parameters.items() if each.kind is each.KEYWORD_ONLY
+    ]
+
+
 def no_setting(what: str, text: str, setting: str, known: Any) -> ValueError:
     """The error for a setting that a member does not have."""
     listed = ", ".join(known) or "none"
     size = (
         ": how much is sent is the CF, which the policy chooses, such as policy='static:cf=100' for a hundredth"
-        if what == "compressor" and setting.lower() in _SIZES
+        if what == "compressor" and (setting.lower() in _SIZES or setting[0].isdigit())
         else ""
     )
+    if _NUMBER.fullmatch(setting):  # a value without the name of its setting
+        first = next(iter(known), None)
+        meant = f" (did you mean '{text.partition(':')[0]}:{first}={setting}'?)" if first else ""
+        return ValueError(
+            f"{what}={text!r}: {setting!r} must be written setting=value{meant}; it has {listed}{size}"
+        )
     return ValueError(
         f"{what}={text!r} has no setting {setting!r}{did_you_mean(setting, known)}; it has {listed}{size}"
     )

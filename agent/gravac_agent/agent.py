@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Never, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from gravac_agent.fsdp.attach import exchange_densely
 from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network.link import Link
 from gravac_agent.session import AgentState, Session
-from gravac_agent.settings import DEFAULT, AgentSettings, Default, load, no_keyword
+from gravac_agent.settings import DEFAULT, AgentSettings, Default, keywords_checked, load
 from gravac_agent.setup import running, usage
 from gravac_agent.setup.build import Parts
 from gravac_agent.state import by_rank, checkpoint
@@ -92,6 +92,7 @@ class Agent:
                 agent.log(loss=loss)  # optional
     """
 
+    @keywords_checked
     def __init__(
         self,
         module: nn.Module,
@@ -125,11 +126,9 @@ class Agent:
         token: str | None = None,
         scaler: Scaler | None = None,
         replicate: Replicas | None = None,
-        **misspelled: Never,
     ) -> None:
-        for name, value in misspelled.items():
-            raise no_keyword(name, value)
-        self._policy = policy if policy is not None and not isinstance(policy, str) else None
+        usage.check_instances(policy, link, data_dir)
+        self._policy = policy if isinstance(policy, Policy) else None
         self._link = link if isinstance(link, Link) else None
         self._named = job is not None
         if controller is None:
@@ -242,10 +241,11 @@ class Agent:
 
         Raises:
             ClosedError: When the agent was closed.
-            SetupError: When it was not started.
+            SetupError: When it was not started, or a figure is not a number.
         """
         if self._closed:
             raise ClosedError("this Agent is closed: log inside its `with` block")
+        usage.check_figures(loss, samples)
         if self.settings.enabled:
             self._running().log(loss, samples)
 
@@ -279,6 +279,11 @@ class Agent:
         """
         if self._closed:
             raise ClosedError("this Agent is closed: clip inside its `with` block")
+        if not isinstance(max_norm, int | float | Tensor):
+            raise SetupError(
+                f"max_norm={max_norm!r:.100} is not a number: write agent.clip_grad_norm_(1.0), without the "
+                "parameters, which are the module's"
+            )
         if not self.settings.enabled:
             parameters = self._module.parameters()
             return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)

@@ -1,10 +1,13 @@
 """Settings of the agent: a keyword of ``Agent``, else the variable ``GRAVAC_<NAME>``, else the default."""
 
+import functools
+import inspect
 import os
 import re
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, ParamSpec
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
@@ -19,6 +22,7 @@ from gravac_agent.network import link
 SECRET = ("token",)
 """Settings whose value no message shows."""
 _RECORDED = TypeAdapter(Choice)
+P = ParamSpec("P")
 
 
 class Default(Enum):
@@ -72,7 +76,9 @@ def _link(text: str) -> str:
 
 def _controller(text: str) -> str:
     if text not in ("auto", "none") and not text.startswith("http://"):
-        raise ValueError("must be auto, none, or an address such as http://host:8756")
+        host = text.removeprefix("https://")  # a controller speaks no TLS
+        hint = f" (did you mean 'http://{host}'?)" if re.fullmatch(r"[\w.-]+:[0-9]+/?", host) else ""
+        raise ValueError(f"must be auto, none, or an address such as http://host:8756{hint}")
     return text.rstrip("/")
 
 
@@ -223,10 +229,13 @@ def load(**given: Any) -> AgentSettings:
         if name.upper().startswith("GRAVAC_") and not _is_read(name.upper()):
             known = [field.upper() for field in AgentSettings.model_fields]
             raise SetupError(
-                f"environment variable {name!r} (value {os.environ[name]!r:.100}) is not a setting of "
-                f"gravac{did_you_mean(name, known, prefix='GRAVAC_')}: correct or unset it; docs/settings.md lists them"
+                f"environment variable {name!r} is not a setting of gravac"  # its value may be a secret
+                f"{did_you_mean(name, known, prefix='GRAVAC_')}: correct or unset it; docs/settings.md lists them"
             )
     chosen = {name: value for name, value in given.items() if value is not None}
+    for name, value in chosen.items():
+        if isinstance(value, bool) and not isinstance(_default(name), bool):
+            raise SetupError(f"{name}={value}: must not be True or False{_such_as(name)}")
     try:
         settings = AgentSettings(**chosen)
     except ValidationError as error:
@@ -240,20 +249,62 @@ def load(**given: Any) -> AgentSettings:
     return settings
 
 
-def no_keyword(name: str, value: object) -> SetupError:
-    """Return the error for a keyword that ``Agent`` does not have."""
-    hint = did_you_mean(name, [*AgentSettings.model_fields, "module", "optimizer", "scaler", "replicate"])
-    return SetupError(f"{name}={value!r:.100}: Agent has no such argument{hint}; docs/settings.md lists them")
+_ALIASES = {
+    "codec": "compressor=",
+    "model": "module=",
+    "url": "controller=",
+    "cf": "policy='static:cf=…'",
+    "ratio": "policy='static:cf=…'",
+}
+"""What an argument is called in other places."""
+
+
+def keywords_checked(init: Callable[P, None]) -> Callable[P, None]:
+    """Let an ``__init__`` raise SetupError, with the closest name, for an argument that it does not have."""
+    parameters = inspect.signature(init).parameters
+    named = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    first = len(parameters) - len(named)
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        for name in kwargs.keys() - parameters.keys():
+            hint = (
+                f" (did you mean {_ALIASES[name]}?)" if name in _ALIASES else did_you_mean(name, parameters)
+            )
+            raise SetupError(
+                f"{name}={kwargs[name]!r:.100}: Agent has no such argument{hint}; docs/settings.md lists them"
+            )
+        if len(args) > first:
+            raise SetupError(
+                f"Agent has two arguments without a name, module and optimizer, and got {args[first]!r:.100} as well: "
+                "name it, such as compressor='topk'"
+            )
+        init(*args, **kwargs)
+
+    return checked
 
 
 def _wrong(error: ErrorDetails, chosen: dict[str, Any]) -> str:
     """Return what is wrong with one value, and the keyword or variable that it came from."""
     field, message = ".".join(map(str, error["loc"])), validator_message(error["msg"])
+    if error["type"] == "string_type":
+        message = f"must be a text{_such_as(field)}"
+    elif field == "job":
+        message = "write 1 to 64 letters, digits and . _ -, not beginning with ."
     value = "" if field in SECRET else f"={error['input']!r:.100}"
     if field in chosen:
         return message if message.startswith(f"{field}=") else f"{field}{value}: {message}"
     names = [name for name in os.environ if name.upper() == _variable(field)]
     return f"{names[0] if names else _variable(field)}{value}: {message}"
+
+
+def _default(field: str) -> object:
+    return AgentSettings.model_fields[field].default if field in AgentSettings.model_fields else None
+
+
+def _such_as(field: str) -> str:
+    default = _default(field)
+    return "" if default is None else f", write for example {default!r}, the default"
 
 
 def _variable(field: str) -> str:

@@ -44,7 +44,7 @@ def parse(
     Raises:
         ValueError: There is no such name, setting or value. The message names what is allowed.
     """
-    name, _ = split(text, "compressor")
+    name = text.partition(":")[0].strip()
     parse_collective(collective)
     if name in AGGREGATORS:
         AGGREGATORS.build(text, ALONE)  # raises now what is wrong

@@ -31,3 +31,31 @@ def test_pacing_is_serial() -> None:
     assert pacer.deadline(10.0, 1_000_000) == 13.0  # waits for the first
     assert pacer.deadline(20.0, 0) == 20.5
     assert Pacer(None).deadline(10.0, 10**9) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("100MB", "800mbit"),
+        ("1.5GB/s", "12gbit"),
+        ("100", "100mbit"),
+        ("100Mb", "100mbit"),
+        ("125MiB/s", "1.04858gbit"),
+        ("1e9", "1gbit"),
+        ("1 megabyte", None),
+        ("0", None),
+        ("fast", None),
+    ],
+)
+def test_a_rate_in_other_units_has_a_hint(text: str, meant: str | None) -> None:
+    with pytest.raises(ValueError, match="is not a rate") as error:
+        parse(text)
+    assert ("did you mean" in str(error.value)) == (meant is not None)
+    if meant is not None:
+        assert f"(did you mean '{meant}'?)" in str(error.value)
+        assert parse(meant) is not None
+
+
+def test_a_link_of_text_says_what_it_takes() -> None:
+    with pytest.raises(ValueError, match=r"bits_per_second='100mbit' must be a number, such as 1e8"):
+        Link(bits_per_second="100mbit")  # type: ignore[arg-type]

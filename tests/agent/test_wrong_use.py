@@ -1,6 +1,7 @@
 """Each wrong use has a clear error; in one process, a world of one."""
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,99 @@ def test_arguments_of_the_wrong_kind(world_of_one: None, wrong: dict[str, Any], 
     module, optimizer = pair()
     with pytest.raises(SetupError, match=message):
         Agent(**{"module": module, "optimizer": optimizer} | wrong)
+
+
+class Wrapper(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.net = inner
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "swapped": (
+        lambda m, o: Agent(o, m),
+        r"optimizer=DistributedDataParallel is a module: the module comes first",
+    ),
+    "two optimizers": (lambda m, o: Agent(o, o), r"module=SGD is the optimizer: the module comes first"),
+    "wrapper": (
+        lambda m, o: Agent(Wrapper(m), o),
+        r"got Wrapper, which has one inside: write Agent\(model\.net, ",
+    ),
+    "list": (lambda m, o: Agent(m, [o, o]), r"optimizer= is a list of 2 \(SGD, SGD\): pass one of them"),
+    "dict": (lambda m, o: Agent(m, {"a": o}), r"optimizer= is a dict of 1 \(SGD\)"),
+    "class": (lambda m, o: Agent(m, torch.optim.SGD), r"optimizer=SGD is a class: make it"),
+    "module class": (lambda m, o: Agent(nn.Linear, o), r"module=Linear is a class: make the module"),
+    "no module": (lambda m, o: Agent(None, o), r"module=None is not a module: write Agent\(Distributed"),
+    "position": (lambda m, o: Agent(m, o, "topk"), r"got 'topk' as well: name it, such as compressor='topk'"),
+    "keyword": (
+        lambda m, o: Agent(m, o, compresor="topk"),
+        r"compresor='topk': .*did you mean 'compressor'\?",
+    ),
+    "alias": (lambda m, o: Agent(m, o, codec="topk"), r"codec='topk': .*did you mean compressor=\?"),
+    "cf": (lambda m, o: Agent(m, o, cf=10), r"cf=10: .*did you mean policy='static:cf=…'\?"),
+    "policy": (
+        lambda m, o: Agent(m, o, policy=10),
+        r"policy=10 is neither a text nor a gravac\.policies\.Policy",
+    ),
+    "policy class": (
+        lambda m, o: Agent(m, o, policy=DensePolicy),
+        r"DensePolicy'> .*: make it, DensePolicy\(…\)",
+    ),
+    "link": (lambda m, o: Agent(m, o, link=1e8), r"link=100000000\.0 is neither a text nor a gravac\.Link"),
+    "data_dir": (lambda m, o: Agent(m, o, data_dir=5), r"data_dir=5 is not a path: write a folder"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_named_with_the_fix(world_of_one: None, name: str) -> None:
+    made, message = WRONG[name]
+    with pytest.raises(SetupError, match=message) as error:
+        made(*pair())
+    assert len(str(error.value)) < 300
+    assert "\n" not in str(error.value)
+
+
+CALLS: dict[str, tuple[Any, str]] = {
+    "loss": (lambda agent: agent.log(loss="0.3"), r"loss='0\.3' is not one number"),
+    "losses": (
+        lambda agent: agent.log(loss=torch.ones(3)),
+        r"loss of shape \(3,\) is not one number.*loss\.mean\(\)",
+    ),
+    "samples": (lambda agent: agent.log(samples=-3), r"samples=-3 is not a number of samples"),
+    "path": (
+        lambda agent: agent.load_state_dict("x.pt"),
+        r"state='x\.pt' is no state of an Agent.*torch\.load reads",
+    ),
+    "state": (lambda agent: agent.load_state_dict(None), r"state=None is no state of an Agent"),
+    "nothing": (lambda agent: agent.switch(), r"nothing to change: pass compressor=, memory= or collective="),
+    "switch": (lambda agent: agent.switch(compressor=5), r"compressor=5 must be a text"),
+    "clip": (
+        lambda agent: agent.clip_grad_norm_([], 1.0),
+        r"max_norm=\[\] is not a number.*without the parameters",
+    ),
+}
+
+
+def test_a_wrong_call_is_named_with_the_fix(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path) as agent:
+        for call, message in CALLS.values():
+            with pytest.raises(SetupError, match=message):
+                call(agent)
+        step(module, optimizer)  # none of them has done anything
+
+
+def test_an_optimizer_that_steps_in_backward(world_of_one: None, tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of torch.jit
+        from torch.distributed.optim import _apply_optimizer_in_backward
+
+        _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
+    module = DistributedDataParallel(model)
+    agent = Agent(module, torch.optim.SGD(module.parameters(), lr=0.1), controller=None, data_dir=tmp_path)
+    with pytest.raises(SetupError, match=r"_apply_optimizer_in_backward .*: leave it out"), agent:
+        pass
 
 
 def test_an_optimizer_of_another_model(world_of_one: None, tmp_path: Path) -> None:

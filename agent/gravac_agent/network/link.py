@@ -28,6 +28,11 @@ class Link:
     latency_seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("bits_per_second", "latency_seconds"):
+            if not isinstance(value := getattr(self, name), int | float):
+                raise ValueError(
+                    f"link.{name}={value!r} must be a number, such as 1e8; link='100mbit' is a text"
+                )
         if not 0 < self.bits_per_second < float("inf"):
             raise ValueError(f"link.bits_per_second={self.bits_per_second} must be positive and finite")
         if not 0 <= self.latency_seconds < 60:

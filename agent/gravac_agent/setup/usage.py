@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Container, Iterator
+from os import PathLike
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from torch.utils.hooks import RemovableHandle
 
 from gravac import memories
 from gravac.collectives import AUTO
+from gravac.policies.base import Policy
 from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
 from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
+from gravac_agent.network.link import Link
 
 log = logging.getLogger("gravac.agent")
 
@@ -120,11 +123,6 @@ def check_arguments(optimizer: object, scaler: object) -> None:
             f"optimizer={type(optimizer).__name__} is a module: the module comes first and the optimizer second, "
             "Agent(module, optimizer)"
         )
-    if isinstance(optimizer, torch.optim.lr_scheduler.LRScheduler):
-        raise SetupError(
-            f"optimizer={type(optimizer).__name__} is a scheduler of learning rates: pass the optimizer that it "
-            "schedules, Agent(module, optimizer)"
-        )
     if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "register_step_pre_hook")):
         raise SetupError(
             f"optimizer={optimizer!r:.100} is not a torch.optim.Optimizer: pass the one that steps the module's "
@@ -133,6 +131,38 @@ def check_arguments(optimizer: object, scaler: object) -> None:
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
         raise SetupError(
             f"scaler={scaler!r:.100} is not a torch.amp.GradScaler: pass the one that scales the loss, or leave it out"
+        )
+
+
+def check_instances(policy: object, link: object, data_dir: object) -> None:
+    """Check arguments that are a text or an object of one class. Raises SetupError."""
+    if not isinstance(policy, str | Policy | None):
+        how = (
+            f"make it, {policy.__name__}(…)"
+            if isinstance(policy, type)
+            else "write a name, such as 'static:cf=100'"
+        )
+        raise SetupError(f"policy={policy!r:.100} is neither a text nor a gravac.policies.Policy: {how}")
+    if not isinstance(link, str | Link | None):
+        raise SetupError(
+            f"link={link!r:.100} is neither a text nor a gravac.Link: write a rate, such as '100mbit', or "
+            "gravac.Link(bits_per_second=1e8)"
+        )
+    if not isinstance(data_dir, str | PathLike | None):
+        raise SetupError(f"data_dir={data_dir!r:.100} is not a path: write a folder, such as 'gravac-runs'")
+
+
+def check_figures(loss: object, samples: object) -> None:
+    """Check what a trainer logs. Raises SetupError."""
+    number = isinstance(loss, int | float | torch.Tensor | None) or hasattr(loss, "__float__")
+    if not number or isinstance(loss, bool) or (isinstance(loss, torch.Tensor) and loss.numel() != 1):
+        shown = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"={loss!r:.100}"
+        raise SetupError(
+            f"loss{shown} is not one number: pass the loss of the step, such as agent.log(loss=loss.mean())"
+        )
+    if samples is not None and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 0):
+        raise SetupError(
+            f"samples={samples!r:.100} is not a number of samples: pass those of this rank's step, len(x)"
         )
 
 
@@ -180,6 +210,10 @@ def _owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> tuple[int,
 
 def _check_owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     owned, there = _owned(module, optimizer)
+    if not there:
+        raise SetupError(
+            "the module has no parameter with requires_grad=True, so there is nothing to train: unfreeze some"
+        )
     if not owned:
         raise SetupError(
             f"optimizer={type(optimizer).__name__} steps none of the module's {there} trainable parameters, so the "

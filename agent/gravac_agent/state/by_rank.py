@@ -54,6 +54,11 @@ def unpack(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[dict[
         SetupError: It is no state of an agent, or a residual is missing.
     """
     if not isinstance(state, Mapping):
+        if not (isinstance(state, list | tuple) and all(isinstance(each, Mapping) for each in state)):
+            raise SetupError(
+                f"state={state!r:.100} is no state of an Agent: pass what state_dict() returned, or a list of those of "
+                "all ranks; torch.load reads them from a file"
+            )
         return [one for each in state for one in unpack(each)]
     if "version" in state:
         return [dict(state)]

@@ -22,6 +22,12 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         AgreementError: On all ranks, when their arguments differ.
     """
     encoder, loop = parts.encoder, parts.loop
+    change = {"compressor": compressor, "memory": memory, "collective": collective}
+    for name, text in change.items():
+        if not isinstance(text, str | None):
+            raise SetupError(f"{name}={text!r:.100} must be a text, as in Agent(..., {name}='…')")
+    if not any(change.values()):
+        raise SetupError("switch() has nothing to change: pass compressor=, memory= or collective=")
     try:
         compressor, memory, collective = (text and spelled(text) for text in (compressor, memory, collective))
         builder = replace(parts.builder, collective=collective or parts.builder.collective)
