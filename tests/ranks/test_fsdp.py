@@ -40,6 +40,29 @@ def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunE
         assert max(result["waiting"] for result in results) > 0.0, case
 
 
+def check_branches(cases: list[tuple[dict[str, object], list[dict[str, object]]]]) -> None:
+    for case, results in cases:
+        for result in results:
+            assert result["zero"] == 0.0, case
+            assert result["open"] < 2e-6, case
+            assert result["closed"] < 2e-6, case
+            assert result["back"], case
+            assert not result["failed"], case
+        assert max(result["waiting"] for result in results) > 0.0, case
+        assert set(results[0]["names"]) <= BRANCHES, case
+
+
+BRANCHES = {f"heads.{number}.weight" for number in range(4)} | {
+    f"twice.{name}{call}" for name in ("weight", "bias") for call in ("", "~1")
+}
+
+
+def test_parameters_without_a_gradient_keep_their_residual_and_get_none_of_others(run_each: RunEach) -> None:
+    """Heads, experts and stochastic depth: FSDP2 reduces those of a module that have a gradient, and may be as many."""
+    codecs = ("topk", "topk+bf16", "blockrandomk", "int4")
+    check_branches(run_each("branches_conserved", 2, [{"compressor": codec} for codec in codecs]))
+
+
 def test_a_non_finite_gradient_skips_the_step_on_all_ranks(run_each: RunEach) -> None:
     cases = [
         {"compressor": compressor, "cf": cf}

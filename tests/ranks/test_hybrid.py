@@ -8,6 +8,7 @@ import pytest
 
 from gravac_controller.bench.namespaces import NetworkUnavailable, obstacle
 from gravac_controller.bench.network import Host, Network
+from tests.ranks.test_fsdp import check_branches
 from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in
 
@@ -39,6 +40,12 @@ def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunE
             assert 0.5 <= result["dense_bytes"] < 0.51, case  # of its shard, with padding
         assert max(result["error"] for result in results) < 2e-6, case
         assert max(result["waiting"] for result in results) > 0.0, case
+
+
+def test_parameters_without_a_gradient_keep_their_residual_and_get_none_of_others(run_each: RunEach) -> None:
+    codecs = ("topk", "int4", "powersgd")
+    cases: list[dict[str, object]] = [{"compressor": one, "shards_of": 2} for one in codecs]
+    check_branches(run_each("branches_conserved", 4, [*cases, {**cases[0], "late": True}]))
 
 
 def test_a_resumed_run_is_the_same_and_a_closed_agent_keeps_replicas_equal(run_each: RunEach) -> None:

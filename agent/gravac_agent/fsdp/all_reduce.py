@@ -8,7 +8,6 @@ from torch import Tensor
 
 from gravac.collectives import InPlace, Transfer
 from gravac.collectives.cost import ring_bytes
-from gravac.memories import Memory
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.step import SubmittedBucket
 from gravac_agent.fsdp.groups import ShardedGroup
@@ -26,16 +25,17 @@ class ReplicatedSlot(ModuleSlot):
     def __init__(self, model: ReplicatedModel) -> None:
         super().__init__(model)
         self._replicas = model
-        self._partial: dict[int, Tensor] = {}  # by group: sums of backwards without an all-reduce
+        self._partial: dict[str, Tensor] = {}  # by parameter: sums of backwards without an all-reduce
         for one in model.groups:
             one.all_reduce_hook = AgentAllReduce(self, one)
+            one.watch()
 
     def take_over(self) -> None:
         """Nothing is left to do: the hooks are there."""
 
     def release(self, leftover: Memory) -> None:
         """Exchange densely from now on. The residual is sent with the next gradients."""
-        self.handler, self.leftover = None, leftover
+        super().release(leftover)
         self._replicas.disconnect()
 
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
@@ -58,11 +58,12 @@ class ReplicatedSlot(ModuleSlot):
             one: The module's group.
             gradient: What its reduce-scatter made, shape ``(n,)``. Overwritten.
         """
-        waiting = self._partial.pop(one.number, None)
-        if waiting is not None:
-            gradient += waiting
+        pieces = one.pieces(gradient) if self._partial or not one.all_reduces else {}
+        for name, piece in pieces.items():
+            if (waiting := self._partial.pop(name, None)) is not None:
+                piece += waiting
         if not one.all_reduces:
-            self._partial[one.number] = gradient.clone()
+            self._partial |= {name: piece.clone() for name, piece in pieces.items()}
             gradient.zero_()
             return
         factor = self._replicas.factor(one)

@@ -1,11 +1,12 @@
 """What FSDP2 reduces together: the parameters of one module, as flat rows, a row for each rank."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gravac.memories import Bucket
 
@@ -13,13 +14,21 @@ PIECE = "@"
 """Between a parameter's name and the rank that owns the piece."""
 CALL = "~"
 """Before the number of a further call of the same module in one backward."""
-PART = "#"
-"""Between a module's name and the elements of a gradient that lacks some of its parameters."""
 
 
 def piece_name(parameter: str, rank: int) -> str:
     """Return the name that the error memory has for the piece of a parameter that belongs to a rank."""
     return f"{parameter}{PIECE}{rank}"
+
+
+def first_calls(residual: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a residual with that of further calls added to the first's."""
+    found: dict[str, Tensor] = {}
+    for name, value in residual.items():
+        base, _, call = name.partition(CALL)
+        first = base + "".join(call.partition(PIECE)[1:])
+        found[first] = found[first] + value if first in found else value
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,14 @@ class _Sharded:
         """Elements of a rank's piece, with padding."""
         return math.prod(self.shape)
 
+    def has_gradient(self, group: Any) -> bool:
+        """Whether its group is about to reduce a gradient of it, by the test that FSDP2 makes."""
+        whole = getattr(self.param, "_unsharded_param", None)
+        if whole is None:
+            return False
+        zeros = getattr(group, "reduce_scatter_unused_params", False) and whole.requires_grad
+        return self.param.unsharded_accumulated_grad is not None or whole.grad is not None or zeros
+
 
 @dataclass(eq=False, slots=True)
 class ShardedGroup:
@@ -52,7 +69,8 @@ class ShardedGroup:
     label: str
     group: Any
     _params: tuple[_Sharded, ...]
-    _buckets: dict[tuple[Any, ...], Bucket] = field(default_factory=dict)
+    _present: tuple[_Sharded, ...] = ()  # those with a gradient, when it last began to reduce
+    _buckets: dict[int, tuple[Any, Bucket]] = field(default_factory=dict)  # the newest, by call
 
     @classmethod
     def of(cls, number: int, label: str, group: Any, modules: dict[nn.Module, str]) -> "ShardedGroup":
@@ -82,13 +100,27 @@ class ShardedGroup:
         return all(one.param.fsdp_placement.dim == 0 for one in self._params)
 
     @property
-    def numel(self) -> int:
-        """Elements of the gradient of all its trainable parameters, with padding."""
-        return self.ranks * sum(one.numel for one in self._trainable)
+    def calls(self) -> int:
+        """How often it was reduced in one backward, at most so far; at least 1."""
+        return 1 + max(self._buckets, default=0)
 
-    @property
-    def _trainable(self) -> list[_Sharded]:
-        return [one for one in self._params if one.param.sharded_param.requires_grad]
+    def watch(self) -> None:
+        """Note which parameters have a gradient each time that FSDP2 reduces: it leaves the others out without a word.
+
+        FSDP2 calls ``post_backward`` when a module's gradients are there, and takes them from its parameters in it.
+        """
+        group = self.group
+        reduce = type(group).post_backward
+
+        def post_backward(*unused: Any) -> None:
+            self._present = tuple(one for one in self._params if one.has_gradient(group))
+            reduce(group, *unused)
+
+        group.post_backward = post_backward
+
+    def unwatch(self) -> None:
+        """Undo ``watch``."""
+        vars(self.group).pop("post_backward", None)
 
     @property
     def reduce_scatter(self) -> Any:
@@ -103,6 +135,11 @@ class ShardedGroup:
         """Yield its sharded parameters."""
         for one in self._params:
             yield one.name, one.param.sharded_param
+
+    def lengths(self) -> Iterator[tuple[str, int]]:
+        """Yield the elements of a rank's piece of each parameter, with padding."""
+        for one in self._params:
+            yield one.name, one.numel
 
     @property
     def all_reduce_hook(self) -> Any:
@@ -130,10 +167,7 @@ class ShardedGroup:
         return bool(self.group.force_sum_reduction_for_comms)
 
     def bucket(self, numel: int, call: int, groups: int, rows: int | None = None) -> Bucket:
-        """Describe a gradient of this group.
-
-        FSDP2 leaves out parameters without a gradient and does not say which. Where elements are missing, the rows
-        count as a tensor of their own, so that they have a residual of their own.
+        """Describe the gradient that FSDP2 is about to reduce: of its parameters, those that have one.
 
         Args:
             numel: Its elements.
@@ -141,21 +175,43 @@ class ShardedGroup:
             groups: Groups of the model.
             rows: Ranks that it has a row for, whose pieces have names of their own; None: it is a rank's shard, and
                 its pieces have the names of their parameters.
+
+        Raises:
+            RuntimeError: Its parameters have another number of elements.
         """
-        parts = [(one.name, one.numel, one.shape) for one in self._trainable]
-        if numel != sum(size for _, size, _ in parts) * (rows or 1):
-            size = numel // (rows or 1)
-            parts = [(f"{self.label or 'model'}{PART}{numel}", size, (size,))]
-        key = call, tuple(parts)
-        if key not in self._buckets:
-            suffix = f"{CALL}{call}" if call else ""
-            names = tuple(name + suffix for name, _, _ in parts)
-            if rows is not None:
-                names = tuple(piece_name(name, rank) for rank in range(rows) for name in names)
-            self._buckets[key] = Bucket(
-                self.number + call * groups,
-                names,
-                tuple(size for _, size, _ in parts) * (rows or 1),
-                tuple(shape for _, _, shape in parts) if rows is None else (),
+        parts = tuple((one.name, one.numel, one.shape) for one in self._present)
+        here = sum(size for _, size, _ in parts) * (rows or 1)
+        if numel != here:
+            raise RuntimeError(
+                f"FSDP module {self.label or 'model'!r} reduces {numel} elements, and its {len(parts)} parameters with "
+                f"a gradient have {here}: torch {torch.__version__} reduces them in a way that gravac does not know"
             )
-        return self._buckets[key]
+        if call not in self._buckets or self._buckets[call][0] != parts:
+            suffix = f"{CALL}{call}" if call else ""
+            self._buckets[call] = parts, _described(self.number + call * groups, parts, suffix, rows)
+        return self._buckets[call][1]
+
+    def pieces(self, shard: Tensor) -> dict[str, Tensor]:
+        """Return views of a rank's shard of the gradient that is being reduced, by parameter."""
+        views = shard.split([one.numel for one in self._present])
+        return dict(zip((one.name for one in self._present), views, strict=True))
+
+    def whole(self, rows: int | None = None) -> Bucket:
+        """Describe the gradient of all its parameters; see ``bucket``."""
+        return _described(
+            self.number, tuple((one.name, one.numel, one.shape) for one in self._params), "", rows
+        )
+
+
+def _described(
+    number: int, parts: Sequence[tuple[str, int, tuple[int, ...]]], suffix: str, rows: int | None
+) -> Bucket:
+    names = tuple(name + suffix for name, _, _ in parts)
+    if rows is not None:
+        names = tuple(piece_name(name, rank) for rank in range(rows) for name in names)
+    return Bucket(
+        number,
+        names,
+        tuple(size for _, size, _ in parts) * (rows or 1),
+        tuple(shape for _, _, shape in parts) if rows is None else (),
+    )

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.memories import Bucket
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import OwnGroups
-from gravac_agent.fsdp.groups import ShardedGroup, piece_name
+from gravac_agent.fsdp.groups import CALL, ShardedGroup, piece_name
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -89,6 +89,10 @@ class ShardedModel:
         """
         return one.bucket(numel, call, len(self.groups), self.ranks)
 
+    def whole(self, one: ShardedGroup) -> Bucket:
+        """Describe the gradient of all parameters of a group, as ``bucket`` does for its first call."""
+        return one.whole(self.ranks)
+
     @property
     def by_rows(self) -> bool:
         """Whether all parameters are sharded along their first dimension."""
@@ -106,7 +110,12 @@ class ShardedModel:
 
     def pieces(self, parameter: str) -> list[str]:
         """Return what the error memory calls the pieces of a parameter."""
-        return [piece_name(parameter, rank) for rank in range(self.ranks)]
+        return [piece_name(name, rank) for name in self.named_calls(parameter) for rank in range(self.ranks)]
+
+    def named_calls(self, parameter: str) -> list[str]:
+        """Return what a parameter is called in each reduction of one backward."""
+        calls = max(one.calls for one in self.groups)
+        return [parameter, *(f"{parameter}{CALL}{call}" for call in range(1, calls))]
 
     def connect(self, seconds: float, groups: OwnGroups) -> None:
         """Find ``process_group``, which may need the other ranks. All ranks call it.

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from gravac.memories import reshard
 from gravac.memories.states import VELOCITY, to_dense, velocities
 from gravac_agent.errors import SetupError
-from gravac_agent.fsdp.groups import CALL, PART, PIECE, piece_name
+from gravac_agent.fsdp.groups import PIECE, first_calls, piece_name
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 
 Shapes = Mapping[str, Sequence[int]]
@@ -38,7 +38,7 @@ def mean_by_shard(states: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         SetupError: Some are missing.
     """
     have = sorted(one["rank"] for one in states)
-    if not states or have != list(range(states[0]["world_size"])):
+    if not states or have != list(range(len(states))) or len(states) != states[0]["world_size"]:
         raise SetupError(f"pass the states of all ranks of the earlier run; the list has ranks {have}")
     if states[0].get("shard") is None:
         return reshard([one["residual"] for one in states])
@@ -87,15 +87,20 @@ def fitted(residual: dict[str, Tensor], shapes: Shapes, module: DataParallel) ->
 def _joined(residual: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
     """Return whole parameters."""
     pieces: dict[str, dict[int, Tensor]] = {}
-    for name, value in residual.items():
+    for name, value in first_calls(residual).items():
         base, mark, rank = name.rpartition(PIECE)
         pieces.setdefault(base if mark else name, {})[int(rank) if mark else 0] = value
     found: dict[str, Tensor] = {}
     for name, by_rank in pieces.items():
-        numel = math.prod(_shape(name, shapes))
-        whole = torch.cat([by_rank[rank] for rank in sorted(by_rank)])[:numel]
-        parameter = name.partition(CALL)[0]  # a second call in a backward has the same parameters
-        found[parameter] = found[parameter] + whole if parameter in found else whole
+        rows, *rest = _shape(name, shapes) or (1,)
+        count = len(by_rank)
+        length = -(-rows // count) * math.prod(rest)
+        if sorted(by_rank) != list(range(count)) or any(one.numel() != length for one in by_rank.values()):
+            raise SetupError(
+                f"the agent state has residuals of {[one.numel() for one in by_rank.values()]} elements for the pieces "
+                f"of {name!r}, which take {length} each: load the states of all ranks of one checkpoint"
+            )
+        found[name] = torch.cat([by_rank[rank] for rank in range(count)])[: rows * math.prod(rest)]
     return found
 
 
@@ -112,10 +117,9 @@ def _split(whole: Mapping[str, Tensor], shapes: Shapes, ranks: int) -> dict[str,
 
 
 def _shape(name: str, shapes: Shapes) -> Sequence[int]:
-    parameter = name.partition(CALL)[0]
-    if PART in parameter or parameter not in shapes:
+    if name not in shapes:
         raise SetupError(
-            f"the agent state has a residual of {name!r}, a part of a module some of whose parameters had no gradient: "
-            "load it with as many ranks as before"
+            f"the agent state has a residual of {name!r}, and no shape of that parameter: load it with as many ranks "
+            "as before"
         )
-    return shapes[parameter]
+    return shapes[name]

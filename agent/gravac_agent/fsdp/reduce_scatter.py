@@ -32,13 +32,19 @@ class ShardedSlot(ModuleSlot):
         """Put the agent's reduce-scatter into all modules."""
         for one in self._model.groups:
             one.reduce_scatter = AgentReduceScatter(self, one, self._plain[one.number])
+            one.watch()
 
     def release(self, leftover: Memory) -> None:
-        """Give the modules back. Those with a residual send it with their next gradient and are given back then."""
-        self.handler, self.leftover = None, leftover
+        """Give the modules back. Those with a residual send it with their next gradients and are given back then."""
+        super().release(leftover)
         for one in self._model.groups:
-            if not leftover.has_residual(self._model.bucket(one, one.numel, 0)):
-                one.reduce_scatter = self._plain[one.number]
+            self._give_back(one)
+
+    def _give_back(self, one: ShardedGroup) -> None:
+        """Give a module back, unless a residual waits for the gradient of one of its parameters."""
+        if not self.leftover.has_residual(self._model.whole(one)):
+            one.reduce_scatter = self._plain[one.number]
+            one.unwatch()
 
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
         """Return what issues FSDP2's own reduce-scatter on ``group``, for the exchange thread."""
@@ -71,7 +77,7 @@ class ShardedSlot(ModuleSlot):
             return False
         if self.handler is None:
             self.add_leftover(one, rows)
-            one.reduce_scatter = self._plain[one.number]
+            self._give_back(one)
             return False
         self._op = op
         self.exchange(self.handler, one, rows, out, factor)

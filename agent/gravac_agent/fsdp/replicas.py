@@ -84,9 +84,13 @@ class ReplicatedModel(ShardedModel):
         """Describe a gradient of this rank's shard; see ``ShardedModel.bucket``."""
         return one.bucket(numel, call, len(self.groups))
 
+    def whole(self, one: ShardedGroup) -> Bucket:
+        """Describe the gradient of this rank's shard of all parameters of a group."""
+        return one.whole()
+
     def pieces(self, parameter: str) -> list[str]:
         """Return what the error memory calls this rank's piece of a parameter."""
-        return [parameter]
+        return self.named_calls(parameter)
 
     def connect(self, seconds: float, groups: OwnGroups) -> None:
         """Find the ranks of all replicas. All ranks call it.

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac.collectives import Transfer
-from gravac.memories import Bucket, Memory, NoMemory
+from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory
+from gravac.memories.states import to_dense
 from gravac_agent.exchange.hook import add_leftover
 from gravac_agent.exchange.step import SubmittedBucket
-from gravac_agent.fsdp.groups import ShardedGroup
+from gravac_agent.fsdp.groups import ShardedGroup, first_calls
 from gravac_agent.fsdp.model import ShardedModel
 
 log = logging.getLogger("gravac.agent")
@@ -64,9 +65,12 @@ class ModuleSlot(ABC):
     def take_over(self) -> None:
         """Let FSDP2 pass the gradients of all modules to this slot."""
 
-    @abstractmethod
     def release(self, leftover: Memory) -> None:
-        """Reduce densely again. Modules with a residual send it with their next gradient."""
+        """Reduce densely again. Parameters with a residual send it with their next gradient, in its first reduction."""
+        self.handler, self.leftover = None, leftover
+        if any(one.calls > 1 for one in self._model.groups):
+            self.leftover = ResidualMemory()
+            self.leftover.load_state_dict(first_calls(to_dense(leftover.state_dict())))
 
     @abstractmethod
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:

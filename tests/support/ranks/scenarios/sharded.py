@@ -163,6 +163,106 @@ def rows_conserved(
     }
 
 
+class Branches(nn.Module):
+    """One module whose parameters get gradients in some steps only, and one that is used twice in a step.
+
+    Heads 0 and 1 have equally many elements, and so have 2 and 3 with padding. Head 1 only ever gets zeros.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.twice = nn.Linear(16, 16)
+        self.heads = nn.ModuleList(nn.Linear(16, n, bias=False) for n in (6, 6, 3, 4))
+
+    def forward(self, x: Tensor, used: tuple[int, ...]) -> Tensor:
+        h = torch.tanh(self.twice(torch.tanh(self.twice(x[:, :16]))))
+        outs = [self.heads[one](h) * (0.0 if one == 1 else 1.0 + one) for one in used]
+        return sum(((out - 1.0) ** 2).mean() for out in outs)  # type: ignore[return-value]
+
+
+LAST = 15
+USED = ((0,), (2,), (1,), (0, 2), (3,), (1,), (3,), (0, 3), (1,), (2,))
+
+
+def branches_conserved(
+    rank: int, world: int, folder: str, compressor: str, shards_of: int = 0, late: bool = False
+) -> dict[str, Any]:
+    """Parameters stay, and so do dense gradients: what arrived, with what waits or comes after ``close``, is their sum.
+
+    Args:
+        shards_of: Ranks of a node, whose replicas exchange (HSDP). 0: all ranks hold a shard each.
+        late: Whether replicas exchange in every other step only.
+    """
+    dense, model, options = Branches(), Branches(), dict(AGENT)
+    ranks, own, mesh = world, rank, init_device_mesh("cpu", (world,))
+    if shards_of:
+        both = init_device_mesh("cpu", (world // shards_of, shards_of), mesh_dim_names=("out", "in"))
+        options["replicate"], mesh, ranks, own = both["out"], both["in"], shards_of, rank % shards_of
+    fully_shard(model.twice, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    arrived: dict[str, Tensor] = {}
+
+    def steps(some: range) -> None:
+        for step in some:
+            x, used = batch(rank, step)[0], (0, 1, 2, 3) if step == LAST else USED[step % len(USED)]
+            model.set_requires_all_reduce(step % 2 == 1 or not late)
+            model(x, used).backward()
+            for name, grad in shards(model, grad=True).items():
+                arrived[name] = arrived.get(name, torch.zeros_like(grad)) + grad
+            optimizer.step()
+            optimizer.zero_grad()
+            dense(x, used).backward()
+
+    def off(residual: dict[str, Tensor]) -> float:
+        """Largest difference by parameter, against the largest gradient."""
+        found, largest = 0.0, 0.0
+        for name, parameter in dense.named_parameters():
+            assert parameter.grad is not None
+            mean = parameter.grad.clone()
+            dist.all_reduce(mean)
+            length = -(-mean.shape[0] // ranks)
+            mine = mean[own * length :][:length] / world
+            for call in ("", "~1"):
+                for owner in (own,) if shards_of else range(ranks):
+                    there = residual.get(f"{name}{call}" if shards_of else f"{name}{call}@{owner}")
+                    piece = torch.zeros(length * mean[0].numel()) if there is None else there.clone()
+                    dist.all_reduce(piece, group=options["replicate"].get_group() if shards_of else None)
+                    if owner == own:
+                        rest = piece[: mine.numel()].view_as(mine) / (
+                            world // shards_of if shards_of else world
+                        )
+                        mine = mine - rest
+            if mine.numel():
+                found = max(found, float((arrived[name] - mine).abs().max()))
+                largest = max(largest, float(mean.abs().max()))
+        every = torch.tensor([found, largest])
+        dist.all_reduce(every, dist.ReduceOp.MAX)
+        return float(every[0] / every[1])
+
+    options |= {"policy": "static:cf=8,epsilon=0", "compressor": compressor, "window": 5}
+    with Agent(model, optimizer, data_dir=folder, job="branches", **options) as agent:
+        steps(range(len(USED)))
+        assert agent._parts is not None
+        residual = agent._parts.memory.state_dict()
+        open_off, failed = off(residual), bool(agent._parts.encoder.failing._dense)
+    steps(range(len(USED), LAST + 1))
+    back = [
+        not hasattr(one._get_fsdp_state()._fsdp_param_group._reduce_scatter_comm, "slot")
+        for one in (model.twice, model)
+    ]
+    return {
+        "open": 0.0 if late else open_off,
+        "closed": off({}),
+        "zero": float(arrived["heads.1.weight"].abs().max()) if arrived["heads.1.weight"].numel() else 0.0,
+        "waiting": sum(float(one.abs().sum()) for one in residual.values()),
+        "names": sorted({name.partition("@")[0] for name in residual}),
+        "failed": failed,
+        "back": all(back),
+    }
+
+
 def row_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: float) -> dict[str, Any]:
     """The last rank has a NaN in one step: no rank steps, and no residual changes."""
     model = sharded(world)
