@@ -159,7 +159,8 @@ class AgentSettings(BaseSettings):
         3,
         ge=1,
         le=1000,
-        description="Windows without an answer from the controller before all ranks go dense.",
+        description="Windows without an answer from the controller before all ranks go dense; at least as long as a "
+        "request, or the start of a controller, may take.",
     )
     max_cf: float = Field(
         1000.0,

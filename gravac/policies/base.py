@@ -120,6 +120,19 @@ class Policy(ABC):
         """
         return self
 
+    def least_window(self) -> int:
+        """Return the steps that a window must have, so that the policy learns from it."""
+        return 1
+
+    def check_window(self, steps: int) -> None:
+        """Raise ValueError where windows of this many steps are too short."""
+        least = self.least_window()
+        if steps < least:
+            raise ValueError(
+                f"window={steps} (GRAVAC_WINDOW) is too short for policy {self.spec().name!r}, which learns from "
+                f"windows with at least {least} settled steps: make it {least} or more; the default is 50"
+            )
+
     def smoothing(self, world_size: int) -> float:
         """Return the weight of the newest step in the agents' moving averages of the gain, above 0 and at most 1."""
         return 0.1

@@ -56,6 +56,9 @@ class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
     def ladder(self) -> tuple[float, ...]:
         return self.settings.cfs
 
+    def least_window(self) -> int:
+        return self.settings.min_settled
+
     def start(self, epoch: int = 0) -> Verdict:
         """Return the first CF."""
         cf = self.settings.cfs[0]

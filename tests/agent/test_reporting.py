@@ -35,8 +35,11 @@ def test_no_invalid_answer_is_followed(real_pauses: None, caplog: pytest.LogCapt
             eventually(lambda peer=peer: peer.windows == [0])
             assert reporters[kind].directive.cf_candidate == 10.0
             peer.invalid = INVALID_ANSWERS[kind]
+        for reporter in reporters.values():
+            reporter.report_window(window_report(1))
+        time.sleep(1.5)
         for kind, reporter in reporters.items():
-            for window in range(1, 5):
+            for window in range(2, 5):
                 reporter.report_window(window_report(window))
             assert reporter.directive.phase == "fallback", kind
             assert reporter.directive.cf_candidate == reporter.directive.cf_minimum == 1.0
@@ -77,6 +80,9 @@ def test_a_server_without_a_valid_answer_gets_few_requests(
         reporter = connected(peer)
         reporter.report_event(Event(kind="note", window=None, message="queued"))
         for window in range(4):
+            if window == 3:
+                assert reporter.directive.phase != "fallback"
+                time.sleep(2.0)
             reporter.report_window(window_report(window))
         eventually(lambda: len(peer.invalid_at) >= 6)
         assert peer.busiest_second() <= MOST_REQUESTS_A_SECOND
@@ -87,6 +93,24 @@ def test_a_server_without_a_valid_answer_gets_few_requests(
     logged = [record.getMessage() for record in caplog.records]
     assert f"job {SPEC.job}: No answer from the controller for 3 windows: all ranks go dense." in logged
     assert f"job {SPEC.job}: The controller is back: its decision holds again." in logged
+
+
+def test_windows_shorter_than_an_answer_are_no_outage() -> None:
+    """A job of 2 ms a step ends three of its first windows, of 1 and 2 steps, before any controller could answer."""
+    with serving(SPEC, TOKEN) as peer:
+
+        def slowly(handler: Handler, body: bytes) -> None:
+            time.sleep(0.1)
+            handler.answer(handler.valid(body))
+
+        peer.invalid = slowly
+        reporter = connected(peer, seconds=5.0)
+        for window in range(20):
+            reporter.report_window(window_report(window))
+            assert reporter.directive.phase != "fallback", window
+        eventually(lambda: peer.windows == list(range(20)))
+        reporter.close(job_end(20))
+        assert not peer.events
 
 
 def test_a_server_that_does_not_prove_the_token_gets_nothing() -> None:

@@ -389,6 +389,33 @@ def test_an_unregistered_policy_decides_in_process(world_of_one: None, tmp_path:
         assert agent.state.window == 2
 
 
+def test_a_window_in_which_a_policy_learns_nothing(world_of_one: None, tmp_path: Path) -> None:
+    """`auto` held 400 windows of 2 steps with "too few settled steps"."""
+    for policy, window, least in (("auto", 2, 3), ("gravac", 1, 3), ("roundrobin:min_settled=4", 3, 4)):
+        module, optimizer = pair()
+        agent = Agent(module, optimizer, controller=None, data_dir=tmp_path, policy=policy, window=window)
+        with (
+            pytest.raises(
+                SetupError, match=rf"^window={window} \(GRAVAC_WINDOW\).*: make it {least} or more"
+            ),
+            agent,
+        ):
+            pass
+        assert not list(tmp_path.glob("*/journal*"))
+    for policy, window in (("gravac:min_settled=1", 1), ("gravac:variant=paper", 2), ("static:cf=4", 1)):
+        module, optimizer = pair()
+        with Agent(
+            module,
+            optimizer,
+            controller=None,
+            data_dir=tmp_path,
+            policy=policy,
+            window=window,
+            job=policy[:6],
+        ):
+            step(module, optimizer)
+
+
 def test_a_checkpoint_that_does_not_fit(world_of_one: None, tmp_path: Path) -> None:
     module, optimizer = pair()
     with Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=4") as agent:
@@ -428,7 +455,7 @@ def test_a_job_name_used_again_goes_on_in_its_journal(world_of_one: None, tmp_pa
     for steps in (7, 5):
         module, optimizer = pair()
         with Agent(
-            module, optimizer, controller=None, data_dir=tmp_path, job="again", window=2, policy="gravac"
+            module, optimizer, controller=None, data_dir=tmp_path, job="again", window=2, policy="static:cf=4"
         ) as agent:
             for _ in range(steps):
                 step(module, optimizer)

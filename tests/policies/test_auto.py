@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 import pytest
 
 from gravac.fold import JobFold
-from gravac.policies import Plan
+from gravac.policies import Plan, parse
 from gravac.policies.auto import space
 from gravac.policies.auto.rule import TRIAL_STEPS
 from gravac.policies.auto.settings import AutoState
@@ -216,6 +216,15 @@ def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_
         assert all(found is not None and found.low >= efficiency.LEAST_KEPT for found in every), "in any task"
     listed = Job(World(ranks=4, megabits=30.0), "auto:bound=1,plans=topk+bf16@100")
     assert held(listed).cf == 100.0, "the user's own choice"
+
+
+@pytest.mark.parametrize("megabits", [100.0, 20_000.0])
+def test_it_learns_from_the_shortest_windows(megabits: float) -> None:
+    job = Job(World(ranks=2, megabits=megabits, window=parse("auto").least_window(), noise=0.0))
+    best, _ = job.world.best_static(400.0, 0.02)
+    job.windows(60)
+    assert job.plan == best
+    assert not any("Too few settled steps" in each.reason for each in job.decisions[20:])
 
 
 def test_one_bad_window_changes_nothing() -> None:

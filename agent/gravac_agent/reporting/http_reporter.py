@@ -35,8 +35,9 @@ class HttpReporter:
     """Delivers records in order, each until it is acknowledged, and restarts the agent's own controller when it died.
 
     Anything but a valid answer counts as none: the record stays queued and is sent again after a growing pause. After
-    ``fallback_windows`` windows without an answer the directive is dense (promise P5). As soon as the controller has
-    answered all windows, the directive is that of its decision again.
+    ``fallback_windows`` windows without an answer, and the seconds that a controller may take to answer or start, the
+    directive is dense (promise P5). As soon as the controller has answered all windows, the directive is that of its
+    decision again.
 
     Args:
         spec: The job.
@@ -77,6 +78,7 @@ class HttpReporter:
         self._checker = DecisionChecker(self._policy, pinned_cf, None if spec.policy_state is None else start)
         self._decided = self.directive = self._directive_of(start)
         self._dense = False  # by agreement, because the controller does not answer
+        self._unanswered_since = 0.0  # the oldest queued window, or the answer to the one before it
         self._outbox = Outbox()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -109,10 +111,12 @@ class HttpReporter:
     def report_window(self, report: WindowReport) -> None:
         with self._lock:
             dropped = self._outbox.dropped_windows
+            if self._outbox.windows == 0:
+                self._unanswered_since = time.monotonic()
             self._outbox.add(report)
             self._next_reported = report.window + 1
             unanswered = self._outbox.windows - 1  # the newest cannot have been answered yet
-            fall_back = unanswered >= self._fallback_windows and not self._dense
+            fall_back = unanswered >= self._fallback_windows and not self._dense and self._silent()
             if fall_back:
                 self._dense, self.directive = True, self._decided.dense()
                 message = f"No answer from the controller for {unanswered} windows: all ranks go dense."
@@ -128,6 +132,12 @@ class HttpReporter:
                 self._outbox.windows,
             )
         self._wake.set()
+
+    def _silent(self) -> bool:
+        """Return whether the controller had time to answer: windows may be shorter than an answer or its start."""
+        starting = self._process is not None and not self._ready.is_set()
+        patience = START_SECONDS if starting else self._request_seconds
+        return time.monotonic() - self._unanswered_since >= patience
 
     def report_event(self, event: Event) -> None:
         with self._lock:
@@ -363,6 +373,7 @@ class HttpReporter:
                 self._outbox.drop(record)
             else:
                 self._outbox.remove(record)
+                self._unanswered_since = time.monotonic()
             if self._dense and self._outbox.windows == 0 and not dropped:
                 self._dense, self.directive, back = False, self._decided, True
                 window = record.window if isinstance(record, WindowReport) else None

@@ -293,6 +293,10 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
             f"policy {policy.spec().name!r} is not registered: pass controller=None to decide in process"
         )
     try:
+        rule.check_window(settings.window)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+    try:
         kernels.use(settings.kernels)
         kernels.warm()  # the first time on a machine, compiling takes seconds
     except ImportError as error:

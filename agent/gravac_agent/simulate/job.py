@@ -102,6 +102,7 @@ class SimulatedJob:
             )
         try:
             policy = policies.parse(setting.policy)
+            policy.check_window(setting.window)
             aggregators.parse(setting.compressor, setting.collective)
             memories.build(setting.memory)
         except ValueError as error:

@@ -4,6 +4,7 @@ from copy import copy
 from typing import ClassVar, Self
 
 from gravac.policies.auto import space, timemodel
+from gravac.policies.auto.learning import SETTLED
 from gravac.policies.auto.outlook import before_any_window
 from gravac.policies.auto.rule import START_STEPS, TRIAL_STEPS, Evaluation, at_once
 from gravac.policies.auto.settings import AutoSettings, AutoState
@@ -44,6 +45,9 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
 
     def ladder(self) -> tuple[float, ...]:
         return tuple(sorted({plan.cf for plan in self._space.plans}))
+
+    def least_window(self) -> int:
+        return max(SETTLED.values())
 
     def fitted(self, spec: JobSpec) -> Self:
         """Return this policy with the plans of the job, their costs, and the kind of the job's optimizer."""

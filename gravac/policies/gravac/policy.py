@@ -56,6 +56,9 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         settings = self.settings
         return paper.reachable(settings) if settings.variant == "paper" else settings.rungs
 
+    def least_window(self) -> int:
+        return 1 if self.settings.variant == "paper" else self.settings.min_settled
+
     def smoothing(self, world_size: int) -> float:
         """Return the setting; if it is null, the paper's choice (GraVAC §IV)."""
         return self.settings.smoothing or min(1.0, world_size / 100)

@@ -185,7 +185,7 @@ def resumed_under_another_policy(rank: int, world: int, folder: str) -> dict[str
         module = wrapped(buckets=4)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
         return (
-            Agent(module, optimizer, data_dir=folder, policy=policy, window=2, **options),
+            Agent(module, optimizer, data_dir=folder, policy=policy, window=3, **options),
             module,
             optimizer,
         )
