@@ -16,7 +16,9 @@ pytestmark = pytest.mark.browser
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that holds, on one controller for the whole file: these tests change nothing."""
     controller = Controller(tmp_path_factory.mktemp("looks") / "runs")
-    recorded = RecordedJob(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone", policy="auto")
+    recorded = RecordedJob(
+        Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone", policy="auto"
+    )
     recorded.play(12)
     recorded.event("note", "x" * 300)
     yield controller.url

@@ -75,7 +75,9 @@ class RecordedJob:
         optimizer, plans = None, ()
         if self.policy == "auto":
             rule = parse("auto").spec()
-            optimizer = OptimizerSpec(name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=None)
+            optimizer = OptimizerSpec(
+                name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=None
+            )
             plans = tuple(map(self.world.cost, parse("auto").plans(self.compressor)))
         return JobSpec(
             job=self.job,
@@ -138,7 +140,10 @@ class RecordedJob:
         )
         packed = cf > 1
         dense = 4 * ELEMENTS * self.world_size * steps
-        network, payload = DENSE_NETWORK / (cf * 0.92 if packed else 1), int(dense / cf * 1.06) if packed else dense
+        network, payload = (
+            DENSE_NETWORK / (cf * 0.92 if packed else 1),
+            int(dense / cf * 1.06) if packed else dense,
+        )
         if self.policy == "auto" and packed:
             plan = Plan(decision.codec, cf)
             network = self.world.exposed(plan)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gravac.collectives import InPlace, Transfer
 from gravac.collectives.cost import ring_bytes
+from gravac.memories import Memory
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.step import SubmittedBucket
 from gravac_agent.fsdp.groups import ShardedGroup

@@ -176,9 +176,7 @@ class DecisionView(Record):
     candidate_plans: tuple[Text, ...] = Field(description="The plans of its candidates in plain words.")
 
     @classmethod
-    def of(
-        cls, time: float, decision: Decision, before: Decision | None, compressor: str
-    ) -> "DecisionView":
+    def of(cls, time: float, decision: Decision, before: Decision | None, compressor: str) -> "DecisionView":
         """Return a decision and how it differs from the one before; None: it is the first.
 
         ``compressor``: the job's, with which a plan without a codec is sent.
