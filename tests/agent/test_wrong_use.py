@@ -499,7 +499,9 @@ def test_a_later_chdir_does_not_split_the_journal(
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "begun")
     module, optimizer = pair()
-    with Agent(module, optimizer, controller=None, data_dir="runs", job="mine", window=1):
+    with Agent(
+        module, optimizer, controller=None, data_dir="runs", job="mine", policy="static:cf=10", window=1
+    ):
         step(module, optimizer)
         monkeypatch.chdir(tmp_path / "later")
         for _ in range(3):
@@ -537,7 +539,9 @@ def test_closing_does_not_wait_for_a_controller_that_cannot_start(
     (tmp_path / blocked).parent.mkdir(exist_ok=True)
     (tmp_path / blocked).touch()
     module, optimizer = pair()
-    with Agent(module, optimizer, data_dir=tmp_path / "runs", job="mine", window=1) as agent:
+    with Agent(
+        module, optimizer, data_dir=tmp_path / "runs", job="mine", policy="static:cf=10", window=1
+    ) as agent:
         until = time.monotonic() + 60
         while "no valid answer" not in caplog.text and time.monotonic() < until:
             step(module, optimizer)
