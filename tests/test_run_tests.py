@@ -98,7 +98,8 @@ def test_a_run_without_tests_is_no_failure(tree: Path) -> None:
 def test_what_is_installed_by_hand_can_be_hidden() -> None:
     """CI runs tests so, to see that no default needs more than pip brings."""
     fresh = str(ROOT / ".ci/fresh")
-    look = 'command -v chromium prometheus promtool tc curl; ls -A /usr/share/fonts /usr/src "$HOME/.cache" 2>/dev/null'
+    hidden = "chromium prometheus promtool tc curl git ps"
+    look = f'command -v {hidden}; ls -A /usr/share/fonts /usr/src "$HOME/.cache" 2>/dev/null'
     done = subprocess.run([fresh, "sh", "-c", look], capture_output=True, text=True, check=False)
     if "skipped" in done.stderr:
         pytest.skip(done.stderr.strip())

@@ -1,5 +1,6 @@
 """The description of a job in its trace: the commit of its script, its settings, and no secret."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from gravac_agent.settings import AgentSettings, load
 from gravac_agent.setup import describe
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git (Debian: apt-get install git)")
 def test_the_commit_is_that_of_the_script_not_of_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
