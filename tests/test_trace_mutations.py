@@ -22,7 +22,10 @@ TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
 BY_NAME = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
 SILENT = {
     # About the run, for people. What a rule has to know of it is in its settings.
-    "for people": ("job.environment", "job.model", "job.settings", "job.link", "job.window_steps"),
+    "for people": (
+        *("job.environment", "job.model", "job.settings", "job.link", "job.window_steps"),
+        "job.optimizer",  # only ``auto`` reads it
+    ),
     "reported, not decided": ("event.kind", "event.message", "event.window", "override.epoch"),
     "after the last decision": ("end",),
     "where a part lies, for who reads it alone": ("part",),

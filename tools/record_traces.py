@@ -99,7 +99,7 @@ RUNS = {
     "mlp-ruled-out": Run(
         task="mlp", windows=24, compressor="topk", policy="gravac:ladder=10/1000", emulated="50mbit"
     ),
-    "mlp-auto": Run(task="mlp", windows=24, compressor="topk+bf16", policy="auto", emulated="20mbit"),
+    "mlp-greedy": Run(task="mlp", windows=24, compressor="topk+bf16", policy="gravac:search=greedy", emulated="20mbit"),
     "mlp-steered-parts": Run(
         task="mlp",
         windows=40,

@@ -16,6 +16,7 @@ from gravac.traces.line import KINDS
 Way = tuple[str | int, ...]
 HEX = re.compile("[0-9a-f]{16,64}")
 EVENTS = ("registered", "restarted", "override", "fallback", "recovered", "nonfinite", "failed", "note")
+KINDS_OF_OPTIMIZERS = ("sgd", "adam", "sign")
 WORDS = (
     "hold",
     "explore",
@@ -68,8 +69,10 @@ def other(value: Any) -> Any:
     if isinstance(value, int):
         return value + 1
     if isinstance(value, float):
-        return value * 2 + 0.1
+        return value * 2 + 0.1 if value >= 1.0 else value / 2 + 0.0123  # at most 1 where that is a bound
     if isinstance(value, str):
+        if value in KINDS_OF_OPTIMIZERS:
+            return "other"
         return "gap" if value in EVENTS else _hex(value) if HEX.fullmatch(value) else value + "x"
     return value
 

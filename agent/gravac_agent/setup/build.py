@@ -180,7 +180,8 @@ def assemble(
     )
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)
-    sizes = codec_sizes({None: encoder.aggregator, **encoder.others}, trained_shapes(module))
+    built = dict(zip((None, *encoder.others), encoder.aggregators, strict=True))
+    sizes = codec_sizes(built, trained_shapes(module))
     spec = spec.model_copy(update={"sizes": sizes})
     plans = reached_plans(rule.plans(settings.compressor), spec)
     if device is not None and not rule.spec().settings.get("plans"):

@@ -113,6 +113,7 @@ class LiveJob:
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._dense_predicted: deque[float] = deque(maxlen=PREDICTIONS)
+        self._inherited = False  # the baseline is that of an earlier start
         self._changed = asyncio.Event()
         self._repeating = (
             False  # a new part of the journal begins by repeating the spec and the decision in force
@@ -204,17 +205,20 @@ class LiveJob:
             self.ended = False
             if self.spec is not None:
                 self.override = self.ordered = None
-                self._begin_start()
+                self._begin_start(_comparable(self.spec, spec))
                 self.earlier_incarnations.append(self.spec.incarnation)
         self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
 
-    def _begin_start(self) -> None:
-        """Begin the sums again: another start may have other ranks, another network and other losses."""
-        self.totals, self.losses = Totals(), LossSlope()
-        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
-        self.gradient_diversity = self.batch_bound_samples = None
-        for known in (self._dense_medians, self._dense_exposed, self._dense_predicted):
-            known.clear()
+    def _begin_start(self, comparable: bool) -> None:
+        """Begin the sums again. What was measured counts until it is measured anew, if the start is ``comparable``."""
+        self.totals, self.phase_seconds = Totals(), dict.fromkeys(PHASES, 0.0)
+        self._dense_predicted.clear()
+        self._inherited = comparable
+        if not comparable:
+            self.losses = LossSlope()
+            self.gradient_diversity = self.batch_bound_samples = None
+            self._dense_medians.clear()
+            self._dense_exposed.clear()
 
     def _apply_window(self, time: float, report: WindowReport) -> None:
         if self.latest is not None:
@@ -243,6 +247,10 @@ class LiveJob:
             self._dense_predicted.append(predicted)
 
     def _measure_baseline(self, level: LevelSums | None) -> None:
+        if level is not None and level.step_seconds_median is not None and self._inherited:
+            self._inherited = False
+            self._dense_medians.clear()
+            self._dense_exposed.clear()
         if level is not None and level.step_seconds_median is not None:
             self._dense_medians.append(level.step_seconds_median)
         if level is not None and level.exposed_seconds_median is not None:
@@ -364,6 +372,22 @@ class LiveJob:
         """Wake all tasks that wait for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _comparable(before: JobSpec, spec: JobSpec) -> bool:
+    """Return whether a dense step takes as long in a start as in the one before, as far as one can know."""
+    one, other = (
+        (
+            it.world_size,
+            it.link,
+            it.model,
+            it.environment.backend,
+            it.environment.device,
+            it.environment.platform,
+        )
+        for it in (before, spec)
+    )
+    return one == other
 
 
 def _order_event(order: Override) -> Event:

@@ -16,14 +16,14 @@ from gravac_controller.lock import being_written
 from gravac_controller.replay.job import ReplayedLive
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.history import History
-from gravac_controller.views.models import DecisionView, JobView, RankHeatView, WindowView
+from gravac_controller.views.models import DecisionView, JobView, RankHeatView, Totals, WindowView
 
 MOST_WINDOWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Figures of one job over the windows of its last start. None: unknown."""
+    """Figures of one job over the windows of the last start that has any. None: unknown."""
 
     windows: int
     steps: int
@@ -100,6 +100,7 @@ def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
         if view.report.incarnation != start:
             start, starts, sums = view.report.incarnation, starts + 1, _Sums()
         sums.add(view)
+        sums.totals = live.totals
         history.add(view, decision)
     history.begin(live.decisions[0])
     if starts > 1:
@@ -110,7 +111,7 @@ def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
         view=job_views.job_view(live),
         heat=job_views.rank_heat(live),
         history=history,
-        figures=sums.figures(live),
+        figures=sums.figures(),
         notes=tuple(notes),
     )
 
@@ -127,9 +128,10 @@ def labels(summaries: list[TraceSummary]) -> list[str]:
 
 
 class _Sums:
-    """The sums over windows that the figures need."""
+    """The sums over the windows of one start that the figures need."""
 
     def __init__(self) -> None:
+        self.totals = Totals()
         self._steps = array("d")
         self._efficient, self._efficient_steps = array("d"), array("d")
         self._useful, self._useful_seconds = array("d"), array("d")
@@ -151,8 +153,8 @@ class _Sums:
         if view.report.loss is not None:
             self._loss = view.report.loss
 
-    def figures(self, live: ReplayedLive) -> Figures:
-        totals = live.totals
+    def figures(self) -> Figures:
+        totals = self.totals
         return Figures(
             windows=totals.windows,
             steps=totals.steps,

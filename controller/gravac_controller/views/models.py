@@ -233,8 +233,8 @@ class PlanView(Candidate):
 class JobView(JobSummary):
     """One job: its state, decision in force and totals. History is in the lists.
 
-    Totals, baselines and predictions are of the present start of the trainer, which may have other ranks and another
-    network than those before.
+    Totals and predictions are of the present start of the trainer, and so are baselines as soon as it has measured
+    some; before, they are those of the start before, if that had the same ranks, model and network.
     """
 
     spec: JobSpec = Field(description="As last registered.")
