@@ -21,6 +21,7 @@ from gravac.collectives import (
 from gravac.collectives.communicator import ALONE
 from gravac.collectives.messages import HEADER_BYTES
 from gravac.compressors import Compressor, Dense
+from gravac.compressors.base import Size
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 """DDP's default bucket sizes. A trace does not hold the job's own."""
@@ -56,6 +57,19 @@ def codec_of(text: str) -> Compressor | None:
     """Return the codec; None for a multi-round aggregator. Raises ValueError for an unknown name."""
     aggregators.parse(text)
     return None if text.partition(":")[0] in AGGREGATORS else compressors.build(text)
+
+
+@lru_cache(maxsize=256)
+def sizes_of(text: str) -> tuple[Size, ...]:
+    """Return the CFs that a codec reaches if they are few; empty: any. Raises ValueError for an unknown name."""
+    codec = codec_of(text)
+    return () if codec is None else codec.sizes()
+
+
+def reached(text: str, cf: float) -> float:
+    """Return the CF that a codec sends where ``cf`` is asked for, as ``JobSpec.reached``."""
+    sizes = sizes_of(text)
+    return cf if cf == 1.0 or not sizes else next(size.cf for size in sizes if cf <= size.up_to)
 
 
 def keeps_largest(text: str) -> bool:

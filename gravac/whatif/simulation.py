@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from gravac.fold import JobFold
 from gravac.policies.base import Policy
-from gravac.protocol import Decision, PlanCost
-from gravac.whatif.exchange import UnknownSizes
+from gravac.protocol import CodecSize, Decision, JobSpec, PlanCost
+from gravac.whatif.exchange import UnknownSizes, codec_of, sizes_of
 from gravac.whatif.fleet import Fleet
 from gravac.whatif.predict import Predictor, Scenario
 
@@ -77,9 +77,10 @@ def simulate(
             "first_window": 0,
             "world_size": scenario.ranks,
             "compressor": scenario.compressor,
-            "plans": _costs(predictor, scenario, policy),
+            "sizes": _sizes(recorded, scenario, policy),
         }
     )
+    spec = spec.model_copy(update={"plans": _costs(predictor, scenario, policy, spec)})
     fleet = Fleet(predictor, scenario, spec)
     per_window = spec.window_steps * scenario.ranks * predictor.recording.samples_per_step
     stretches: list[Stretch] = []
@@ -113,18 +114,32 @@ def _decisions(fleet: Fleet, fold: JobFold) -> Iterator[tuple[int, Decision]]:
         window += 1
 
 
-def _costs(predictor: Predictor, scenario: Scenario, policy: Policy) -> tuple[PlanCost, ...]:
+def _sizes(recorded: JobSpec, scenario: Scenario, policy: Policy) -> tuple[CodecSize, ...]:
+    """Return the CFs of the codecs that reach few of them. Those of an aggregator are known only as recorded."""
+    codecs = {None: scenario.compressor, **{codec: codec for codec in policy.codecs()}}
+    found = [
+        CodecSize(codec=name, cf=size.cf, up_to=size.up_to)
+        for name, text in codecs.items()
+        for size in sizes_of(text)
+    ]
+    if scenario.compressor == recorded.compressor and codec_of(recorded.compressor) is None:
+        found += recorded.sizes_of(None)
+    return tuple(found)
+
+
+def _costs(predictor: Predictor, scenario: Scenario, policy: Policy, spec: JobSpec) -> tuple[PlanCost, ...]:
     """Return what the plans of the policy cost in the scenario; those whose size is unknown are left out."""
     found = []
     for plan in policy.plans(scenario.compressor):
         compressor = scenario.compressor if plan.codec is None else plan.codec
+        cf = spec.reached(plan.codec, plan.cf)
         try:
-            sized = predictor.predict(replace(scenario, compressor=compressor), plan.cf).volume
+            sized = predictor.predict(replace(scenario, compressor=compressor), cf).volume
         except UnknownSizes:
             continue
         cost = PlanCost(
             codec=plan.codec,
-            cf=plan.cf,
+            cf=cf,
             payload_bytes=round(sized.payload_bytes),
             link_bytes=sized.link_bytes,
             messages=sized.messages,

@@ -216,3 +216,9 @@ def test_real_traces_are_answered(trace: Path) -> None:
     for row in scenario["factors"]:
         assert 0 < row["low_seconds"] < row["step_seconds"] < row["high_seconds"] < 100
     assert scenario["best_cf"] is not None
+
+
+def test_a_codec_with_few_sizes_is_predicted_at_these(recorded: Path) -> None:
+    answer = asked(recorded, *KNOWN, "--compressor", "int8", "--cf", "10,100")
+    scenario = answer["scenarios"][0]  # type: ignore[index]
+    assert [each["cf"] for each in scenario["factors"]] == [1.0, 3.9]

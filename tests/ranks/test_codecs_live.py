@@ -33,7 +33,7 @@ def test_every_member_trains_as_simulated(run_ranks: RunRanks, world: int, bucke
         assert all(one["failed"] == 0 for one in ours), name
         assert all(math.isfinite(one["loss"]) for one in ours), name
         assert (ours[0]["buckets"] == 1) == (buckets == 1)
-        assert ours[0]["cfs"].count(8.0) >= 4, name
+        assert sum(cf > 1.0 for cf in ours[0]["cfs"]) >= 4 or name == "dense", name
         # Sums of two are exact in any order; of three, a last bit may turn a selection.
         assert ours[0]["off_ratio"] <= (0.0 if world == 2 else 1e-2), (name, ours[0]["off_ratio"])
         assert ours[0]["saved"] > LEAST_SAVED.get(name, 1.5), (name, ours[0]["saved"])

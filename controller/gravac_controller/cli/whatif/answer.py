@@ -21,7 +21,7 @@ from gravac.whatif import (
     simulate,
 )
 from gravac.whatif.advice import usual_plans
-from gravac.whatif.exchange import codec_of
+from gravac.whatif.exchange import codec_of, reached
 from gravac.whatif.timemodel import CODING_POWER
 
 FACTORS = (1.0, 4.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -151,7 +151,9 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
             found.setdefault(str(plan.codec), set()).add(plan.cf)
         else:
             found.setdefault(codec, set()).update(cf for cf in cfs if cf > 1.0)
-    return [(replace(scenario, compressor=codec), sorted(each)) for codec, each in found.items()]
+    return [
+        (replace(scenario, compressor=codec), sorted({reached(codec, cf) for cf in each})) for codec, each in found.items()
+    ]
 
 
 def _factors(predictor: Predictor, question: Question) -> list[float]:

@@ -63,7 +63,7 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
     }
     if rank == 0:
         options = {"compressor": codec, "collective": collective or "gather", "memory": "residual"}
-        options |= {"cfs": cfs, "layouts": layouts, "rate": 0.02, "measured": 8.0}
+        options |= {"cfs": cfs, "layouts": layouts, "rate": 0.02, "measured": max(cfs)}
         expected = simulate(lambda: net(layers=layers), batch, world=world, **options)
         moved = sum(float((one - begun).square().sum()) for one, begun in zip(expected, start, strict=True))
         pairs = zip(expected, module.parameters(), strict=True)
