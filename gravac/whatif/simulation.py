@@ -116,10 +116,10 @@ def _decisions(fleet: Fleet, fold: JobFold) -> Iterator[tuple[int, Decision]]:
 
 def _sizes(recorded: JobSpec, scenario: Scenario, policy: Policy) -> tuple[CodecSize, ...]:
     """Return the CFs of the codecs that reach few of them. Those of an aggregator are known only as recorded."""
-    codecs = {None: scenario.compressor, **{codec: codec for codec in policy.codecs()}}
+    codecs = ((None, scenario.compressor), *((codec, codec) for codec in policy.codecs()))
     found = [
         CodecSize(codec=name, cf=size.cf, up_to=size.up_to)
-        for name, text in codecs.items()
+        for name, text in codecs
         for size in sizes_of(text)
     ]
     if scenario.compressor == recorded.compressor and codec_of(recorded.compressor) is None:
