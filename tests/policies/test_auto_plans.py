@@ -194,3 +194,22 @@ def test_a_plan_that_was_tried_is_good_enough_only_if_it_keeps_the_bound(
     """Where no window showed η, 0.88 is expected of it."""
     rows = top_k_was_sent(measured, 0.1).candidates(DENSE, False, 1.0, {})
     assert [row.verdict for row in rows if row.cf == 10.0 and row.codec is None] == [verdict]
+
+
+def test_codecs_say_which_sizes_they_reach() -> None:
+    """The CFs of the plans are these, and asking for one gives it."""
+    for codec, cf in space.SIZES.items():
+        for text in (codec, f"{codec}{space.CODING}" if codec in space.CODED else codec):
+            assert [size.cf for size in build(text).sizes()] == [cf]
+    for text in ("nearest", "dither", "qsgd", "nuqsgd"):
+        codec = build(text)
+        sizes, numel = codec.sizes(), 1 << 20
+        assert len(sizes) > 2
+        for size in sizes:
+            assert (
+                round(codec.reached(numel, size.cf), 1)
+                == round(codec.reached(numel, size.up_to), 1)
+                == size.cf
+            )
+    assert [size.cf for size in build("terngrad").sizes()] == [16.0]
+    assert build("topk+bf16").sizes() == build("svd").sizes() == ()
