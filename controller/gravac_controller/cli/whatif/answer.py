@@ -152,7 +152,8 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
         else:
             found.setdefault(codec, set()).update(cf for cf in cfs if cf > 1.0)
     return [
-        (replace(scenario, compressor=codec), sorted({reached(codec, cf) for cf in each})) for codec, each in found.items()
+        (replace(scenario, compressor=codec), sorted({reached(codec, cf) for cf in each}))
+        for codec, each in found.items()
     ]
 
 
