@@ -360,7 +360,8 @@ class Agent:
                 none, the agent starts from zero with a warning.
 
         Raises:
-            SetupError: On all ranks, when a state does not fit on one.
+            SetupError: On all ranks, when a state does not fit on one, or is damaged. Nothing has changed then.
+            AgreementError: On all ranks, when they load states of different steps. Nothing has changed then.
         """
         if not self.settings.enabled and not self._closed:
             checkpoint.warn_of_unused(state)

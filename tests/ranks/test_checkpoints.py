@@ -75,3 +75,31 @@ def test_checkpoints_without_an_agent(run_ranks: RunRanks) -> None:
     for result in run_ranks("without_an_agent", 2):
         assert all("residual, plan and gains start from zero" in text for text in result["warned"]), result
         assert "enabled=False: the checkpoint's residual" in result["not enabled"]
+
+
+DIFFER = {
+    "age": "step",
+    "none": "step",
+    "buckets": "buckets",
+    "network": "network",
+    "gains": "gains",
+}
+"""What ranks load differently, each of them something that would do by itself."""
+
+
+def test_what_a_rank_should_not_load_is_loaded_by_none(run_ranks: RunRanks) -> None:
+    """States of another age, and nonsense: one error on all ranks, before anything changed; the job can start again."""
+    found = run_ranks("loads_wrongly", 2)
+    assert all(result["same"] and result["step"] == 10 for result in found)
+    zero, one = (result["errors"] for result in found)
+    assert len(zero) == len(one) == 30
+    for name in zero:
+        if name in DIFFER:
+            message = f"AgreementError: all ranks need the same checkpoint, but {DIFFER[name]}: rank 0 has "
+            assert message in zero[name], name
+            assert zero[name] == one[name], name
+        else:
+            kind, _, said = one[name].partition(": ")
+            assert kind == "SetupError", (name, said)
+            assert zero[name] == f"SetupError: another rank cannot start: rank 1: {said}"
+            assert "the agent state" in said, (name, said)

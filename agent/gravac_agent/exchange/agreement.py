@@ -190,12 +190,12 @@ def part(codec: TickCodec, figures: int, group: dist.ProcessGroup) -> bool:
     return work.is_completed()
 
 
-def check_equal(setup: dict[str, object], group: dist.ProcessGroup) -> str:
-    """Check that all ranks have the same ``setup``, and return it as text. All ranks call it.
+def check_equal(setup: dict[str, object], group: dist.ProcessGroup, what: str = "settings") -> str:
+    """Check that all ranks have the same ``setup``, ``what`` it says, and return it as text. All ranks call it.
 
     Raises AgreementError on every rank, naming the fields that differ and each rank's values.
     """
-    text = json.dumps(setup, sort_keys=True, default=str)
+    text = json.dumps(setup, default=str)
     if len(text.encode()) > _MAX_TEXT_BYTES:
         raise AgreementError(
             f"the agent's setup takes {len(text.encode())} bytes; the most is {_MAX_TEXT_BYTES}"
@@ -203,12 +203,13 @@ def check_equal(setup: dict[str, object], group: dist.ProcessGroup) -> str:
     found = gather_texts(text, group)
     if len(set(found)) > 1:
         setups = [json.loads(one) for one in found]
-        fields = sorted({name for one in setups for name in one if one[name] != setups[0].get(name)})
+        names = dict.fromkeys(name for one in setups for name in one)  # in order
+        fields = [name for name in names if any(one.get(name) != setups[0].get(name) for one in setups)]
         shown = "; ".join(
             f"{name}: " + ", ".join(f"rank {rank} has {one.get(name)!r}" for rank, one in enumerate(setups))
             for name in fields[:3]
         )
-        raise AgreementError(f"all ranks need the same settings, but {shown}")
+        raise AgreementError(f"all ranks need the same {what}, but {shown}")
     return text
 
 

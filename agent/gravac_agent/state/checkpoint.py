@@ -1,33 +1,52 @@
 """The agent's state as plain tensors, numbers and strings, which ``torch.load(weights_only=True)`` reads."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 from torch import Tensor
 
+from gravac import memories
+from gravac.aggregators import Aggregator
 from gravac.collectives import Network
-from gravac.memories import Bucket
-from gravac.memories.states import TAG, VELOCITY
+from gravac.memories import Bucket, Memory
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import gather_texts, raise_together
+from gravac_agent.exchange.agreement import check_equal, fail_together, gather_texts, raise_together
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.fsdp.model import DataParallel
 from gravac_agent.fsdp.pieces import fitted, mean_by_shard, shard_of
+from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.setup.build import Parts
 from gravac_agent.setup.describe import trained_shapes
 from gravac_agent.state import by_rank
+from gravac_agent.state.checks import check_numbers, check_residual
 from gravac_agent.state.rates import Rates
 from gravac_agent.state.regroup import Regrouper, regrouper
 
 log = logging.getLogger("gravac.agent")
 
 VERSION = 1
+FIELDS = (
+    *("rank", "world_size", "shard", "step", "window", "plan", "following", "gain_averages", "policy_state"),
+    *(
+        "policy",
+        "buckets",
+        "shapes",
+        "rates",
+        "clipping",
+        "residual",
+        "compressor",
+        "learnt",
+        "other_codecs",
+        "network",
+    ),
+)
+"""What a state has besides its version."""
 
 
 def save(parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: Rates) -> dict[str, Any]:
@@ -73,55 +92,7 @@ def load_everywhere(
     module: DataParallel,
     rates: Rates,
 ) -> Regrouper | None:
-    """Call ``load`` on every rank. Raises SetupError on all ranks when it fails on one."""
-    found = problem = None
-    figures = len(
-        parts.encoder.aggregator_of(parts.loop.plan).figures()
-    )  # of the first step, on a rank that is in it
-    try:
-        states = by_rank.unpack(state)
-        if states:
-            wanted = _wanted(states, parts, shard_of(module), isinstance(state, Mapping))
-            found = load(wanted, parts, module, rates)
-            if found is not None:
-                found.device = parts.executor.device
-        else:
-            log.warning(
-                "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the "
-                "earlier run had not sent yet is lost"
-            )
-    except SetupError as error:
-        problem = str(error)
-    except Exception as error:
-        log.debug("loading failed", exc_info=True)
-        problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
-
-    def agree() -> None:
-        raise_together(problem, "load_state_dict", parts.executor.tick_codec, figures, parts.tick_group)
-        name = (
-            "" if parts.reporter is None else parts.reporter.job
-        )  # the checkpoint's, if that is another one
-        parts.loop.job = gather_texts(name, parts.tick_group)[0]
-
-    parts.executor.run(agree)
-    return found
-
-
-def warn_of_unused(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-    """Warn when an agent with ``enabled=False`` is given a residual, which plain DDP never sends."""
-    if by_rank.has_residual(state):
-        log.warning(
-            "enabled=False: the checkpoint's residual, which the earlier run had not sent yet, is lost"
-        )
-
-
-def load(
-    state: dict[str, Any] | Sequence[dict[str, Any]],
-    parts: Parts,
-    module: DataParallel,
-    rates: Rates,
-) -> Regrouper | None:
-    """Restore a state on this rank.
+    """Restore states on all ranks, or on none of them. All ranks call it, between steps.
 
     Args:
         state: This rank's own, of a run with the same number of ranks; or the states of *all* ranks of the earlier run,
@@ -134,6 +105,87 @@ def load(
         The regrouper of the first step's buckets; None where they need none.
 
     Raises:
+        SetupError: On all ranks, when a state does not fit on one. Nothing changed.
+        AgreementError: On all ranks, when their states are of different steps. Nothing changed.
+    """
+    found = problem = None
+    figures = len(
+        parts.encoder.aggregator_of(parts.loop.plan).figures()
+    )  # of the first step, on a rank that is in it
+    try:
+        states = by_rank.unpack(state)
+        if states:
+            found = read(_wanted(states, parts, shard_of(module), isinstance(state, Mapping)), parts, module)
+    except SetupError as error:
+        problem = str(error)
+    except Exception as error:
+        log.debug("loading failed", exc_info=True)
+        problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
+
+    def agree() -> None:
+        raise_together(problem, "load_state_dict", parts.executor.tick_codec, figures, parts.tick_group)
+        check_equal({"step": None} if found is None else found.facts(), parts.tick_group, "checkpoint")
+        with fail_together(parts.tick_group):
+            if found is not None and parts.reporter is not None:
+                parts.reporter.resume(found.first["policy_state"], found.first["window"])
+        name = "" if parts.reporter is None else parts.reporter.job  # the checkpoint's, if that is another one
+        parts.loop.job = gather_texts(name, parts.tick_group)[0]
+
+    parts.executor.run(agree)
+    if found is not None:
+        return _restore(found, parts, rates)
+    log.warning(
+        "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the earlier run "
+        "had not sent yet is lost"
+    )
+    return None
+
+
+def warn_of_unused(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Warn when an agent with ``enabled=False`` is given a residual, which plain DDP never sends."""
+    if by_rank.has_residual(state):
+        log.warning(
+            "enabled=False: the checkpoint's residual, which the earlier run had not sent yet, is lost"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A state that was read, and parts that have it. Nothing of the running agent has changed."""
+
+    first: Mapping[str, Any]
+    """The state: this rank's own, or that of the earlier run's rank 0."""
+    plan: Plan
+    following: Plan
+    averages: dict[tuple[int, float], tuple[float, float]]
+    memory: Memory
+    builder: AggregatorBuilder
+    aggregators: list[Aggregator]
+    regrouper: Regrouper | None
+
+    def facts(self) -> dict[str, object]:
+        """Return what must be the same on all ranks, as short texts by name."""
+        return {
+            "step": self.first["step"],
+            "window": self.first["window"],
+            "plan": str(self.plan),
+            "following plan": str(self.following),
+            "gains": _short(sorted(self.averages.items())),
+            "buckets": _short(self.first["buckets"]),
+            "network": str(self.builder),
+            "codecs": [one.state_digest()[:16] for one in self.aggregators],
+        }
+
+
+def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module: DataParallel) -> Loaded:
+    """Read a state on this rank and check it, without a change to the running agent.
+
+    Args:
+        state: As in ``load_everywhere``, without the layout of all ranks.
+        parts: Parts of the running agent.
+        module: The DDP module.
+
+    Raises:
         SetupError: When the state does not fit.
     """
     states = [state] if isinstance(state, dict) else list(state)
@@ -143,44 +195,65 @@ def load(
                 f"the agent state has version {one.get('version')!r}, this gravac reads {VERSION}"
             )
     for one in states:
+        check_numbers(one, FIELDS)
         if one["policy"] != parts.policy:
             raise SetupError(
                 f"the checkpoint does not fit policy={parts.policy!r}: it was saved under policy={one['policy']!r}. "
                 "Resume with the policy that it was saved with, or start without loading it"
             )
         _check_shapes(one, module)
-    own = isinstance(state, dict)
-    residual = _own(states[0], parts, shard_of(module)) if own else mean_by_shard(states)
-    if not (own and states[0].get("shard")):  # else it is that of this shard
-        residual = fitted(residual, states[0].get("shapes", {}), module)
-    first, loop, encoder = states[0], parts.loop, parts.encoder
-    plan, following = (_plan(first[name], encoder) for name in ("plan", "following"))
-    encoder.memory.load_state_dict(residual)
-    if first["compressor"] == encoder.compressor:
-        loop.restore_aggregator(encoder.aggregator, dict(first["learnt"]))
-    elif first["learnt"]:
+    own, first, encoder = isinstance(state, dict), states[0], parts.encoder
+    residual = _own(first, parts, shard_of(module)) if own else mean_by_shard(states)
+    if not (own and first.get("shard")):  # else it is that of this shard
+        residual = fitted(residual, first["shapes"], module)
+    check_residual(residual, module)
+    memory = memories.build(encoder.memory.spec)
+    memory.world_size = encoder.memory.world_size
+    memory.load_state_dict(residual)
+    builder, averages = parts.builder, _loaded(first["gain_averages"], 0)
+    if first["world_size"] == parts.world_size and first.get("network") is not None:
+        # Collectives are chosen as in the earlier run, so that the resumed run is the same.
+        builder = replace(builder, network=Network(**first["network"]))
+    learnt = [first["learnt"]]
+    if first["learnt"] and first["compressor"] != encoder.compressor:
+        learnt = [{}]
         log.warning(
             "the checkpoint's compressor is %s, this run's is %s: its state starts empty",
             first["compressor"],
             encoder.compressor,
         )
-    if first["world_size"] == parts.world_size and first.get("network") is not None:
-        _use(parts, Network(**first["network"]))
-    loop.restore(plan, following, first["step"], first["window"])
-    loop.tracker.averages = _loaded(first["gain_averages"], 0)
-    for number, (codec, aggregator) in enumerate(encoder.others.items(), 1):
-        saved = first.get("other_codecs", {}).get(codec)
-        if saved is not None:
-            loop.restore_aggregator(aggregator, dict(saved["learnt"]))
-            loop.tracker.averages |= _loaded(saved["gain_averages"], number)
-    if "clipping" in first:  # not in states of earlier versions
-        loop.clipper.restore(first["clipping"])
-        encoder.raw_mean.wanted = loop.clipper.in_use
+    for number, codec in enumerate(encoder.others, 1):
+        other = first["other_codecs"].get(codec, {"learnt": {}, "gain_averages": {}})
+        learnt.append(other["learnt"])
+        averages |= _loaded(other["gain_averages"], number)
+    aggregators = [builder.build(codec, parts.metered) for codec in encoder.codecs]
+    for aggregator, one in zip(aggregators, learnt, strict=True):
+        aggregator.load_state_dict(dict(one))
+    plan, following = (_plan(first[name], encoder) for name in ("plan", "following"))
+    layout = regrouper(first["buckets"], module)
+    return Loaded(first, plan, following, averages, memory, builder, aggregators, layout)
+
+
+def _restore(found: Loaded, parts: Parts, rates: Rates) -> Regrouper | None:
+    """Continue from what was read, on all ranks."""
+    loop, encoder, first = parts.loop, parts.encoder, found.first
+    encoder.memory = found.memory
+    parts.builder.network = found.builder.network
+    for aggregator in found.aggregators:
+        parts.builder.fit(aggregator, parts.metered)  # the network is known, so this does not communicate
+        loop.announcement.add(aggregator.state_digest())
+    loop.announcement.add(str(parts.builder))
+    encoder.aggregator = found.aggregators[0]
+    encoder.others |= dict(zip(encoder.others, found.aggregators[1:], strict=True))
+    loop.restore(found.plan, found.following, first["step"], first["window"])
+    loop.tracker.averages = found.averages
+    loop.clipper.restore(first["clipping"])
+    encoder.raw_mean.wanted = loop.clipper.in_use
     loop.begin_step()
     rates.restore(list(first["rates"]))
-    if parts.reporter is not None:
-        parts.reporter.resume(first["policy_state"], loop.window.number)
-    return regrouper(first["buckets"], module)
+    if found.regrouper is not None:
+        found.regrouper.device = parts.executor.device
+    return found.regrouper
 
 
 def _wanted(
@@ -196,15 +269,9 @@ def _wanted(
 
 
 def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
-    """Raise SetupError for a state of another model. States of gravac 0.1 have no shapes, only sizes of residuals."""
+    """Raise SetupError for a state of another model."""
     here = {name: real_shape(parameter) for name, parameter in module.module.named_parameters()}
-    there = {name: tuple(shape) for name, shape in state.get("shapes", {}).items()}
-    if not there and TAG not in state["residual"]:
-        for name, residual in state["residual"].items():
-            if name in here and residual.numel() == math.prod(here[name]):
-                there[name] = here[name]
-            elif not name.startswith(VELOCITY):
-                there[name] = tuple(residual.shape)
+    there = {name: tuple(shape) for name, shape in state["shapes"].items()}
     for name, shape in there.items():
         if name not in here:
             raise SetupError(
@@ -215,7 +282,7 @@ def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
                 f"the agent state is of another model: parameter {name!r} has shape {shape} there and {here[name]} here"
             )
     new = [name for name in trained_shapes(module) if name not in there]
-    if new and "shapes" in state:
+    if new:
         log.warning(
             "the agent state lacks %d parameters, such as %s: their residual starts at zero", len(new), new[0]
         )
@@ -241,12 +308,9 @@ def _own(state: dict[str, Any], parts: Parts, shard: list[int] | None) -> dict[s
     return residual
 
 
-def _use(parts: Parts, network: Network) -> None:
-    """Choose collectives as the earlier run did, so that the resumed run is the same."""
-    parts.builder.network = network
-    for aggregator in parts.encoder.aggregators:
-        parts.builder.fit(aggregator, parts.metered)
-    parts.loop.announcement.add(str(parts.builder))
+def _short(value: object) -> str:
+    """Return a digest of a long value, to compare and to show."""
+    return sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def _averages(tracker: GainTracker, codec: int) -> dict[str, list[float]]:
@@ -266,9 +330,9 @@ def _plain(plan: Plan, codecs: Sequence[str]) -> dict[str, Any]:
 
 
 def _plan(state: dict[str, Any], encoder: Encoder) -> Plan:
-    """Read a plan. States of gravac 0.1 have neither codec nor length of windows. Raises SetupError."""
+    """Read a plan. Raises SetupError."""
     fields = dict(state)
-    cf, codec = fields.pop("cf"), fields.pop("codec", None)
+    cf, codec = fields.pop("cf"), fields.pop("codec")
     if codec is not None and codec not in encoder.others:
         raise SetupError(
             f"the agent state sends with codec {codec!r}, which this run's policy does not choose: resume with the "

@@ -161,6 +161,88 @@ def without_an_agent(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {"warned": found, "not enabled": "; ".join(messages)}
 
 
+def loads_wrongly(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Rank 1 loads another state than rank 0: what both say, and whether they train as if nobody had loaded any."""
+    options: dict[str, Any] = {"policy": "static:cf=8,epsilon=0", "compressor": "topk"}
+    saved: dict[int, Any] = {}
+    app = job(folder, "saved", **options)
+    with app.agent:
+        for step in (5, 10):
+            train(app.module, app.optimizer, rank, range(step - 5, step))
+            saved[step] = flat(app.agent)
+    app = job(folder, "fresh", **options)
+    with app.agent:
+        train(app.module, app.optimizer, rank, range(4))
+    fresh, errors = fingerprint(app.module), {}
+    app = job(folder, "wrong", **options)
+    with app.agent:
+        for name, changed in WRONG.items():
+            state = saved[5 if name == "age" and rank == 1 else 10]
+            try:
+                app.agent.load_state_dict(changed(state) if rank == 1 else state)
+            except Exception as caught:
+                errors[name] = f"{type(caught).__name__}: {caught}"
+        train(app.module, app.optimizer, rank, range(4))
+    same, app = fingerprint(app.module) == fresh, job(folder, "wrong", **options)
+    with app.agent:  # nobody left the lock
+        app.agent.load_state_dict(saved[10])
+        step = app.agent.state.step if app.agent.state else -1
+    return {"errors": errors, "same": same, "step": step}
+
+
+def _with(place: str, value: Any) -> Any:
+    """What puts ``value`` into a state; ``place`` is a key, or two with a dot between them."""
+
+    def changed(state: dict[str, Any]) -> dict[str, Any]:
+        key, _, inner = place.partition(".")
+        return {**state, key: {**state[key], inner: value} if inner else value}
+
+    return changed
+
+
+def _residual(change: Any) -> Any:
+    def changed(state: dict[str, Any]) -> dict[str, Any]:
+        name, value = next(iter(state["residual"].items()))
+        return {**state, "residual": {**state["residual"], name: change(value)}}
+
+    return changed
+
+
+NAN, HUGE = float("nan"), 1e300
+WRONG: dict[str, Any] = {
+    "age": lambda state: state,
+    "none": lambda state: {},
+    "buckets": lambda state: {**state, "buckets": state["buckets"][::-1]},
+    "network": _with("network", {"latency_seconds": 0.5, "bytes_per_second": 1e3}),
+    "network numbers": _with("network", {"latency_seconds": NAN, "bytes_per_second": -1.0}),
+    "gains": _with("gain_averages", {"8.0": [0.5, 1.0]}),
+    "gain numbers": _with("gain_averages", {"8.0": [NAN, 1.0]}),
+    "short residual": _residual(lambda value: value[:-1]),
+    "long residual": _residual(lambda value: torch.cat((value, value))),
+    "nan residual": _residual(lambda value: value * NAN),
+    "huge residual": _residual(lambda value: torch.full_like(value, 3e38)),
+    "unknown residual": _with("residual.of_nothing", torch.zeros(3)),
+    "text for a residual": _residual(lambda value: "residual"),
+    "step nan": _with("step", NAN),
+    "step negative": _with("step", -1),
+    "step huge": _with("step", 2**60),
+    "step text": _with("step", "10"),
+    "window bool": _with("window", True),
+    "window negative": _with("window", -3),
+    "plan cf": _with("plan.cf", HUGE),
+    "plan nan": _with("plan.cf_candidate", NAN),
+    "plan epoch": _with("following.epoch", -1),
+    "plan phase": _with("following.phase", "asleep"),
+    "plan field": _with("following.colour", "red"),
+    "rates": _with("rates", [1.0, NAN]),
+    "no rates": _with("rates", []),
+    "clipping": _with("clipping", [-1.0, 0.0, NAN, 0.0]),
+    "learnt": _with("learnt", {"weight": torch.full((2,), NAN)}),
+    "policy state": _with("policy_state", 7),
+    "world size": _with("world_size", 2**60),
+}
+
+
 def mean_residual(agent: Agent) -> dict[str, torch.Tensor]:
     """The mean of the residual over ranks, in double precision."""
     mean = {}

@@ -74,8 +74,7 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
     name = "0.weight"
     if what == "load another model" and rank == 1:
         state["shapes"][name] = [32, 128]
-    if what == "load a state of 0.1" and rank == 1:
-        state["residual"][name] = state["residual"][name][:1024]
+    if what == "load half a state" and rank == 1:
         del state["shapes"]
     if what == "load nonsense" and rank == 1:
         state["residual"][name] = "not a tensor"
