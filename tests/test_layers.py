@@ -224,6 +224,29 @@ def test_no_pickle() -> None:
     assert breaking(lambda _, file: imported(file) & pickles) == {}
 
 
+PICKLING = {"all_gather_object", "gather_object"} | {
+    f"{how}_object_list" for how in ("broadcast", "scatter", "send", "recv")
+}
+
+
+def test_no_pickle_between_ranks_or_from_files() -> None:
+    """Rule 11 of docs/security.md. torch pickles what these exchange, and reads any object without ``weights_only``."""
+
+    def pickling(_: str, file: Path) -> set[str]:
+        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        named = {ast.unparse(call.func).rpartition(".")[2] for call in calls}
+        unsafe = {
+            "torch.load"
+            for call in calls
+            if ast.unparse(call.func) == "torch.load" and "weights_only=True" not in ast.unparse(call)
+        }
+        return named & PICKLING | unsafe
+
+    assert breaking(pickling) == {}
+    for file in (ROOT / "tools").rglob("*.py"):
+        assert not pickling("", file), file
+
+
 def test_no_eval() -> None:
     assert breaking(lambda _, file: called(file) & {"eval", "exec", "compile", "__import__"}) == {}
 

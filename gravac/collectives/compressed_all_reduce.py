@@ -16,6 +16,7 @@ from gravac.collectives.messages import (
     add_header,
     exchange_sizes,
     header_fields,
+    is_checked,
     padded,
     strip_header,
 )
@@ -62,14 +63,16 @@ class _Shards:
         """Unpacks a message with a shard of ``owner``; ``key`` is that of the message's sender.
 
         Raises:
-            ValueError: The message belongs to another exchange.
+            ValueError: The message belongs to another exchange, or was damaged.
         """
-        parts = strip_header(message, header_fields(payload, self.codec, key, self.dtype), key)
+        fields = header_fields(payload, self.codec, key, self.dtype)
+        parts = strip_header(message, fields, key, checked=is_checked(self.codec))
         return self.codec.unpack(parts, self.count(owner), self.cf, key, self.dtype)
 
     def write(self, piece: Payload, payload: Payload, key: Key) -> Tensor:
         """Returns the message of a shard."""
-        return add_header(piece.parts, header_fields(payload, self.codec, key, self.dtype))
+        fields = header_fields(payload, self.codec, key, self.dtype)
+        return add_header(piece.parts, fields, checked=is_checked(self.codec))
 
     def sizes(self) -> list[int]:
         """Bytes of the message of each owner, where sizes do not vary. Messages are padded to the longest."""

@@ -39,8 +39,8 @@ class _Gathered:
         messages = self.arrived.view(len(self.sizes), -1)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
             payload, key = self.payload, self.key._replace(rank=rank)
+            message = unpack_payload(messages[rank, :size], payload, self.codec, key, self.dtype)
             if key != self.key or payload.decoded.rounded is None:
-                message = unpack_payload(messages[rank, :size], payload, self.codec, key, self.dtype)
                 payload = self.codec.unpack(message, payload.numel, payload.cf, key, self.dtype)
             self.codec.decompress(payload, out, self.share)
 
@@ -49,7 +49,7 @@ class Gather(Collective):
     """Sends each payload to every other rank: (N-1) payloads per rank, less than a dense ring while N < 2 wire CF.
 
     Each message begins with a header of eight bytes that identifies it. Where sizes vary, ranks first exchange theirs
-    (8 bytes each, and a wait), then pad their messages to the largest.
+    (8 bytes each, and a wait), then pad their messages to the largest, and half of the header is a checksum.
     """
 
     name = "gather"

@@ -1,10 +1,12 @@
 """Messages: a header that identifies a payload, and a few elements with their positions."""
 
+import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -17,8 +19,9 @@ from gravac.compressors.sparse.selector import Indexed
 from gravac.compressors.stack import Stack
 
 HEADER_BYTES = 8
-"""Ranks agree on a plan before they send, so headers are always equal. If they are not, two ranks are at different
-buckets or steps, and their mean would be silently wrong."""
+"""What a message is. Ranks agree on a plan before they send, so headers are always equal. If they are not, two ranks
+are at different buckets or steps, and their mean would be silently wrong. The second half may be a checksum instead."""
+_HALF = HEADER_BYTES // 2
 SIZE_BYTES = 8
 """Of the size of one message, where ranks exchange sizes first."""
 HeaderFields = tuple[str, int, float, str, int, int, int]
@@ -32,7 +35,16 @@ def pack_payload(payload: Payload, codec: Compressor, key: Key, dtype: torch.dty
     Returns:
         uint8 of shape ``(HEADER_BYTES + payload.nbytes,)``.
     """
-    return add_header(payload.parts, header_fields(payload, codec, key, dtype))
+    return add_header(payload.parts, header_fields(payload, codec, key, dtype), checked=is_checked(codec))
+
+
+def is_checked(codec: Compressor) -> bool:
+    """Returns whether messages of a codec have a checksum.
+
+    Where sizes vary, a byte that changes on the way changes much of what follows, or where it ends. And the sender may
+    use what it has still got, so that a damaged message makes its mean another one than that of the rest.
+    """
+    return not codec.traits.fixed_size
 
 
 def unpack_payload(
@@ -51,34 +63,65 @@ def unpack_payload(
         The bytes that follow the header.
 
     Raises:
-        ValueError: The message belongs to another payload. Not checked on a device, where the host would have to wait.
+        ValueError: The message belongs to another payload, or was damaged. Not checked on a device, where the host
+            would have to wait, unless the codec makes it wait anyway.
     """
-    return strip_header(message, header_fields(payload, codec, key, dtype), key)
+    return strip_header(message, header_fields(payload, codec, key, dtype), key, checked=is_checked(codec))
 
 
-def add_header(parts: Sequence[Tensor], fields: HeaderFields) -> Tensor:
-    """Returns a header and these parts as one uint8 tensor."""
-    number = int.from_bytes(_digest(*fields), sys.byteorder, signed=True)
-    header = torch.full(
-        (1,), number, device=parts[0].device, dtype=torch.int64
-    )  # a copy from the host would wait
-    return torch.cat([part.view(torch.uint8) for part in (header, *parts)])
+def add_header(parts: Sequence[Tensor], fields: HeaderFields, *, checked: bool = False) -> Tensor:
+    """Returns a header and these parts as one uint8 tensor.
 
-
-def strip_header(message: Tensor, fields: HeaderFields, key: Key) -> Tensor:
-    """Returns the bytes after the header. Raises ValueError as ``unpack_payload`` does.
-
-    ``key`` is that of the rank that sent the message.
+    Args:
+        parts: What follows the header.
+        fields: What the message is.
+        checked: Whether the header has the parts' checksum, for which the host waits where they are on a device.
     """
-    if not kernels.on_device(message):
-        found = bytes(message[:HEADER_BYTES].tolist())  # not numpy: neither torch nor gravac brings it
-        if found != _digest(*fields):
-            codec, numel, cf = fields[:3]
+    header = _digest(*fields)
+    if checked:
+        header = header[:_HALF] + _checksum([part.view(torch.uint8) for part in parts])
+    number = int.from_bytes(header, sys.byteorder, signed=True)
+    # Not torch.tensor: a copy from the host would wait.
+    first = torch.full((1,), number, device=parts[0].device, dtype=torch.int64)
+    return torch.cat([part.view(torch.uint8) for part in (first, *parts)])
+
+
+def strip_header(message: Tensor, fields: HeaderFields, key: Key, *, checked: bool = False) -> Tensor:
+    """Returns the bytes after the header.
+
+    Args:
+        message: What ``add_header`` returned, on any rank.
+        fields: What it should be.
+        key: That of the rank that sent it.
+        checked: As it was given to ``add_header``.
+
+    Raises:
+        ValueError: As ``unpack_payload`` does.
+    """
+    if checked or not kernels.on_device(message):
+        header = bytes(message[:HEADER_BYTES].tolist())  # not numpy: neither torch nor gravac brings it
+        codec, numel, cf = fields[:3]
+        known = _HALF if checked else HEADER_BYTES
+        if header[:known] != _digest(*fields)[:known]:
             raise ValueError(
                 f"rank {key.rank} sent something else than {codec} at CF {cf:g} of {numel} elements for bucket "
                 f"{key.bucket} of step {key.step}: the ranks are out of step"
             )
+        if checked and header[_HALF:] != _checksum([message[HEADER_BYTES:]]):
+            raise ValueError(
+                f"the message of rank {key.rank} for bucket {key.bucket} of step {key.step} was damaged on the way: "
+                f"its checksum is not that of its {message.numel()} bytes ({codec} at CF {cf:g} of {numel} elements)"
+            )
     return message[HEADER_BYTES:]
+
+
+def _checksum(parts: Sequence[Tensor]) -> bytes:
+    """Returns the CRC-32 of these bytes, one after the other."""
+    found = 0
+    for part in parts:
+        host = part.cpu().contiguous()
+        found = crc32(ctypes.string_at(host.data_ptr(), host.numel()), found)
+    return found.to_bytes(_HALF, sys.byteorder)
 
 
 def exchange_sizes(communicator: Communicator, messages: Sequence[Tensor]) -> list[list[int]]:

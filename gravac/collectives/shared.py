@@ -74,9 +74,13 @@ class SharedSupport(Collective):
         n, k = payload.numel, kept_count(payload.numel, cf)
         ranks, rank = self.world_size, self.communicator.rank
         leader = self._leader(compressor, payload, key)
-        message = add_header(payload.parts[-1:], fields := header_fields(payload, compressor, key, dtype))
+        fields = header_fields(payload, compressor, key, dtype)
+        checked = not kernels.on_device(
+            payload.values
+        )  # else at other positions the ranks' values would be added
+        message = add_header(payload.parts[-1:], fields, checked=checked)
         self.communicator.broadcast(message, leader).wait()
-        packed = strip_header(message, fields, key._replace(rank=leader))
+        packed = strip_header(message, fields, key._replace(rank=leader), checked=checked)
         support = (payload.support if rank == leader else kernels.unpack_positions(packed, k, n)).int()
         # A blank payload has the same value everywhere, so its own positions do not matter.
         x, source = (compressor.decode(payload), payload.support) if x is None else (x, support)

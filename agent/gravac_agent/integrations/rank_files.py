@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 
 from gravac_agent.agent import Agent
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.agreement import fail_together, gather_texts
 
 log = logging.getLogger("gravac.agent")
 
@@ -66,19 +68,24 @@ def load(agent: Agent, folders: Iterable[Path]) -> bool:
         Whether a state was loaded. Without one, the agent starts afresh and a warning says so.
 
     Raises:
-        SetupError: On all ranks, when a state does not fit on one.
+        SetupError: On all ranks, when a state cannot be read or does not fit on one.
+        AgreementError: On all ranks, when their states are of different steps.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     looked = list(folders)
     for folder in looked:
         found = _states(folder, rank, world)
-        everywhere: list[Any] = [None] * world
-        dist.all_gather_object(everywhere, bool(found))
-        if all(everywhere):
-            agent.load_state_dict([torch.load(path, weights_only=True) for path in found])
+        everyone = dist.group.WORLD
+        assert everyone is not None
+        missing = [
+            str(number) for number, one in enumerate(gather_texts(str(len(found)), everyone)) if one == "0"
+        ]
+        if not missing:
+            with fail_together(everyone):
+                states = [_read(path) for path in found]
+            agent.load_state_dict(states)
             return True
-        if any(everywhere):
-            missing = [str(number) for number, one in enumerate(everywhere) if not one]
+        if len(missing) < world:
             log.warning("%s has no agent state for rank %s", folder, ", ".join(missing))
     log.warning(
         "the training resumes from a checkpoint without the agent's state (looked in %s): the residual starts at zero "
@@ -86,6 +93,13 @@ def load(agent: Agent, folders: Iterable[Path]) -> bool:
         ", ".join(map(str, looked)) or "no folder",
     )
     return False
+
+
+def _read(path: Path) -> Any:
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:  # whatever a damaged file makes of torch
+        raise SetupError(f"{path} cannot be read, so resume from another checkpoint: {error}") from error
 
 
 def _states(folder: Path, rank: int, world: int) -> list[Path]:
