@@ -59,6 +59,14 @@ class Rows(Compressor):
             self._joined(payloads, cf, key) for cf, payloads in zip(cfs, zip(*rows, strict=True), strict=True)
         ]
 
+    def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
+        each, size = len(parts) // self.count, numel // self.count
+        rows = (
+            self.codec.rebuild(parts[row * each : (row + 1) * each], size, cf, self.key(key, row))
+            for row in range(self.count)
+        )
+        return self._joined(tuple(rows), cf, key)
+
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:

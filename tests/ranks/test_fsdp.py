@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gravac.compressors import COMPRESSORS
+from gravac.memories import MEMORIES
 from gravac_controller.cli import main
 from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in
@@ -61,6 +63,24 @@ def test_parameters_without_a_gradient_keep_their_residual_and_get_none_of_other
     """Heads, experts and stochastic depth: FSDP2 reduces those of a module that have a gradient, and may be as many."""
     codecs = ("topk", "topk+bf16", "blockrandomk", "int4")
     check_branches(run_each("branches_conserved", 2, [{"compressor": codec} for codec in codecs]))
+
+
+CODED = "nearest:levels=3,coding=huffman"
+ANY_CODEC = [*sorted(COMPRESSORS), "randomk+int4", CODED]
+
+
+@pytest.mark.parametrize(
+    ("codecs", "memories"),
+    [
+        (["topk+bf16", "int4", "bernoulli", CODED, "dgc"], ["none", *sorted({*MEMORIES} - {"none"})]),
+        (ANY_CODEC, ["residual", "iconef-v2"]),
+    ],
+)
+def test_no_memory_and_no_codec_fails_on_rows(
+    run_ranks: RunRanks, codecs: list[str], memories: list[str]
+) -> None:
+    for failed in run_ranks("pairs_of_members", 2, codecs=codecs, memories=memories):
+        assert failed == {}
 
 
 def test_a_non_finite_gradient_skips_the_step_on_all_ranks(run_each: RunEach) -> None:

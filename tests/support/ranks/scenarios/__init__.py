@@ -1,6 +1,7 @@
 """What the ranks of the distributed tests run. Each function runs on every rank and returns what the test compares."""
 
 from tests.support.ranks.scenarios.checkpoints import (
+    loads_wrongly,
     rank_0_moves,
     resharded,
     resumed_from_dcp,
@@ -80,7 +81,9 @@ from tests.support.ranks.scenarios.several import (
 )
 from tests.support.ranks.scenarios.sharded import (
     backward_fails,
+    branches_conserved,
     given_back,
+    pairs_of_members,
     row_nonfinite,
     rows_conserved,
     same_as_fsdp,
@@ -108,6 +111,7 @@ __all__ = [
     "any_default_dtype",
     "backward_fails",
     "batch",
+    "branches_conserved",
     "chosen_collectives",
     "clipped",
     "clipped_alike",
@@ -138,6 +142,7 @@ __all__ = [
     "hybrid_resumed",
     "interleaved",
     "keeps_failing",
+    "loads_wrongly",
     "logged",
     "many_steps",
     "mixed_kinds",
@@ -155,6 +160,7 @@ __all__ = [
     "overflow_of_the_mean",
     "overflow_under_amp",
     "own_optimizers",
+    "pairs_of_members",
     "peer_dies",
     "plans_in_turn",
     "progress",

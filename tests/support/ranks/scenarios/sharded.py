@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from gravac_agent import Agent, SetupError
+from gravac_agent.state.by_rank import unpack
 from tests.support.ranks.scenarios.model import batch
 
 AGENT: dict[str, Any] = {"controller": None, "collective": "auto"}
@@ -261,6 +262,27 @@ def branches_conserved(
         "failed": failed,
         "back": all(back),
     }
+
+
+def pairs_of_members(
+    rank: int, world: int, folder: str, codecs: list[str], memories: list[str]
+) -> dict[str, Any]:
+    """A few steps with each memory and each codec, in turn: which of them failed, and whether states can be saved."""
+    model, found = sharded(world), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    options = {"policy": "static:cf=8,epsilon=0", "memory": memories[0], "compressor": codecs[0], **AGENT}
+    with Agent(model, optimizer, data_dir=folder, window=5, **options) as agent:
+        assert agent._parts is not None
+        for memory in memories:
+            for codec in codecs:
+                agent.switch(compressor=codec, memory=memory)
+                before = agent._parts.loop.failed_steps
+                trained(model, optimizer, rank, range(3))
+                failed = agent._parts.loop.failed_steps - before
+                kept = sum(len(one["residual"]) for one in unpack(agent.state_dict()))
+                if failed or bool(kept) == (memory == "none"):
+                    found[f"{codec} with {memory}"] = [failed, kept]
+    return found
 
 
 def row_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: float) -> dict[str, Any]:
