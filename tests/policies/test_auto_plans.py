@@ -213,3 +213,13 @@ def test_codecs_say_which_sizes_they_reach() -> None:
             )
     assert [size.cf for size in build("terngrad").sizes()] == [16.0]
     assert build("topk+bf16").sizes() == build("svd").sizes() == ()
+
+
+def test_throughput_is_predicted_of_plans_that_were_not_measured() -> None:
+    rows = top_k_was_sent(0.97, 0.1).candidates(DENSE, False, 32.0, {})
+    measured = [row for row in rows if row.window is not None]
+    assert measured
+    assert all(row.predicted_samples_per_second is None for row in measured)
+    rates = [row.predicted_samples_per_second for row in rows if row.window is None]
+    assert rates
+    assert all(rate is not None and rate > 0.0 for rate in rates)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gravac_controller.cli.table import printer
+from gravac_controller.cli.wording import printer
 
 if TYPE_CHECKING:
     from gravac.catalogue import Entry

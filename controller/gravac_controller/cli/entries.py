@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.catalogue import RANKS, Cost, Entry, Kind
-from gravac_controller.cli.table import Listing
-from gravac_controller.cli.wording import size
+from gravac_controller.cli.wording import Listing, size
 
 
 class KindWords(NamedTuple):
@@ -166,11 +165,11 @@ def in_full(console: Console, entry: Entry) -> None:
         numbers = [column for column in head if numeric(column)]
         texts = [column for column in head if not numeric(column)]
         last = texts.pop() if texts else ""
-        table = Listing(texts, numbers, prose=last, leaving=(), head="dim")
+        listing = Listing(texts, numbers, prose=last, leaving=(), head="dim")
         for row in rows:
-            table.add_row(*row)
+            listing.add_row(*row)
         console.print()
-        console.print(table)
+        console.print(listing)
     console.print()
 
 

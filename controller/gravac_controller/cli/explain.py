@@ -20,8 +20,17 @@ from gravac_controller.cli.source import (
     source_options,
     token_of,
 )
-from gravac_controller.cli.table import Listing, printer
-from gravac_controller.cli.wording import clock, dense_step, factor, number, plan, seconds, spread
+from gravac_controller.cli.wording import (
+    Listing,
+    clock,
+    dense_step,
+    factor,
+    number,
+    plan,
+    printer,
+    seconds,
+    spread,
+)
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, PlanView, WindowView
 from gravac_controller.views.plans import plan_views, speed, useful

@@ -7,6 +7,7 @@ import click
 
 from gravac.traces import TraceError
 from gravac.wording import display_path, printable
+from gravac_controller.cli.source import TraceFile
 from gravac_controller.export.series import write_openmetrics, write_tensorboard
 from gravac_controller.export.tables import of_steps, of_windows, write_csv, write_parquet
 from gravac_controller.extras import MissingExtra
@@ -21,7 +22,7 @@ class CannotExport(click.ClickException):
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path, exists=True))
+@click.argument("trace", type=TraceFile())
 @click.option(
     "--to",
     "form",
@@ -50,7 +51,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
     empty. tensorboard: event files, one scalar per column. openmetrics: the metrics of the controller's /metrics after
     each window, which promtool converts to blocks for Prometheus.
 
-    TRACE is the journal of a job, gzipped or not, or its folder.
+    TRACE is the journal of a job, gzipped or not, its folder, or the name of a job in gravac-runs.
 
     \b
     Examples:

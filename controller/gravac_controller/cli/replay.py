@@ -20,8 +20,8 @@ from gravac.traces.replay import Check, Replay
 from gravac.traces.replay import check as check_trace
 from gravac.traces.replay import replay as replay_trace
 from gravac.wording import printable
-from gravac_controller.cli.table import Listing, printer
-from gravac_controller.cli.wording import factor
+from gravac_controller.cli.source import TraceFile
+from gravac_controller.cli.wording import Listing, factor, printer
 
 
 class Unreadable(click.ClickException):
@@ -31,7 +31,7 @@ class Unreadable(click.ClickException):
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=TraceFile())
 @click.option("--check", is_flag=True, help="Only verify the trace; exit code 1 if it differs.")
 @click.option(
     "--policy",
@@ -49,7 +49,7 @@ class Unreadable(click.ClickException):
 def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
     """Repeat the decisions of TRACE and show them.
 
-    TRACE is the journal of a job, gravac-runs/JOB/journal.jsonl (gzipped or not), or its folder. Policies are pure
+    TRACE is the journal of a job (gzipped or not), its folder, or the name of a job in gravac-runs. Policies are pure
     functions, so the same windows give the same decisions. --check verifies it: no line was altered since it was
     written, and every decision follows from its window, byte for byte. It reports the first window that differs.
 

@@ -6,6 +6,7 @@ import click
 
 from gravac.traces import TraceError
 from gravac.wording import display_path, printable
+from gravac_controller.cli.source import TraceFile
 from gravac_controller.cli.wording import size
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.figure import lines_of, write_figure
@@ -29,9 +30,7 @@ class CannotReport(click.ClickException):
 
 
 @click.command()
-@click.argument(
-    "traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
-)
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=TraceFile())
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file to write."
 )
@@ -60,7 +59,7 @@ def report(
     The file makes no network requests: send it, or archive it with the run. Several traces are compared in shared
     charts and in a table of differences from the first; each job is also shown on its own.
 
-    TRACE is the journal of a job, gzipped or not, or its folder.
+    TRACE is the journal of a job, gzipped or not, its folder, or the name of a job in gravac-runs.
 
     \b
     Examples:

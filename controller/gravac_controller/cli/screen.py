@@ -7,8 +7,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gravac.wording import plan_in_words, printable
-from gravac_controller.cli.table import Listing
-from gravac_controller.cli.wording import clock, dense_step, number, plan, seconds, size, spread
+from gravac_controller.cli.wording import Listing, clock, dense_step, number, plan, seconds, size, spread
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import PHASES
 from gravac_controller.views.models import DecisionView, JobView, WindowView
@@ -37,10 +36,11 @@ def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
     """A window, and the reason of the decision on it where that changed something."""
     report = view.report
     loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
+    gain = f"  gain {number(view.gain)}" if job.decision.epsilon else ""
     text = (
         f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  {plan_in_words(view.codec, report.cf)} "
         f"({report.phase})  {seconds(view.step_seconds)}/step  η {_efficiency(view)}  useful "
-        f"{number(view.useful_samples_per_second)}/s  gain {number(view.gain)}  backlog {number(view.backlog)}{loss}"
+        f"{number(view.useful_samples_per_second)}/s{gain}  backlog {number(view.backlog)}{loss}"
     )
     if after is not None and after.changed:
         text += f"\n{clock(after.time)}  {job.job}  epoch {after.decision.epoch}: {printable(after.decision.reason)}"
@@ -119,6 +119,8 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
         "loss": number(report.loss),
         "faults": f"{totals.nonfinite_steps} non-finite, {totals.failed_steps} failed",
     }
+    if not job.decision.epsilon:  # the policy does not ask for it
+        del pairs["gain"]
     return Columns(
         [Text.assemble((f"{name} ", "dim"), value) for name, value in pairs.items()], padding=(0, 3)
     )

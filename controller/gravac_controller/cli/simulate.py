@@ -14,10 +14,9 @@ from gravac_controller.bench import simulated
 from gravac_controller.bench.simulated import Simulation
 from gravac_controller.cli.bench import options, output
 from gravac_controller.cli.source import DEFAULT_FOLDER
-from gravac_controller.cli.table import Listing
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.show import delay, rate
-from gravac_controller.cli.wording import number, seconds, size
+from gravac_controller.cli.wording import Listing, number, seconds, size
 
 LONG_REASON = 400
 """Characters of a reason that are shown."""

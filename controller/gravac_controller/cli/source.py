@@ -1,4 +1,4 @@
-"""The sources of ``status``, ``top`` and ``explain``: running controllers, or a trace file."""
+"""What a command reads: running controllers, a trace file, or the job of a name."""
 
 import os
 import re
@@ -178,6 +178,27 @@ def address_in_environment() -> str | None:
         raise click.UsageError(f"{ADDRESS}: {error}") from None
 
 
+class TraceFile(click.ParamType[Path]):
+    """A path that exists. A word that is none is a job, whose folder is in ``DEFAULT_FOLDER``."""
+
+    name = "TRACE"
+
+    def convert(
+        self, value: str | Path, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Path:
+        """Return the path."""
+        path = Path(value)
+        is_trace, job = path.is_file() or (path / ACTIVE).is_file(), DEFAULT_FOLDER / path
+        if len(path.parts) == 1 and not is_trace and (job / ACTIVE).is_file():
+            return job
+        if not path.exists():
+            jobs = sorted(found.parent.name for found in DEFAULT_FOLDER.glob(f"*/{ACTIVE}"))
+            here = f"jobs in {DEFAULT_FOLDER}: {', '.join(jobs)}" if jobs else f"no jobs in {DEFAULT_FOLDER}"
+            text = f"no file and no job {str(value)!r}{did_you_mean(str(value), jobs)}; {here}"
+            self.fail(printable(text), parameter, context)
+        return path
+
+
 @dataclass(frozen=True)
 class Asked:
     """What the words of a command name."""
@@ -192,18 +213,18 @@ def asked(words: tuple[str, ...], epochs: bool = False) -> Asked:
 
     A word that is no number, address or file is a job. Raises click.UsageError where one of them is given twice.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, str] = {}
     for word in words:
+        kind = "source" if _is_source(word) else "job"
         if epochs and word.isascii() and word.isdigit():
-            kind, value = "epoch", int(word)
-        else:
-            kind, value = ("source" if _is_source(word) else "job"), word
+            kind = "epoch"
         if kind in found:
             raise click.UsageError(
-                f"give at most one {kind.upper()}, got {printable(str(found[kind]))} and {printable(word)}"
+                f"give at most one {kind.upper()}, got {printable(found[kind])} and {printable(word)}"
             )
-        found[kind] = value
-    return Asked(**found)
+        found[kind] = word
+    epoch = found.get("epoch")
+    return Asked(found.get("job"), found.get("source"), None if epoch is None else int(epoch))
 
 
 def _is_source(word: str) -> bool:

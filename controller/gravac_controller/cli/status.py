@@ -17,8 +17,7 @@ from gravac_controller.cli.source import (
     sources,
     token_of,
 )
-from gravac_controller.cli.table import Listing, printer
-from gravac_controller.cli.wording import number
+from gravac_controller.cli.wording import Listing, number, printer
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 

@@ -23,7 +23,7 @@ from gravac_controller.cli.source import (
     source_options,
     token_of,
 )
-from gravac_controller.cli.table import printer
+from gravac_controller.cli.wording import printer
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 

@@ -8,6 +8,7 @@ import click
 from gravac.traces import TraceError
 from gravac.traces.parts import ACTIVE
 from gravac.wording import printable
+from gravac_controller.cli.source import TraceFile
 from gravac_controller.replay.job import ReplayedJob
 from gravac_controller.replay.server import serve_trace
 from gravac_controller.server.listen import ListenError
@@ -20,13 +21,13 @@ class CannotShow(click.ClickException):
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path, exists=True))
+@click.argument("trace", type=TraceFile())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port [any free port].")
 @click.option("--open", "open_it", is_flag=True, help="Also open the page in a browser.")
 def ui(trace: Path, port: int, open_it: bool) -> None:
     """Show TRACE on the live page, at any window from the first to the last.
 
-    TRACE is the journal of a job, gzipped or not, or its folder; also the journal of a running job, up to its last
+    TRACE is the journal of a job, gzipped or not, its folder or its name; also of a running job, up to its last
     window. A long trace opens at once with the windows read so far. A slider selects the window that is shown. The page
     is served to this machine only and is read-only. Ctrl-C ends it.
 

@@ -1,9 +1,23 @@
-"""How the command line formats numbers, times, sizes and paths."""
+"""How the command line formats numbers, times, sizes and tables. In a table no number is ever cut."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from gravac.protocol import Decision, LinkSpec
 from gravac.wording import plan_in_words
+
+UNLIMITED = 10_000
+"""Columns where there is no terminal: a program or a file takes lines of any length."""
+GAP = 2
+"""Spaces between columns."""
+LEAST_PROSE = 24
+"""Columns that a column of sentences has at least."""
 
 
 def size(count: float) -> str:
@@ -75,3 +89,96 @@ def link(spec: LinkSpec | None) -> str:
 
 
 _RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
+
+
+def printer(stderr: bool = False) -> Console:
+    """A console that prints text as it is, and does not wrap it where there is no terminal."""
+    console = Console(stderr=stderr, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = UNLIMITED
+    return console
+
+
+class Listing:
+    """Rows of text and numbers. Where they are too wide, columns leave, then texts wrap.
+
+    Args:
+        texts: Heads of the columns of text, on the left.
+        numbers: Heads of the columns of numbers, aligned right.
+        prose: Head of a last column of sentences, which wrap; empty: none.
+        leaving: Heads of the columns that may leave, the first one first. None: all numbers but the first, from the
+            right.
+        head: Style of the heads.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        numbers: Sequence[str] = (),
+        *,
+        prose: str = "",
+        leaving: Sequence[str] | None = None,
+        head: str = "bold",
+    ) -> None:
+        self._heads = [*texts, *numbers, *([prose] if prose else [])]
+        self._texts, self._numbers, self._prose = len(texts), len(numbers), bool(prose)
+        self._leaving = tuple(reversed(numbers[1:])) if leaving is None else tuple(leaving)
+        self._head = head
+        self._rows: list[list[str | Text]] = []
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a row; cells that are not given are empty."""
+        self._rows.append([*cells, *[""] * (len(self._heads) - len(cells))])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown, left = self._fitting(options.max_width)
+        table = Table(box=None, pad_edge=False, header_style=self._head)
+        wraps = self._width(shown) > options.max_width
+        for at in shown:
+            number = self._texts <= at < self._texts + self._numbers
+            table.add_column(
+                self._heads[at],
+                justify="right" if number else "left",
+                no_wrap=number or not (wraps or self._is_prose(at)),
+                overflow="fold",
+            )
+        for row in self._rows:
+            table.add_row(*(row[at] for at in shown))
+        for line in console.render_lines(table, options, pad=False):
+            yield from _stripped(line)
+            yield Segment.line()
+        if left:
+            yield Text(f"A wider terminal also shows {', '.join(left)}.", style="dim")
+
+    def _fitting(self, width: int) -> tuple[list[int], list[str]]:
+        """The columns that fit, and the heads of those that do not."""
+        shown, left = list(range(len(self._heads))), list[str]()
+        for head in self._leaving:
+            if self._width(shown) <= width:
+                break
+            if head not in left:
+                shown = [at for at in shown if self._heads[at] != head]
+                left.append(head)
+        return shown, left
+
+    def _width(self, shown: Iterable[int]) -> int:
+        """The columns that the table takes without wrapping anything but sentences."""
+        return sum(self._column_width(at) + GAP for at in shown) - GAP
+
+    def _column_width(self, at: int) -> int:
+        cells = (self._heads[at], *(row[at] for row in self._rows))
+        widest = max(cell_len(cell.plain if isinstance(cell, Text) else cell) for cell in cells)
+        return min(widest, LEAST_PROSE) if self._is_prose(at) else widest
+
+    def _is_prose(self, at: int) -> bool:
+        return self._prose and at == len(self._heads) - 1
+
+
+def _stripped(line: list[Segment]) -> Iterator[Segment]:
+    """A line without the spaces at its end."""
+    while line and not line[-1].text.strip():
+        line.pop()
+    if line:
+        *before, last = line
+        yield from before
+        yield Segment(last.text.rstrip(), last.style)

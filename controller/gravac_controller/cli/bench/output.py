@@ -14,8 +14,7 @@ from rich.console import Console
 from gravac.wording import printable
 from gravac_controller.bench.program import ProgramFailed, Refused
 from gravac_controller.bench.ranks import Progress, RanksFailed
-from gravac_controller.cli.table import Listing, printer
-from gravac_controller.cli.wording import size
+from gravac_controller.cli.wording import Listing, printer, size
 
 Work = Callable[[Path, Progress], dict[str, Any]]
 Show = Callable[[dict[str, Any], Console], None]

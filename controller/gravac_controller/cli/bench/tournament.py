@@ -14,9 +14,8 @@ from gravac_controller.bench import tournament as runs
 from gravac_controller.bench.tournament import PRESETS, Tournament
 from gravac_controller.cli.bench import options, output
 from gravac_controller.cli.bench.tournament_plot import draw
-from gravac_controller.cli.table import Listing
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.wording import number, seconds
+from gravac_controller.cli.wording import Listing, number, seconds
 from gravac_controller.extras import MissingExtra
 
 TASKS = ("logistic", "lm")

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from gravac_controller.bench.train import Benchmark, ChangeImpossible, run
 from gravac_controller.cli.bench import options, output
-from gravac_controller.cli.table import Listing
-from gravac_controller.cli.wording import seconds, size
+from gravac_controller.cli.wording import Listing, seconds, size
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
 FORMS = ("none", "alone", "dense", "fp16", "powersgd:", "agent", "fsdp")

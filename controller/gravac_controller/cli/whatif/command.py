@@ -10,10 +10,11 @@ from gravac import policies
 from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
 from gravac.wording import printable
-from gravac_controller.cli.table import printer
+from gravac_controller.cli.source import TraceFile
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.plot import draw
 from gravac_controller.cli.whatif.show import show
+from gravac_controller.cli.wording import printer
 from gravac_controller.extras import MissingExtra
 
 
@@ -33,7 +34,7 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path, exists=True))
+@click.argument("trace", type=TraceFile())
 @click.option(
     "--bandwidth",
     "bandwidths",
@@ -104,9 +105,9 @@ def whatif(
 
     The best plan (codec and CF) has the highest useful throughput: samples per second times statistical efficiency.
 
-    TRACE is the journal of a job, or its folder. A model of the step time is fitted to its windows: compute, encoding
-    and decoding, network, and overlap with backward. Every prediction has an interval, and the output lists what the
-    trace does not determine. Traces with more CFs, including dense, give better predictions.
+    TRACE is the journal of a job, its folder or its name. A model of the step time is fitted to its windows: compute,
+    encoding and decoding, network, and overlap with backward. Every prediction has an interval, and the output lists
+    what the trace does not determine. Traces with more CFs, including dense, give better predictions.
 
     \b
     Examples:

@@ -13,11 +13,11 @@ from gravac.traces.parts import ACTIVE
 from gravac.wording import plan_in_words, printable
 from gravac_controller.bench.collective import Collectives, measure_collectives
 from gravac_controller.cli.bench import options, output
-from gravac_controller.cli.table import Listing, printer
+from gravac_controller.cli.source import TraceFile
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.command import Unusable
 from gravac_controller.cli.whatif.show import delay, rate
-from gravac_controller.cli.wording import number, seconds
+from gravac_controller.cli.wording import Listing, number, printer, seconds
 
 KINDS = {"sgd": "sgd", "adamw": "adam", "adam": "adam", "lamb": "adam", "lion": "sign", "other": "other"}
 """Kinds of optimizers by the names that users know."""
@@ -27,7 +27,7 @@ MOST_MEASURED_RANKS = 4
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path, exists=True), required=False)
+@click.argument("trace", type=TraceFile(), required=False)
 @click.option(
     "--link",
     callback=quantities.single(quantities.bandwidth),
@@ -81,8 +81,8 @@ def doctor(
 ) -> None:
     """Say in a sentence whether to compress, with what, and what it is worth.
 
-    With TRACE, the journal of a job or its folder, steps are predicted by a model of that job. Without one, give the
-    size of the model and the computation of a step. The network is that of --link, of the trace, or of processes on
+    With TRACE, the journal of a job, its folder or its name, steps are predicted by a model of that job. Without, give
+    the size of the model and the computation of a step. The network is that of --link, of the trace, or of processes on
     this machine, which is measured. Efficiency is what simulations showed for the codec, the kind of optimizer and
     the ranks; with SGD also for the noise of the gradient, where the trace shows it.
 
@@ -257,7 +257,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     table = Listing(
         ("Plan",),
         ("Step", "Network", "η", "Useful throughput", "Within the bound"),
-        leaving=("Network", "Within the bound"),
+        leaving=("Network", "Within the bound", "η"),
     )
     for row in result["rows"]:
         table.add_row(

@@ -5,8 +5,7 @@ import re
 
 import click
 
-from gravac_controller.cli.table import Listing, printer
-from gravac_controller.cli.wording import size
+from gravac_controller.cli.wording import Listing, printer, size
 
 MEMORIES = ("residual", "residual-bf16", "conef", "conef:bits=4", "conef-sketch:size=0.1", "none")
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}

@@ -5,8 +5,7 @@ from typing import Any
 from rich.console import Console
 
 from gravac.wording import format_percent, plan_in_words, printable
-from gravac_controller.cli.table import Listing
-from gravac_controller.cli.wording import factor, number, size, spread
+from gravac_controller.cli.wording import Listing, factor, number, size, spread
 from gravac_controller.cli.wording import seconds as brief
 
 MOST_SENT = 6
