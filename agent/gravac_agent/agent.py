@@ -208,7 +208,8 @@ class Agent:
     def close(self, *, clean: bool = True) -> None:
         """Report the last window and give the module back to plain DDP; ``with`` calls it. Later calls do nothing.
 
-        The residual is added to the gradients of the next backward, so nothing is lost. Every rank calls it.
+        The residual is added to the gradients of the next backward, so nothing is lost. Every rank calls it. Threads,
+        files and process groups of the agent end with it; a rank that hangs delays that by at most 10 seconds.
 
         Args:
             clean: False after an exception: skips what needs the other ranks, which may have ended.

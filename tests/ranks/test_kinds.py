@@ -86,6 +86,28 @@ def test_a_bucket_that_keeps_failing_goes_dense_on_all_ranks(run_ranks: RunRanks
     assert results[0]["said"] == 1
 
 
+def test_a_bucket_that_a_rank_cannot_decode_goes_dense_in_the_same_step(run_each: RunEach) -> None:
+    cases = [
+        {"culprits": [1], "compressor": "topk"},
+        {"culprits": [0, 1, 2], "compressor": "topk"},
+        {"culprits": [2], "compressor": "topk", "memory": "partial:beta=0.3"},  # works with a draft
+    ]
+    for case, results in run_each("cannot_decode", 3, cases):
+        for rank, result in enumerate(results):
+            target, layout = result["layout"]
+            assert layout[0] == target, case
+            assert len(layout) > 2, case
+            assert len(result["hits"]) == (rank in case["culprits"]), "tried once"
+            assert result["parameters"] == results[0]["parameters"], case
+            # The bucket's gradients are those of plain DDP, bit for bit; the others are compressed.
+            compressed = [one for one in result["same"] if one[0]]
+            assert len(compressed) >= 10, case
+            assert compressed == [[True, True, False]] * len(compressed), case
+            assert result["sent"] == results[0]["sent"], case
+            assert result["residuals"] == [False, True], case
+        assert results[0]["said"] == 1, case
+
+
 def test_parameters_without_an_element_change_nothing(run_each: RunEach) -> None:
     cases = [
         {"compressor": "topk+bf16"},

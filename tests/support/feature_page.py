@@ -35,13 +35,14 @@ Written by `python -m tests.support.feature_page`. Losses may differ in the last
 
 - `torch._dynamo.config.optimize_ddp = "python_reducer"` (compiled autograd): it exchanges gradients inside the compiled graph. The agent says so
   when it starts.
-- A second communication hook on the module; another agent on the same parameters.
+- A second communication hook on the module, such as that of `_apply_optimizer_in_backward`; another agent on the same parameters.
 - `Join(..., divide_by_initial_world_size=False)`.
 - FSDP2 models on a GPU, modules on several GPUs of one process, and CUDA graphs that capture backward ([on GPUs](gpus.md)).
 
 ## Notes
 
 - Sparse gradients are sent as plain DDP sends them; the rest of the module is compressed. A log line says so once.
+- A copy of the module has no agent: `AveragedModel(module)`, `copy.deepcopy`, `torch.save`.
 - With `torch.compile`, set DDP's `bucket_cap_mb` to at least 1.
 """
 

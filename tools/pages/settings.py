@@ -18,6 +18,7 @@ Made from the code by `tools/pages/settings.py`; a test fails when this page is 
 ## The agent
 
 A keyword of `Agent(...)`, else the variable, else the default. All ranks must have the same values.
+A `GRAVAC_` variable that is none of these is an error at the start.
 
 """
 CONTROLLER = """

@@ -187,7 +187,7 @@ def part(codec: TickCodec, figures: int, group: dist.ProcessGroup) -> bool:
         work.wait(timedelta(seconds=PART_SECONDS))
     except RuntimeError as error:
         log.debug("a rank did not close its agent: %s", error)
-    return work.is_completed()
+    return bool(work.is_completed())
 
 
 def check_equal(setup: dict[str, object], group: dist.ProcessGroup, what: str = "settings") -> str:

@@ -1,8 +1,16 @@
-"""Buckets that keep failing to encode: after a few such steps in a row all ranks agree to send them densely."""
+"""Buckets that all ranks agree to send densely: those that keep failing to encode, and those that a rank cannot decode.
+
+A mean that one rank cannot decode is known to that rank alone, and the others would step with it. So the first time
+that a bucket is sent with a codec, all ranks decode it on trial, before any of them uses the mean.
+"""
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
+from gravac.aggregators import Aggregator
+from gravac.collectives import Communicator, communicator
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
 
@@ -23,6 +31,7 @@ class FailingBuckets:
         self._streaks: dict[tuple[str, ...], int] = {}
         self._dense: set[tuple[str, ...]] = set()
         self._bad_steps = 0
+        self._decoded: set[tuple[int, tuple[str, ...]]] = set()
 
     def plan_for(self, bucket: Bucket, plan: Plan) -> Plan:
         """Return the plan for this bucket: a dense one if the ranks agreed on that."""
@@ -53,11 +62,37 @@ class FailingBuckets:
 
         Returns the parameter names of the buckets that are sent densely from now on.
         """
+        return self._agree(
+            [number for number, names in self._names.items() if self._streaks.get(names, 0) >= FAILED_STEPS],
+            communicator(group),
+        )
+
+    def is_proven(self, bucket: Bucket, aggregator: Aggregator) -> bool:
+        """Return whether all ranks have decoded this bucket before, sent with this aggregator. Equal on all ranks."""
+        return (id(aggregator), bucket.names) in self._decoded
+
+    def agree_on_decoded(
+        self, buckets: Sequence[Bucket], failed: Sequence[int], aggregator: Aggregator, ranks: Communicator
+    ) -> list[tuple[str, ...]]:
+        """Exchange which buckets a rank could not decode. All ranks call it, and wait.
+
+        Args:
+            buckets: Those that were decoded for the first time.
+            failed: Numbers of those that this rank could not decode.
+            aggregator: What they were sent with.
+            ranks: The ranks.
+
+        Returns:
+            The parameter names of the buckets that are sent densely from now on.
+        """
+        self._decoded.update((id(aggregator), bucket.names) for bucket in buckets)
+        return self._agree(failed, ranks)
+
+    def _agree(self, numbers: Sequence[int], ranks: Communicator) -> list[tuple[str, ...]]:
         failing = torch.zeros(_PLACES, dtype=torch.uint8)
-        for number, names in self._names.items():
-            if self._streaks.get(names, 0) >= FAILED_STEPS:
-                failing[number % _PLACES] = 1
-        dist.all_reduce(failing, dist.ReduceOp.MAX, group=group)
+        for number in numbers:
+            failing[number % _PLACES] = 1
+        ranks.maximum(failing).wait()
         new = [
             names
             for number, names in sorted(self._names.items())
@@ -68,6 +103,7 @@ class FailingBuckets:
 
     def clear(self) -> None:
         """Try all buckets again, after a change of codec or memory."""
+        self._decoded.clear()
         self._streaks.clear()
         self._dense.clear()
 

@@ -17,10 +17,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.collectives import AllReduce, Transfer
-from gravac.kernels import energy
 from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory, convert
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.overflow import clamp_if_larger, largest_summand, update_after_dense
+from gravac_agent.exchange.overflow import send_whole
 from gravac_agent.exchange.step import SubmittedBucket
 
 
@@ -96,11 +95,7 @@ def add_leftover(leftover: Memory, bucket: Bucket, gradient: torch.Tensor, ranks
     """Add a closed agent's residual to a gradient that ``ranks`` ranks are about to average densely."""
     if gradient.is_sparse or not leftover.has_residual(bucket):
         return
-    p = leftover.compensate(bucket, gradient, whole=True)
-    limit, sq = largest_summand(gradient.dtype, ranks), float(energy(p))
-    clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
-    update_after_dense(leftover, bucket, p, clamped, gradient.dtype)
-    gradient.copy_(p if clamped is None else clamped)
+    send_whole(leftover, bucket, gradient, ranks)
     leftover.commit()
 
 

@@ -28,6 +28,8 @@ from gravac_agent.errors import peer_error
 from gravac_agent.exchange.agreement import PART_SECONDS
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
+from gravac_agent.exchange.failing_buckets import bucket_label
+from gravac_agent.exchange.overflow import send_whole
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
@@ -262,7 +264,9 @@ class HostExecutor:
             match encoded:
                 case Compressed(transfer, unsettled):
                     step.dense_bytes += submitted.buffer.nbytes
-                    in_flight = InFlight(submitted, transfer, False, False, unsettled)
+                    aggregator = self.encoder.aggregator_of(step.plan)
+                    proven = self.encoder.failing.is_proven(submitted.bucket, aggregator)
+                    in_flight = InFlight(submitted, transfer, False, False, unsettled, proven)
                 case Uncompressed(raw):
                     reduced = self._dense(submitted)
                     # Of a sparse gradient plain DDP sends only the elements that are there, and so do we.
@@ -317,17 +321,55 @@ class HostExecutor:
             complete |= bucket.submitted.last
         if step is None:
             return
-        self._finish([bucket for bucket in self._ended if not bucket.unsettled])
+        self._finish([bucket for bucket in self._ended if bucket.proven and not bucket.unsettled])
         if self._ended:
             try:
-                if find_out(step, self._ended, complete, self.encoder, self.tick_codec):
-                    self._finish(list(self._ended))
+                unproven = [bucket for bucket in self._ended if not bucket.proven]
+                if unproven and (complete or unproven[0].submitted.sharded):
+                    self._prove(step, unproven)
+                    self._finish([bucket for bucket in self._ended if not bucket.unsettled])
+                waiting = [bucket for bucket in self._ended if bucket.proven]
+                if waiting and find_out(step, waiting, complete, self.encoder, self.tick_codec):
+                    self._finish(waiting)
             except Exception as error:  # the tick's
                 self._report(step, error)
                 self._finish(list(self._ended))
         step.cpu_seconds += time.thread_time() - cpu
         if complete and step.error is None:
             self._end_step(step)
+
+    def _prove(self, step: StepRecord, buckets: list[InFlight]) -> None:
+        """Decode buckets on trial, and send those again, densely, that a rank could not decode."""
+        encoder, failed = self.encoder, list[int]()
+        for bucket in buckets:
+            bucket.proven = True
+            if bucket.error is not None:
+                return  # a rank is gone
+            try:
+                bucket.transfer.mean_into(torch.empty_like(bucket.submitted.out))
+            except Exception:
+                log.exception(
+                    "bucket %d cannot be decoded: it is sent densely", bucket.submitted.bucket.number
+                )
+                failed.append(bucket.submitted.bucket.number)
+        aggregator = encoder.aggregator_of(step.plan)
+        dense = encoder.failing.agree_on_decoded(
+            [bucket.submitted.bucket for bucket in buckets], failed, aggregator, self._ticks
+        )
+        for bucket in buckets:
+            submitted = bucket.submitted
+            if submitted.bucket.names not in dense:
+                continue
+            self._announcement.add(f"dense {submitted.bucket.names}")
+            encoder.note(
+                f"A rank cannot decode {bucket_label(submitted.bucket.names)}: it is sent densely from now on."
+            )
+            encoder.settle(submitted.bucket, bucket.transfer, submitted.buffer, False)
+            encoder.memory.gradient_stays = False  # the mean takes its place without waiting for the tick
+            send_whole(encoder.memory, submitted.bucket, submitted.buffer, self._metered.size)
+            bucket.transfer, bucket.in_place, bucket.unsettled = self._dense(submitted), True, False
+            step.payload_bytes += bucket.transfer.payload_bytes
+            bucket.transfer.work.wait()
 
     def _finish(self, buckets: list[InFlight]) -> None:
         """Settle these buckets in the memory, write their means into their buffers, and complete their futures."""

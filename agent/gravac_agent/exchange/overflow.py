@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gravac.collectives import Transfer
 from gravac.compressors import Dense
+from gravac.kernels import energy
 from gravac.memories import LARGEST, Bucket, Memory
 
 _DENSE = Dense()
@@ -46,6 +47,15 @@ def update_after_dense(
     rest = p - clamped.to(dtype)
     memory.hold_back(bucket, rest)
     return rest if residual is None else residual + rest
+
+
+def send_whole(memory: Memory, bucket: Bucket, gradient: Tensor, ranks: int) -> None:
+    """Put all there is to send of a bucket into its buffer, which ``ranks`` ranks are about to average densely."""
+    p = memory.compensate(bucket, gradient, whole=True)
+    limit, sq = largest_summand(gradient.dtype, ranks), float(energy(p))
+    clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
+    update_after_dense(memory, bucket, p, clamped, gradient.dtype)
+    gradient.copy_(p if clamped is None else clamped)
 
 
 class Float16Means:

@@ -52,6 +52,8 @@ class InFlight:
     """The mean will be that of the raw gradients."""
     unsettled: bool = False
     """The buffer must keep the gradient until it is known whether the step counts."""
+    proven: bool = True
+    """Whether all ranks have decoded this bucket before, sent with this codec."""
     ends_at: float | None = None
     """Monotonic seconds at which the link, real or emulated, is done; None: still on the real network."""
     error: Exception | None = None

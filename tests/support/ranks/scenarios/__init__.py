@@ -37,6 +37,7 @@ from tests.support.ranks.scenarios.hybrid_jobs import (
     shards_of_one,
 )
 from tests.support.ranks.scenarios.kinds import (
+    cannot_decode,
     keeps_failing,
     mixed_kinds,
     narrow,
@@ -112,6 +113,7 @@ __all__ = [
     "backward_fails",
     "batch",
     "branches_conserved",
+    "cannot_decode",
     "chosen_collectives",
     "clipped",
     "clipped_alike",

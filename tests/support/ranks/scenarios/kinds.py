@@ -279,3 +279,65 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
         "said": sum("keeps failing" in json.dumps(event) for event in events),
         "finite": all(bool(torch.isfinite(p).all()) for p in module.parameters()),
     }
+
+
+def cannot_decode(rank: int, world: int, folder: str, culprits: list[int], **options: Any) -> dict[str, Any]:
+    """Some ranks cannot decode one bucket, ever. Beside it plain DDP, for the gradients of the first step."""
+    plain, module = wrapped(buckets=4), wrapped(buckets=4)
+    for one in (plain, module):  # DDP regroups its buckets after the first step
+        nn.functional.cross_entropy(one(batch(rank, 0)[0]), batch(rank, 0)[1]).backward()
+        one.zero_grad()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    chosen = {"controller": None, "policy": "static:cf=10", "window": 5, "job": "undecodable"} | options
+    with Agent(module, optimizer, data_dir=folder, **chosen) as agent:
+        assert agent._parts is not None
+        loop, codec = agent._parts.loop, agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+        memory, decompress = agent._parts.memory, codec.decompress
+        update, hits, own = memory.update, [], []
+
+        def updated(*given: Any) -> Any:  # decodes what this rank sent
+            own.append(True)
+            try:
+                return update(*given)
+            finally:
+                own.pop()
+
+        def broken(payload: Any, out: Tensor, *more: Any) -> Any:
+            if out.numel() == target and rank in culprits and not own:
+                hits.append(loop.step)
+                raise TypeError("deliberate")
+            return decompress(payload, out, *more)
+
+        target = sum(p.numel() for p in list(module.parameters())[-4:])
+        codec.decompress = broken
+        memory.update = updated  # type: ignore[method-assign]
+        same, sent, before = [], [], 0
+        for step in range(12):
+            plain.load_state_dict(module.state_dict())
+            plain.zero_grad()
+            cf, (x, y) = loop.plan.cf, batch(rank, step)
+            nn.functional.cross_entropy(plain(x), y).backward()
+            nn.functional.cross_entropy(module(x), y).backward()
+            pairs = [
+                bool(torch.equal(a.grad, b.grad))  # type: ignore[arg-type]
+                for a, b in zip(module.parameters(), plain.parameters(), strict=True)
+            ]
+            same.append([cf > 1.0, all(pairs[-4:]), all(pairs[:-4])])
+            optimizer.step()
+            optimizer.zero_grad()
+            sent.append(loop.payload_bytes - before)
+            before = loop.payload_bytes
+        layout = [sum(one.numels) for one in agent._session.layout]
+        residuals = flat(agent)["residual"]
+        trace = agent.trace_path
+        names = [name for name, _ in module.module.named_parameters()]
+    lines = [] if trace is None else trace.read_text().splitlines()
+    return {
+        "parameters": fingerprint(module),
+        "hits": hits,
+        "same": same,
+        "sent": sent,
+        "layout": [target, layout],
+        "residuals": [name in residuals for name in (names[-4], names[0])],
+        "said": sum("cannot decode" in line for line in lines),
+    }
