@@ -113,6 +113,11 @@ def format_number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
+def format_seconds(value: float) -> str:
+    """Format a duration."""
+    return f"{format_number(value)} s" if value >= 1.0 or value == 0.0 else f"{format_number(1e3 * value)} ms"
+
+
 def format_gain(gain: float) -> str:
     """Format a gain with two decimals, three below 0.1."""
     return f"{gain:.2f}" if gain >= 0.1 else f"{gain:.3f}"

@@ -7,6 +7,7 @@ but numba must work), ``cuda`` (the same, but Triton must work) or ``reference``
 import importlib
 import logging
 import os
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -22,6 +23,7 @@ _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""
 _GPUS = ("cuda",)
 """Device types whose tensors Triton's kernels take."""
+_filling: Callable[[], object] | None = None
 _chosen: Choice | None = None
 _active: Literal["cpu", "reference"] | None = None
 _gpu: bool | None = None
@@ -61,6 +63,23 @@ def active() -> Literal["cpu", "reference"]:
 def lacking() -> str:
     """Returns why the compiled kernels for the host could not be loaded; empty when they could, or were not tried."""
     return _lacking
+
+
+def compile_by(fill: Callable[[], object]) -> None:
+    """Sets what is called, once, when the cache on disk lacks a kernel. It may fill the cache in another process.
+
+    A compiler stays in the memory of the process that used it.
+    """
+    global _filling
+    _filling = fill
+
+
+def fill_cache() -> None:
+    """Calls what ``compile_by`` set, the first time."""
+    global _filling
+    fill, _filling = _filling, None
+    if fill is not None:
+        fill()
 
 
 def warm() -> Literal["cpu", "reference"]:

@@ -1,5 +1,6 @@
 """``gravac top``, ``explain`` and ``status``: on a trace, on a controller, with and without a terminal."""
 
+import gc
 import json
 import os
 import pty
@@ -15,9 +16,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gravac.protocol import End
 from gravac_controller.cli import main
+from gravac_controller.cli.source import NEWEST, FromTrace
 from gravac_controller.client import discovery
 from gravac_controller.settings import DEFAULT_PORT
+from gravac_controller.views.models import WindowView
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.traces_made import make
 from tools.harness.builders import PostedJob
@@ -62,6 +66,31 @@ def test_explaining_an_epoch_of_a_trace() -> None:
     assert re.search(r"largest 10 % +0\.6 +291 +175 +2 +measured\n", output)
     assert "Since then: 1 window, steps 150 to 199, 170 ms per step (dense 1.10 s)" in output
     assert run("explain", TRACE, "2") == output
+
+
+def test_a_trace_is_read_window_by_window() -> None:
+    """All windows of a trace of 45 MB took 10 GB."""
+    source = FromTrace(Path(TRACE))
+    alive = [sum(isinstance(one, WindowView) for one in gc.get_objects()) for _ in source.windows("job")]
+    assert len(alive) == 8
+    assert max(alive) <= 3
+    assert [one.decision.window for one in source.decisions("job", after=5)] == [6, 7]
+
+
+def test_old_jobs_are_left_out(tmp_path: Path) -> None:
+    """``status`` asked for all details of each of 500 old jobs."""
+    controller = Controller(tmp_path / "runs")
+    for number in range(NEWEST + 2):
+        old = PostedJob(controller, f"old-{number}")
+        end = End(incarnation=old.trainer.incarnation, windows=0, steps=0, message="done")
+        assert controller.ask("POST", f"/v1/jobs/old-{number}/end", end).status == 200
+    PostedJob(controller, "young").windows(1)
+    printed = run("status", controller.url)
+    assert "2 older jobs at" in printed
+    shown = [name for name in ("old-0", "old-1", "old-2", "old-6", "young") if f"\n{name} " in printed]
+    assert shown == ["old-2", "old-6", "young"]
+    assert "old-0, epoch 0 (in force)" in run("explain", "old-0", controller.url)
+    controller.stop()
 
 
 def test_explaining_what_is_in_force() -> None:

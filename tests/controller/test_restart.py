@@ -1,5 +1,6 @@
 """Restart = replay: what the journal says is what the controller says."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,69 @@ def test_a_restarted_controller_answers_as_before(open_app: Callable[..., InProc
     again = open_app()
     assert {job: everything(again, job) for job in ("one", "two")} == before
     assert register(again, job="one", incarnation="second").policy_state == state
+
+
+def test_ended_jobs_are_not_read_until_somebody_asks(open_app: Callable[..., InProcess]) -> None:
+    """A controller with 500 old jobs read all of their windows before it listened."""
+    app = open_app(journal_part_bytes=65_536)
+    for job in ("going", "one", "two"):
+        run(app, Trainer(job=job), register(app, job=job).decision, 30)
+    for job in ("one", "two"):
+        post(app, f"/v1/jobs/{job}/end", End(incarnation="first", windows=30, steps=1500, message="done"))
+    assert list((app.services.settings.data_dir / "one").glob("journal.000001.jsonl*")), "in several parts"
+    listed = app.client.get("/v1/jobs").json()
+    before = {job: everything(app, job) for job in ("going", "one", "two")}
+    app.close()
+    damaged = app.services.settings.data_dir / "two" / "journal.jsonl"
+    damaged.write_bytes(damaged.read_bytes().replace(b'"samples":', b'"samples": ', 1))
+    again = open_app()
+    jobs = again.services.store.jobs
+    assert {name: job.asleep for name, job in jobs.items()} == {"going": False, "one": True, "two": True}
+    assert again.client.get("/v1/jobs").json() == listed, "by a glance"
+    assert [job["job"] for job in again.client.get("/v1/jobs?state=ended").json()["items"]] == ["one", "two"]
+    scraped = again.client.get("/metrics").text
+    assert 'gravac_jobs{state="ended"} 2' in scraped
+    assert 'job_name="one"' not in scraped
+    assert jobs["one"].asleep
+    assert jobs["two"].asleep
+    assert everything(again, "one") == before["one"]
+    assert not jobs["one"].asleep
+    refused = again.client.get("/v1/jobs/two/windows")
+    assert (refused.status_code, refused.json()["reason"]) == (409, "unreadable")
+    listed_now = again.client.get("/v1/jobs").json()
+    assert [job["job"] for job in listed_now["items"]] == ["going", "one"]
+    assert [job["job"] for job in listed_now["unreadable"]] == ["two"]
+
+
+def test_a_job_that_is_asleep_goes_on_with_its_trainer(open_app: Callable[..., InProcess]) -> None:
+    app = open_app()
+    for job in ("one", "two"):
+        run(app, Trainer(job=job), register(app, job=job).decision, 5)
+        post(app, f"/v1/jobs/{job}/end", End(incarnation="first", windows=5, steps=250, message="done"))
+    app.close()
+    again = open_app()
+    answer = register(again, job="one", incarnation="second")
+    assert answer.next_window == 5
+    run(again, Trainer(job="one", incarnation="second", window=5), answer.decision, 3)
+    assert again.client.get("/v1/jobs/one").json()["windows"] == 8
+    assert [job["windows"] for job in again.client.get("/v1/jobs").json()["items"]] == [8, 5]
+    assert again.services.store.jobs["two"].asleep
+    assert check(again.services.settings.data_dir / "one" / "journal.jsonl").ok
+
+
+def test_jobs_that_went_silent_are_read_after_the_start(
+    open_app: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_app()
+    run(app, Trainer(), register(app).decision, 5)
+    before = everything(app)
+    app.close()
+    monkeypatch.setattr("gravac_controller.jobs.store.OLD_SECONDS", -60.0)
+    store = open_app().services.store
+    assert (store.jobs["job"].asleep, store.jobs["job"].state()) == (True, "stale")
+    asyncio.run(store.wake_silent())
+    assert not store.jobs["job"].asleep
+    assert store.jobs["job"].live.totals.windows == json.loads(before[""])["windows"] == 5
 
 
 def test_a_torn_tail_is_cut_off_and_the_window_is_sent_again(open_app: Callable[..., InProcess]) -> None:

@@ -272,6 +272,40 @@ def test_a_link_that_slows_down_and_recovers_gets_a_new_plan_within_three_window
     assert job.sent[begin:].count(DENSE) > 400
 
 
+def test_dense_is_measured_again_on_a_network_that_became_faster() -> None:
+    """Its steps are predicted by a line that another network determined, 22 % off here."""
+    world = World(
+        ranks=4,
+        megabits=1000.0,
+        compute=0.1,
+        coding=1.0,
+        hidden=0.02,
+        waiting=0.005,
+        kind="adam",
+        off=0.02,
+        huffman=True,
+        seed=7,
+    )
+    job = Job(world)
+    assert held(job, 40) != DENSE
+    job.change(megabits=10_000.0)
+    assert job.world.best_static(400.0, 0.02)[0] == DENSE
+    assert held(job, 10) == DENSE
+
+
+def test_looks_at_a_network_that_stays_cost_less_than_one_percent() -> None:
+    job = Job(dataclasses.replace(SLOW, noise=0.0))
+    plan = held(job, 40)
+    steps, seconds, progress = len(job.sent), job.seconds, job.progress
+    job.windows(600)
+    looks = [each for each in job.decisions[40:] if each.rule == "explore"]
+    assert looks
+    assert {each.cf_candidate for each in looks} == {1.0}
+    assert all("Dense steps were not measured for" in each.reason for each in looks)
+    assert 0 < job.sent[steps:].count(DENSE) < 0.01 * len(job.sent[steps:])
+    assert job.seconds - seconds < 1.01 * job.world.static_seconds(plan, job.progress - progress)
+
+
 def test_a_phase_in_which_little_compresses_is_left_and_a_better_one_is_used() -> None:
     """Two windows outside the bound, not one; and back within five windows once gradients compress again."""
     world = World(ranks=2, megabits=30.0)

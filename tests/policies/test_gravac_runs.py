@@ -1,6 +1,8 @@
 """Whole runs of the repaired policy on a simulated cluster."""
 
 import random
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -66,6 +68,32 @@ def test_climbs_past_a_first_rung_that_does_not_pay_when_a_stronger_one_may() ->
     decision = run.windows(levels=(slow,))
     assert decision.rule == "climb"
     assert "does not pay yet, but a stronger CF may: try CF 20" in decision.reason
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
+def test_a_network_that_becomes_faster_is_noticed(seconds: float) -> None:
+    """The rate of the held CF moves by less than the drift: most of its step is compute and compression."""
+    run = Run(GravacPolicy(), Cluster(compute_seconds=0.5, network_seconds=2.0))
+    held = run.until_hold()
+    run.windows(12)
+    run.cluster = replace(run.cluster, network_seconds=seconds)
+    run.windows(15)
+    best = max((cf for cf in (1.0, *GAINS) if run.cluster.gain(cf) >= 0.3), key=run.cluster.t_comp)
+    assert held.cf_candidate > run.last.cf_candidate == best
+    assert any("before" in each.reason and "measuring them again" in each.reason for each in run.decisions)
+
+
+def test_looks_at_a_network_that_stays_are_rare_and_short() -> None:
+    run = Run(GravacPolicy(), Cluster(compute_seconds=0.5, network_seconds=2.0))
+    run.until_hold()
+    run.windows(1000)
+    looks = [each for each in run.decisions if each.rule == "reexplore"]
+    assert 2 <= len(looks) <= 5
+    assert all(each.window_steps == 10 for each in looks)
+    pauses = [after.window - before.window for before, after in pairwise(looks)]
+    assert pauses == sorted(pauses)
+    assert run.last.phase == "hold"
+    assert run.last.window_steps is None
 
 
 def test_top_of_the_ladder() -> None:
@@ -181,7 +209,7 @@ def test_one_window_of_little_gain_changes_nothing() -> None:
 def test_after_a_phase_of_little_gain_it_does_not_stay_dense() -> None:
     """What the greedy rule did: 500 windows of gain 0.6 at CF 1, because of one of 0.29."""
     settings: dict[str, object] = {"epsilon": 0.3, "ladder": [10]}
-    for search, windows in (("greedy", 0), ("thorough", 499)):
+    for search, windows in (("greedy", 0), ("thorough", 495)):
         run = Run(GravacPolicy(search=search, **settings), Cluster(gains={10.0: 0.6}))
         assert run.until_hold().cf_candidate == 10.0
         run.change(gains={10.0: 0.29})

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from gravac import aggregators, kernels, memories, policies, registry
 from gravac.aggregators import CompressedReduceScatter, OneShot
 from gravac.collectives import ALONE, ProcessGroupCommunicator
+from gravac.kernels import backend
 from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
@@ -34,6 +35,7 @@ from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.reporter import LocalReporter, Reporter
 from gravac_agent.settings import AgentSettings, spelled
+from gravac_agent.setup.compiling import compile_elsewhere
 from gravac_agent.setup.describe import (
     environment,
     innermost,
@@ -298,6 +300,7 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
     except ValueError as error:
         raise SetupError(str(error)) from None
     try:
+        backend.compile_by(compile_elsewhere)
         kernels.use(settings.kernels)
         kernels.warm()  # the first time on a machine, compiling takes seconds
     except ImportError as error:

@@ -128,7 +128,9 @@ def load_everywhere(
         with fail_together(parts.tick_group):
             if found is not None and parts.reporter is not None:
                 parts.reporter.resume(found.first["policy_state"], found.first["window"])
-        name = "" if parts.reporter is None else parts.reporter.job  # the checkpoint's, if that is another one
+        name = (
+            "" if parts.reporter is None else parts.reporter.job
+        )  # the checkpoint's, if that is another one
         parts.loop.job = gather_texts(name, parts.tick_group)[0]
 
     parts.executor.run(agree)

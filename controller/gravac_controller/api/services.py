@@ -38,11 +38,11 @@ class Services:
         return cls(settings, Store(settings), Streams(settings))
 
     def live_jobs(self) -> list[LiveJob]:
-        """Return the readers' state of every job."""
-        return [job.live for job in self.store.jobs.values()]
+        """Return the readers' state of every job whose journal was read."""
+        return [job.live for job in self.store.jobs.values() if not job.asleep]
 
     def own_metrics(self) -> CollectorRegistry:
         """Return the controller's metrics, with gauges of this moment. Call it on the event loop."""
-        states: Counter[State] = Counter(job.state() for job in self.live_jobs())
+        states: Counter[State] = Counter(job.state() for job in self.store.jobs.values())
         self.metrics.update(states, len(self.store.unreadable), self.streams.open)
         return self.metrics.registry

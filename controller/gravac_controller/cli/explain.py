@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,20 +35,46 @@ from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, PlanView, WindowView
 from gravac_controller.views.plans import plan_views, speed, useful
 
+FIGURES = (
+    "gain",
+    "step_seconds",
+    "samples_per_second",
+    "efficiency",
+    "efficiency_low",
+    "efficiency_high",
+    "useful_samples_per_second",
+    "compression_throughput",
+    "wire_cf",
+    "backlog",
+)
 
-@dataclass(frozen=True)
+
+@dataclass
 class Explanation:
-    """One epoch: the decision that began it, the decisions that confirmed it, and its windows."""
+    """One epoch: the decision that began it, the last one that confirmed it, and the figures of its windows."""
 
     job: JobView
     began: DecisionView
-    confirmed: tuple[DecisionView, ...]
-    windows: tuple[WindowView, ...]
+    confirmed: int = 0
+    latest: DecisionView | None = None
+    windows: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
+    values: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIGURES})
+
+    def add(self, view: WindowView) -> None:
+        """Add a window of the epoch. Only its figures are kept."""
+        self.windows += 1
+        if self.first_step is None:
+            self.first_step = view.report.first_step
+        self.last_step = view.report.last_step
+        for name, values in self.values.items():
+            if (value := getattr(view, name)) is not None:
+                values.append(value)
 
     def mean(self, name: str) -> float | None:
         """The mean of a figure over the windows that have it; None where none has."""
-        known = [value for view in self.windows if (value := getattr(view, name)) is not None]
-        return fmean(known) if known else None
+        return fmean(self.values[name]) if self.values[name] else None
 
 
 @click.command()
@@ -74,7 +100,7 @@ def explain(
     given = asked(words, epochs=True)
     try:
         source = one_source(given.source, data_dir, token_of(token_file), given.job)
-        chosen = choose(source.jobs(), given.job, source.where)
+        chosen = choose(source.jobs(given.job), given.job, source.where)
         found = _collect(source, chosen, chosen.decision.epoch if given.epoch is None else given.epoch)
     except (ControllerError, TraceError) as error:
         raise SourceError(printable(str(error))) from None
@@ -85,29 +111,22 @@ def explain(
 
 
 def _collect(source: Source, job: JobView, epoch: int) -> Explanation:
-    decisions = tuple(source.decisions(job.job, epoch=epoch))
-    if not decisions:
+    decisions = source.decisions(job.job, epoch=epoch)
+    began = next(decisions, None)
+    if began is None:
         raise SourceError(
             f"job {job.job} has no decision of epoch {epoch}; the one in force is {job.decision.epoch}"
         )
-    return Explanation(job, decisions[0], decisions[1:], tuple(source.windows(job.job, epoch=epoch)))
+    found = Explanation(job, began)
+    for view in decisions:
+        found.confirmed, found.latest = found.confirmed + 1, view
+    for window in source.windows(job.job, epoch=epoch):
+        found.add(window)
+    return found
 
 
 def _facts(found: Explanation) -> dict[str, Any]:
     decision = found.began.decision
-    steps = [view.report for view in found.windows]
-    names = (
-        "gain",
-        "step_seconds",
-        "samples_per_second",
-        "efficiency",
-        "efficiency_low",
-        "efficiency_high",
-        "useful_samples_per_second",
-        "compression_throughput",
-        "wire_cf",
-        "backlog",
-    )
     return {
         "job": found.job.job,
         "epoch": decision.epoch,
@@ -118,14 +137,14 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "codec": decision.codec or found.job.spec.compressor,
         "decision": decision.model_dump(mode="json"),
         "plans": [row.model_dump(mode="json") for row in plan_views(decision, found.job.spec.compressor)],
-        "confirmed": len(found.confirmed),
-        "latest_reason": (found.confirmed or (found.began,))[-1].decision.reason,
-        "windows": len(steps),
-        "first_step": steps[0].first_step if steps else None,
-        "last_step": steps[-1].last_step if steps else None,
+        "confirmed": found.confirmed,
+        "latest_reason": (found.latest or found.began).decision.reason,
+        "windows": found.windows,
+        "first_step": found.first_step,
+        "last_step": found.last_step,
         "baseline_step_seconds": found.job.baseline_step_seconds,
         "predicted_dense_step_seconds": found.job.predicted_dense_step_seconds,
-        **{name: found.mean(name) for name in names},
+        **{name: found.mean(name) for name in FIGURES},
     }
 
 
@@ -163,9 +182,9 @@ def _print(found: Explanation, everything: bool) -> None:
             say(f"{_many(len(rows) - len(listed), 'other plan')}: gravac explain --all", style="dim")
         say("")
     say(_since(found))
-    if found.confirmed:
-        last = found.confirmed[-1].decision
-        times = _many(len(found.confirmed), "later window")
+    if found.latest is not None:
+        last = found.latest.decision
+        times = _many(found.confirmed, "later window")
         say(f"Confirmed after {times}, last after window {last.window}: {printable(last.reason)}")
 
 
@@ -199,9 +218,8 @@ def _about(about: str, value: float | None) -> str:
 def _since(found: Explanation) -> str:
     if not found.windows:
         return "No window of this epoch has ended yet."
-    first, last = found.windows[0].report, found.windows[-1].report
     text = (
-        f"Since then: {_many(len(found.windows), 'window')}, steps {first.first_step} to {last.last_step}, "
+        f"Since then: {_many(found.windows, 'window')}, steps {found.first_step} to {found.last_step}, "
         f"{seconds(found.mean('step_seconds'))} per step"
     )
     measured, predicted = found.job.baseline_step_seconds, found.job.predicted_dense_step_seconds

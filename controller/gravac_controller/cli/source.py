@@ -21,14 +21,14 @@ from gravac_controller.live.job_views import job_view
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.lock import being_written
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views.models import DecisionView, JobView, WindowView
+from gravac_controller.views.models import DecisionView, JobSummary, JobView, WindowView
 
 ADDRESS = "GRAVAC_CONTROLLER"
 """The variable with the address of a controller, as trainings read it."""
 DEFAULT_FOLDER, FOLDER = Path("gravac-runs"), "GRAVAC_DATA_DIR"
 """Folder of the journals, and the variable that names another one, also for trainings."""
 NEWEST = 5
-"""How many journals are shown where no controller runs."""
+"""How many ended jobs of a controller are shown, or journals where none runs."""
 
 
 _ADDRESS = re.compile(r"[^/\\]*:[0-9]+(/.*)?|.*://.*")
@@ -43,13 +43,16 @@ class SourceError(click.ClickException):
 class Source(Protocol):
     """Jobs with their windows and decisions. The methods raise ControllerError or TraceError."""
 
+    left_out: int
+    """Jobs that ended long ago, which the last call of ``jobs`` left out."""
+
     @property
     def where(self) -> str:
         """Address or path, for messages."""
         ...
 
-    def jobs(self) -> list[JobView]:
-        """All jobs, by name."""
+    def jobs(self, wanted: str | None = None) -> list[JobView]:
+        """The job of the name ``wanted``, if there is one; else all jobs that have not ended, and the newest others."""
         ...
 
     def unreadable(self) -> dict[str, str]:
@@ -72,13 +75,20 @@ class FromController:
     """A running controller."""
 
     client: Client
+    left_out: int = 0
 
     @property
     def where(self) -> str:
         return self.client.url
 
-    def jobs(self) -> list[JobView]:
-        return [self.client.job(job.job) for job in self.client.jobs()]
+    def jobs(self, wanted: str | None = None) -> list[JobView]:
+        listed = list(self.client.jobs())
+        if wanted in {job.job for job in listed}:
+            return [self.client.job(wanted or "")]
+        ended = sorted((job for job in listed if job.state == "ended"), key=_last_heard, reverse=True)
+        older = {job.job for job in ended[NEWEST:]}
+        self.left_out = len(older)
+        return [self.client.job(job.job) for job in listed if job.job not in older]
 
     def unreadable(self) -> dict[str, str]:
         return {job.job: job.reason for job in self.client.unreadable()}
@@ -93,33 +103,28 @@ class FromController:
 
 
 class FromTrace:
-    """A trace file, read once. Raises TraceError."""
+    """A trace file. Windows and decisions are read again from the file each time, so memory is bounded.
+
+    Raises TraceError.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.where = str(path)
-        self._live = LiveJob(ControllerSettings.model_construct())
-        self._windows: list[WindowView] = []
-        self._decisions: list[DecisionView] = []
-        follower, before = Follower(adopt=True), None
-        repeats = False  # a part begins by repeating the end of the part before it
+        self._where, self._path, self.left_out = str(path), path, 0
+        self._live = LiveJob(ControllerSettings.model_construct(history_windows=1))
+        follower = Follower(adopt=True)
         for line in read_trace(path):
             follower.push(line)
             self._live.apply(line.number, line.time, line.record)
-            if isinstance(line.record, WindowReport):
-                spec, _ = self._live.spec_and_decision()
-                self._windows.append(WindowView.of(line.time, line.record, spec))
-            elif isinstance(line.record, Decision) and not repeats:
-                spec, _ = self._live.spec_and_decision()
-                view = DecisionView.of(line.time, line.record, before, spec.compressor)
-                self._decisions.append(view)
-                before = view.decision
-            repeats = isinstance(line.record, Part) or (repeats and isinstance(line.record, JobSpec))
-        if follower.fold is None or before is None:
+        if follower.fold is None or self._live.decision is None:
             raise TraceError(str(path), None, "holds no job")
         self._live.override = None if self._live.ended else follower.fold.override
         self._written = being_written(path)
 
-    def jobs(self) -> list[JobView]:
+    @property
+    def where(self) -> str:
+        return self._where
+
+    def jobs(self, wanted: str | None = None) -> list[JobView]:
         view = job_view(self._live)
         if view.state != "ended" and not self._written:
             view = view.model_copy(update={"state": "interrupted"})
@@ -129,17 +134,33 @@ class FromTrace:
         return {}
 
     def windows(self, job: str, after: int | None = None, epoch: int | None = None) -> Iterator[WindowView]:
-        for view in self._windows:
-            if (after is None or view.report.window > after) and epoch in (None, view.report.epoch):
-                yield view
+        spec: JobSpec | None = None
+        for line in read_trace(self._path):
+            record = line.record
+            if isinstance(record, JobSpec):
+                spec = record
+            elif isinstance(record, WindowReport):
+                later = after is None or record.window > after
+                if later and epoch in (None, record.epoch) and spec is not None:
+                    yield WindowView.of(line.time, record, spec)
 
     def decisions(
         self, job: str, after: int | None = None, epoch: int | None = None, changed: bool | None = None
     ) -> Iterator[DecisionView]:
-        for view in self._decisions:
-            later = after is None or view.decision.window > after
-            if later and epoch in (None, view.decision.epoch) and changed in (None, view.changed):
-                yield view
+        before: Decision | None = None
+        compressor = self._live.spec_and_decision()[0].compressor
+        repeats = False  # a part begins by repeating the end of the part before it
+        for line in read_trace(self._path):
+            record = line.record
+            if isinstance(record, JobSpec):
+                compressor = record.compressor
+            if isinstance(record, Decision) and not repeats:
+                view = DecisionView.of(line.time, record, before, compressor)
+                before = record
+                later = after is None or record.window > after
+                if later and epoch in (None, record.epoch) and changed in (None, view.changed):
+                    yield view
+            repeats = isinstance(record, Part) or (repeats and isinstance(record, JobSpec))
 
 
 def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEWEST) -> list[Source]:
@@ -253,7 +274,7 @@ def _having(job: str, data_dir: Path, token: str | None) -> Source:
     names: dict[str, None] = {}
     where = []
     for source in _running(data_dir, token):
-        known = [each.job for each in source.jobs()]
+        known = [each.job for each in source.jobs(job)]
         if job in known:
             return source
         names |= dict.fromkeys(known)
@@ -344,6 +365,10 @@ def _newest(data_dir: Path, most: int) -> list[Source]:
 def _journals(data_dir: Path) -> list[Path]:
     """All journals, the most recently written one first."""
     return sorted(data_dir.glob(f"*/{ACTIVE}"), key=_written, reverse=True)
+
+
+def _last_heard(job: JobSummary) -> float:
+    return job.started_time if job.last_report_time is None else job.last_report_time
 
 
 def _written(path: Path) -> float:

@@ -9,6 +9,7 @@ import click
 from gravac.traces import TraceError
 from gravac.wording import plan_in_words, printable
 from gravac_controller.cli.source import (
+    Source,
     SourceError,
     asked,
     choose,
@@ -43,12 +44,9 @@ def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_j
     given, token = asked(words), token_of(token_file)
     try:
         if given.job is None:
-            found = [
-                (one.where, one.jobs(), one.unreadable()) for one in sources(given.source, data_dir, token)
-            ]
+            found = [_read(one, None) for one in sources(given.source, data_dir, token)]
         else:
-            one = one_source(given.source, data_dir, token, given.job)
-            found = [(one.where, [choose(one.jobs(), given.job, one.where)], {})]
+            found = [_read(one_source(given.source, data_dir, token, given.job), given.job)]
     except (ControllerError, TraceError) as error:
         hint = ". A training logs its controller's address at its start; `gravac serve` starts a permanent controller"
         text = printable(str(error))
@@ -72,6 +70,15 @@ def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_j
             console.print(f"{job.job}: {printable(job.decision.reason)}")
         for name, why in unreadable.items():
             console.print(f"{name} is not served: {printable(why)}")
+
+
+def _read(source: Source, wanted: str | None) -> tuple[str, list[JobView], dict[str, str]]:
+    jobs = source.jobs(wanted)
+    if wanted is not None:
+        return source.where, [choose(jobs, wanted, source.where)], {}
+    if source.left_out:
+        click.echo(f"{source.left_out} older jobs at {source.where} have ended and are not shown.", err=True)
+    return source.where, jobs, source.unreadable()
 
 
 def _table(jobs: list[JobView]) -> Listing:

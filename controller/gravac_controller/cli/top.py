@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +99,7 @@ class Watch:
 
     def update(self) -> None:
         """Read everything again. Raises ControllerError, TraceError."""
-        self.jobs = self.source.jobs()
+        self.jobs = self.source.jobs(self.wanted)
         try:
             self.shown = choose(self.jobs, self.wanted, self.source.where)
         except SourceError:
@@ -115,29 +117,33 @@ class Watch:
         except ControllerError as error:
             self.note = f"{error}; the data shown is old, retrying"
 
-    def new_windows(self) -> list[tuple[JobView, WindowView, DecisionView | None]]:
+    def new_windows(self) -> Iterator[tuple[JobView, WindowView, DecisionView | None]]:
         """Windows that were not printed yet, each with the decision on it. Raises ControllerError."""
-        found = []
         for job in self.jobs if self.shown is None else [self.shown]:
             after = self._printed.get(job.job)
             if job.latest is None or job.latest.report.window == after:
                 continue
-            windows = list(self.source.windows(job.job, after))
-            decisions: dict[int, DecisionView] = {}
-            for one in self.source.decisions(job.job, after):
-                decisions.setdefault(
-                    one.decision.window, one
-                )  # a new start of the trainer repeats the last one
-            found += [(job, view, decisions.get(view.report.window)) for view in windows]
-            self._printed[job.job] = windows[-1].report.window if windows else job.latest.report.window
-        return found
+            decisions = self.source.decisions(job.job, after)
+            decided = next(decisions, None)
+            for view in self.source.windows(job.job, after):
+                window = view.report.window
+                while decided is not None and decided.decision.window < window:
+                    decided = next(
+                        decisions, None
+                    )  # also a repeated one: a new start of the trainer repeats the last
+                yield (
+                    job,
+                    view,
+                    decided if decided is not None and decided.decision.window == window else None,
+                )
+                self._printed[job.job] = window
+            self._printed[job.job] = max(self._printed.get(job.job, 0), job.latest.report.window)
 
     def _latest(self, job: JobView) -> list[DecisionView]:
         """The last decisions that changed something, newest first."""
         since = job.decision.window - RECENT_WINDOWS
-        return list(self.source.decisions(job.job, since if since > 0 else None, changed=True))[::-1][
-            :DECISIONS
-        ]
+        changed = self.source.decisions(job.job, since if since > 0 else None, changed=True)
+        return list(deque(changed, DECISIONS))[::-1]
 
 
 def _screen(watch: Watch, console: Console, every: float, once: bool) -> None:

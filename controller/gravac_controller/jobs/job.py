@@ -22,11 +22,13 @@ from gravac.wording import shortened
 from gravac_controller.errors import Conflict, Invalid
 from gravac_controller.jobs import refusals, registration
 from gravac_controller.jobs.checks import check_report, pin_limit
+from gravac_controller.jobs.glance import glance, last_line
 from gravac_controller.jobs.journal import Journal
+from gravac_controller.live import job_views
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.live.recent import Budget
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views.models import EventView
+from gravac_controller.views.models import EventView, JobSummary, State
 
 logger = logging.getLogger("gravac.controller")
 
@@ -50,8 +52,52 @@ class Job:
         self._lock = asyncio.Lock()
         self._fold: JobFold | None = None
         self._stale = False  # a write failed: read the journal again before the next change
+        self._asleep: Line | None = None  # the last line of a journal that was not read
+        self._glance: JobSummary | None = None
 
     # -- opening ----------------------------------------------------------------------------------------------
+
+    def doze(self, silent_since: float) -> bool:
+        """Leave the journal unread until somebody asks for the job, if it has ended or reported no later than this.
+
+        Returns:
+            False where it has to be read now, to go on or because something in it is unfinished.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        last = last_line(self.journal.path.parent)
+        if last is not None and (last.kind == "end" or last.time <= silent_since):
+            self._asleep = last
+        return self.asleep
+
+    @property
+    def asleep(self) -> bool:
+        """Return whether the journal was not read. ``live`` is empty then."""
+        return self._asleep is not None
+
+    async def wake(self) -> None:
+        """Read the journal of a job that is asleep. Raises what ``load`` raises."""
+        if self.asleep:
+            async with self._lock:
+                if self.asleep:
+                    await anyio.to_thread.run_sync(self.load)
+                    self.update_budget()
+
+    def state(self) -> State:
+        """Return the state of the job, awake or asleep."""
+        if self._asleep is None:
+            return self.live.state()
+        return "ended" if self._asleep.kind == "end" else "stale"
+
+    def summary(self) -> JobSummary:
+        """Return the job's line of the job list, by a glance where it is asleep. Raises OSError, TraceError."""
+        if not self.asleep:
+            return job_views.summary(self.live)
+        if self._glance is None:
+            seen = job_views.summary(glance(self.journal.path, self._settings))
+            self._glance = seen.model_copy(update={"state": self.state()})
+        return self._glance
 
     def load(self) -> bool:
         """Fold the journal on disk, and complete a window or the head of a part that was cut off.
@@ -86,6 +132,7 @@ class Job:
             self.close()
             raise
         self._stale = False
+        self._asleep = self._glance = None
         if fold is None and self.begun:
             logger.warning("%s: the journal is gone, and so is its job", self.journal.path)
             self._fold = None  # readers see the last known state until the job registers again

@@ -1,6 +1,7 @@
 """All jobs of one data folder. Each has ``<data_dir>/<job>/journal.jsonl``, with the full parts next to it."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
 from gravac.wording import numbered, printable
-from gravac_controller.errors import LimitReached, NotServed
+from gravac_controller.errors import LimitReached, NotServed, Refused
 from gravac_controller.jobs import refusals
 from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.jobs.job import Job
@@ -20,6 +21,8 @@ from gravac_controller.settings import ControllerSettings
 
 MOST_WRITERS = 16
 """Threads that write journals. A slow disk holds up the jobs that wait for it, not the event loop."""
+OLD_SECONDS = 600.0
+"""Silence of a job that has not ended, after which its trainer hardly waits for the controller to start."""
 MOST_REASON = 1000
 """Length of the reason why a journal cannot be served, in characters."""
 
@@ -41,7 +44,10 @@ class Store:
         self._budget = Budget(settings.history_bytes)
 
     def open(self) -> None:
-        """Lock the folder and fold every journal in it. Raises DataDirError when another controller holds it."""
+        """Lock the folder and fold the journals of jobs that go on. Those of others are read when they are needed.
+
+        Raises DataDirError when another controller holds it.
+        """
         self._folder_lock.acquire()
         for folder in sorted(self.settings.data_dir.iterdir()):
             name = folder.name
@@ -52,8 +58,16 @@ class Store:
                     self._load(name, folder)
             except OSError as error:
                 self._refuse(name, f"the folder cannot be listed: {error.strerror}")
-        for job in sorted(self.jobs.values(), key=lambda job: job.live.decided_time):
+        awake = [job for job in self.jobs.values() if not job.asleep]
+        for job in sorted(awake, key=lambda job: job.live.decided_time):
             job.update_budget()  # again, in the order of their last reports
+
+    async def wake_silent(self) -> None:
+        """Fold the journals of jobs that went silent without an end, one after another."""
+        for name, job in list(self.jobs.items()):
+            if job.asleep and job.state() != "ended":
+                with contextlib.suppress(Refused):
+                    await self.awake(name)
 
     def announce(self, url: str, instance: str) -> None:
         """Write this controller's address into the folder, where the command line finds it."""
@@ -80,6 +94,19 @@ class Store:
             raise refusals.unreadable(self.unreadable[name])
         raise refusals.unknown_job()
 
+    async def awake(self, name: str) -> Job:
+        """Return the job of that name, with its journal read. Raises what ``get`` raises, and Unavailable."""
+        job = self.get(name)
+        try:
+            await job.wake()
+        except OSError as error:
+            raise refusals.journal_unreadable(error) from error
+        except ValueError as error:
+            if self.jobs.pop(name, None) is not None:
+                self._refuse(name, str(error))
+            raise refusals.unreadable(str(error)) from error
+        return job
+
     async def register(self, spec: JobSpec) -> JobAnswer:
         """Begin or resume a job. Raises NotServed, LimitReached (too many jobs), and what ``Job.register`` raises."""
         check_name(spec.job)
@@ -87,16 +114,16 @@ class Store:
         if self.settings.job not in (None, spec.job):
             raise NotServed(f"this controller serves job {self.settings.job!r} only", reason="unknown_job")
         async with self._creating:
-            spec, note = self._named(spec)
+            spec, note = await self._named(spec)
             if spec.job not in self.jobs:
                 return await self._create(spec, note)
-        return await self.jobs[spec.job].register(spec, note)
+        return await (await self.awake(spec.job)).register(spec, note)
 
-    def _named(self, spec: JobSpec) -> tuple[JobSpec, str]:
+    async def _named(self, spec: JobSpec) -> tuple[JobSpec, str]:
         """Return a spec with a name of its own where its job is another training, and what to say of that."""
         why = ""
         for name in numbered(spec.job) if self.settings.job is None else ():
-            known = self.jobs.get(name)
+            known = await self.awake(name) if name in self.jobs else None
             if known is None or not (found := known.differs(spec)):
                 return spec.model_copy(update={"job": name}), why and spec.named(name, why)
             why = why or found
@@ -128,7 +155,9 @@ class Store:
             return
         job = self._new(folder)
         try:
-            if job.load():
+            if self.settings.job is None and job.doze(_now() - OLD_SECONDS):
+                self.jobs[name] = job
+            elif job.load():
                 self.jobs[name] = job
                 job.update_budget()
         except (OSError, ValueError) as error:

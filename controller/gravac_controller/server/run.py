@@ -1,5 +1,6 @@
 """Runs one controller: socket, journals, uvicorn, and an orderly shutdown."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -95,14 +96,19 @@ class Server(uvicorn.Server):
             )
         )
         self._services, self._on_started = services, started
+        self._waking: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
             self._on_started()
+            self._waking = asyncio.create_task(self._services.store.wake_silent())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._services.streams.stop()
+        if self._waking is not None:
+            self._waking.cancel()
+            await asyncio.wait([self._waking])  # a journal that is being read is read to its end
         await super().shutdown(sockets=sockets)
 
     @contextlib.contextmanager

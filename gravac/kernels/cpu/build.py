@@ -6,6 +6,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+from gravac.kernels import backend
+
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("gravac.kernels")
 
@@ -19,17 +21,35 @@ def jit(*signatures: str) -> Callable[[F], F]:
 
     def compile_(function: F) -> F:
         try:
-            kernel = _njit(function, signatures, cache=True)
+            kernel = _njit(function, cache=True)
+            if not all(_cached(kernel, one) for one in signatures):
+                backend.fill_cache()
+            _compile(kernel, signatures)
         except (
             Exception
         ) as error:  # no folder to write to, disk full, damaged file; a real error is raised again below
             log.debug("%s is compiled without a cache: %s", function.__name__, error)
-            kernel = _njit(function, signatures, cache=False)
-        return kernel
+            kernel = _njit(function, cache=False)
+            _compile(kernel, signatures)
+        return cast(F, kernel)
 
     return compile_
 
 
-def _njit(function: F, signatures: tuple[str, ...], *, cache: bool) -> F:
-    made = numba.njit(list(signatures), nogil=True, error_model="numpy", cache=cache)
-    return cast(F, made(function))
+def _cached(kernel: Any, signature: str) -> bool:
+    """Return whether the cache on disk has a kernel. Where numba does not tell, it is as if it had."""
+    try:
+        key = kernel._cache._index_key(signature, kernel.targetctx.codegen())
+        return key in kernel._cache._cache_file._load_index()
+    except AttributeError:
+        return True
+
+
+def _compile(kernel: Any, signatures: tuple[str, ...]) -> None:
+    for one in signatures:
+        kernel.compile(one)
+    kernel.disable_compile()
+
+
+def _njit(function: Callable[..., Any], *, cache: bool) -> Any:
+    return numba.njit(nogil=True, error_model="numpy", cache=cache)(function)

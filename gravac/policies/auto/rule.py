@@ -12,6 +12,7 @@ from gravac.protocol import KnownRule, Phase
 from gravac.signals import efficiency
 from gravac.signals.risk import SLACK
 from gravac.wording import format_number, format_percent
+from gravac.wording import format_seconds as _seconds
 
 START_STEPS, MORE_STEPS = 1, 2
 """Steps of the first dense window, which suffices where the network was measured, and of those after it. With the
@@ -31,6 +32,9 @@ LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 """A step time that is off by more than 8 % and five times the noise has moved."""
 TWICE = 2.0
 """A wait for the network that is this many times what it was, or as little, has moved."""
+FIRST_LOOK, LOOK_COST, LOOK_DOUBLINGS = 50, 0.01, 4
+"""Windows in hold before dense is measured again, at least; the share of time that this may cost at first; and how
+often the interval doubles."""
 IN_A_ROW = 2
 """Windows in a row that it takes to act: one bad window changes nothing."""
 
@@ -139,6 +143,7 @@ class Evaluation(Learning):
         self.follow_network(found)
         seen = tuple(each.model_copy(update={"fresh": False}) for each in self.state.seen)
         self.change(seen=seen, resting=(), trials=0, off=0, outside=0, noise=max(self.state.noise, NOISE))
+        self.change(freed=not slower, looks=0, unlooked=0)
         row = self.note(found)
         self.change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
         return self._search(row, moved=f"Steps went from {was} to {now}")
@@ -172,9 +177,20 @@ class Evaluation(Learning):
             wins = other is not None
         self.change(fitting=self.state.fitting + 1 if wins else 0)
         if other is None or self.state.fitting < (1 if first else IN_A_ROW):
+            self.change(unlooked=self.state.unlooked + 1)
+            if self.plan != DENSE and self.state.unlooked >= self._patience(view):
+                why = f"Dense steps were not measured for {self.state.unlooked} windows"
+                self.change(trials=MOST_TRIALS, looks=self.state.looks + 1, unlooked=0)
+                return self._try(view, DENSE, row, why)
             return self._conclude("hold", self._holding(row, view), self.plan, "hold", None, view)
         self.change(trials=MOST_TRIALS)
         return self._try(view, other, row)
+
+    def _patience(self, view: Outlook) -> float:
+        """Return the windows in hold before dense is measured again, so that it costs little; doubled each time."""
+        steps = self.report.last_step - self.report.first_step + 1
+        cost = max(0.0, view.seconds(DENSE) / view.seconds(self.plan) - 1.0) * TRIAL_STEPS / steps
+        return float(max(FIRST_LOOK, cost / LOOK_COST) * 2 ** min(self.state.looks, LOOK_DOUBLINGS))
 
     def _search(self, row: Seen, moved: str = "", left: str = "") -> Verdict:
         """Try the plan that is predicted best, or hold the best that was measured."""
@@ -195,8 +211,9 @@ class Evaluation(Learning):
                 self.change(trials=self.state.trials + 1)
                 rule: KnownRule = "reexplore" if moved else "scale_down" if left else "explore"
                 return self._try(view, option, row, moved or left, rule)
-        if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(hold):
-            return self._try(view, DENSE, row)
+        if not view.fresh(DENSE) and (self.state.freed or view.seconds(DENSE) < DOUBT * view.seconds(hold)):
+            self.change(freed=False)
+            return self._try(view, DENSE, row, moved)
         ended, reason = self._settled(view, hold, option, moved, left)
         if hold != self.plan or not moved:
             self.change(reference=None)
@@ -258,17 +275,17 @@ class Evaluation(Learning):
         if not why and not view.keeps(row.plan):
             why = self._too_much(row.plan, view.efficiency(row.plan) or 0.0)
         row = view.seen.get(base, row)
+        beginning = f"{why}. " if why else ""
         name = "Dense steps take" if base == DENSE else f"Steps with {self._label(base)} take"
         fewer = view.space.fewer(option)
         if option == DENSE and DENSE not in view.seen:
             reason = (
-                f"{name} {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for the "
-                f"network, and dense ones are predicted to take {_seconds(view.seconds(DENSE))}: measuring them."
+                f"{beginning}{name} {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for "
+                f"the network, and dense ones are predicted to take {_seconds(view.seconds(DENSE))}: measuring them."
             )
             self.change(waited=0, fitting=0, off=0, reference=None)
             return self._conclude(rule, reason, option, "explore", TRIAL_STEPS, view)
         sends = "" if option == DENSE else f" sends {format_number(fewer)} times less than dense and"
-        beginning = f"{why}. " if why else ""
         reason = (
             f"{beginning}{name} {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting "
             f"for the network; {self._label(option)}{sends} is expected to keep {kept} of the progress per step"
@@ -357,8 +374,3 @@ def at_once(view: Outlook, option: Plan) -> str:
         f"{space.label(option)} takes about {_seconds(space.costs[option].seconds or 0.0)} and is expected to keep "
         f"{kept} of the progress per step: trying it at once."
     )
-
-
-def _seconds(value: float) -> str:
-    """Format a duration."""
-    return f"{format_number(value)} s" if value >= 1.0 or value == 0.0 else f"{format_number(1e3 * value)} ms"

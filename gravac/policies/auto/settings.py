@@ -107,6 +107,8 @@ class AutoState(PolicyState):
     predicted to win. ``severity``: measured loss of efficiency / expected one. ``confirmed``: part of the mean gradient
     that is not noise; null: not known. ``gradient``: energy of one step's gradients in the last window, under SGD;
     null: not known. ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans; null before.
+    ``freed``: steps became faster, and dense was not measured since. ``unlooked``: windows in hold since it was last
+    measured only to see whether the network became faster. ``looks``: how often it was.
     """
 
     seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()
@@ -126,3 +128,6 @@ class AutoState(PolicyState):
     gradient: Annotated[float, Field(ge=0, le=1e300)] | None = None
     waiting: Number | None = None
     per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    freed: bool = False
+    unlooked: Count = 0
+    looks: Count = 0

@@ -106,6 +106,11 @@ class Evaluation:
         rungs = self.settings.rungs
         return rungs[rungs.index(cf) - 1]
 
+    def fewer(self, cf: float) -> float:
+        """Return how many times less a step at ``cf`` sent in this window than a dense one."""
+        levels = [level for level in self.report.levels if level.cf == cf and level.payload_bytes > 0]
+        return levels[-1].dense_bytes / levels[-1].payload_bytes if levels else cf
+
     def settled_steps(self, cf: float) -> int:
         """Return the settled steps of ``cf`` under the decision in force, enough or not."""
         levels = (level for level in self.report.levels if level.epoch == self.previous.epoch)
@@ -120,9 +125,13 @@ class Evaluation:
         minimum: float | None = None,
         candidate: float | None = None,
         rows: Candidates | None = None,
+        window_steps: int | None = None,
         **state: Any,
     ) -> Verdict:
-        """Return the next decision; what is not given stays. ``state``: fields of the state that change."""
+        """Return the next decision; what is not given stays, but windows have the job's length.
+
+        ``state``: fields of the state that change.
+        """
         decision = next_decision(
             self.previous,
             self.report,
@@ -133,6 +142,7 @@ class Evaluation:
             candidate=candidate,
             candidates=self.candidates if rows is None else rows,
             epsilon=self.settings.epsilon,
+            window_steps=window_steps,
         )
         return Verdict(decision, self.state.model_copy(update={"decision": decision, **state}))
 
@@ -154,4 +164,7 @@ class Evaluation:
             fitting=0,
             promising=0,
             search=Search(),
+            freed=0,
+            looks=0,
+            unlooked=0,
         )

@@ -10,7 +10,7 @@ from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
 from gravac.policies.gravac import greedy
 from gravac.policies.gravac.evaluation import Evaluation
-from gravac.policies.gravac.settings import Left
+from gravac.policies.gravac.settings import Left, Search
 from gravac.policies.windows import Measurement
 from gravac.protocol import KnownRule
 from gravac.wording import format_cf, format_gain, format_number, format_percent
@@ -25,7 +25,11 @@ def warmup(evaluation: Evaluation) -> Verdict:
             f"{settings.min_settled} are needed: measuring the dense baseline again. "
             "If this repeats, make the window longer."
         )
-        return evaluation.decide("warmup", reason)
+        return evaluation.decide("warmup", reason, window_steps=evaluation.previous.window_steps)
+    if evaluation.state.looking is not None:
+        back = _looked(evaluation, dense, evaluation.state.looking)
+        if back is not None:
+            return back
     if left > 1:
         reason = (
             f"Dense baseline: {format_number(dense.samples_per_second)} samples/s, {_waiting(dense)}; "
@@ -62,6 +66,39 @@ def warmup(evaluation: Evaluation) -> Verdict:
         extended=0,
         search=evaluation.state.search.model_copy(update={"free_rate": evaluation.dense_free_rate()}),
     )
+
+
+def _looked(evaluation: Evaluation, dense: Measurement, held: float) -> Verdict | None:
+    """Go back to the CF that was held, unless dense steps became faster: then begin a search, and return None."""
+    state, rows = evaluation.state, evaluation.candidates
+    before, now = (
+        candidates.row(evaluation.previous.candidates, 1.0).samples_per_second,
+        dense.samples_per_second,
+    )
+    rate = f"Dense steps give {format_number(now)} samples/s"
+    if before is not None and now <= before * (1 + evaluation.settings.omega_throughput):
+        return evaluation.decide(
+            "hold",
+            f"{rate}, no more than the {format_number(before)} before: holding {format_cf(held)}.",
+            phase="hold",
+            minimum=held,
+            candidate=held,
+            rows=rows,
+            warmup_left=0,
+            reference=None,
+            looking=None,
+            looks=state.looks + 1,
+        )
+    evaluation.candidates = candidates.update(candidates.untried(evaluation.settings.rungs), {1.0: dense})
+    evaluation.state = state.model_copy(
+        update={
+            "looking": None,
+            "looks": 0,
+            "reference": None,
+            "search": Search(since=evaluation.report.window),
+        }
+    )
+    return None
 
 
 def explore(evaluation: Evaluation) -> Verdict:

@@ -13,7 +13,7 @@ from gravac.policies.gravac.evaluation import CLEARLY, Evaluation
 from gravac.policies.gravac.explore import left
 from gravac.policies.gravac.settings import Reference
 from gravac.policies.windows import Measurement
-from gravac.wording import format_cf, format_gain, format_number, format_percent
+from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
 
 DRIFT_WINDOWS = 2
 """Windows in a row that must drift: a single one may be an accident."""
@@ -23,6 +23,14 @@ FITTING_WINDOWS = 2
 """Windows in a row in which a stronger CF must be able to win before it is tried again."""
 DOUBLINGS = 4
 """How often the wait between tries in vain doubles, at most."""
+FREED, FREED_WINDOWS = 2.0, 2
+"""The wait for the network has fallen when it is this many times smaller, for so many windows in a row."""
+FREED_RATIO = 0.08
+"""Share of a step by which the wait of a dense one must have fallen to matter."""
+LOOK_STEPS = 10
+"""Steps of a window that measures dense again."""
+FIRST_LOOK, LOOK_COST = 50, 0.01
+"""Windows in hold before dense is measured again, at least, and the share of time that this may cost at first."""
 
 
 def hold(evaluation: Evaluation) -> Verdict:
@@ -36,7 +44,10 @@ def hold(evaluation: Evaluation) -> Verdict:
         return _stay(evaluation, f"Holding {format_cf(cf)}: {few}.")
     if evaluation.state.reference is None:
         reference = Reference(
-            window=evaluation.report.window, samples_per_second=measured.samples_per_second, gain=gain
+            window=evaluation.report.window,
+            samples_per_second=measured.samples_per_second,
+            gain=gain,
+            exposed_seconds=measured.exposed_seconds,
         )
         reason = f"Holding {format_cf(cf)}: settled at {_rates(measured, gain)}."
         return _stay(evaluation, reason, reference=reference, drifting=0, low=0)
@@ -48,7 +59,7 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, 
     speed_off = _off(measured.samples_per_second, reference.samples_per_second)
     gain_off = _off(gain, reference.gain)
     if max(speed_off, gain_off) <= settings.drift_ratio:
-        return _keep_or_climb(evaluation, measured, gain)
+        return _look(evaluation, reference, measured) or _keep_or_climb(evaluation, measured, gain)
     if speed_off >= gain_off:
         now, was = format_number(measured.samples_per_second), format_number(reference.samples_per_second)
         moved = f"{now} samples/s, {format_percent(speed_off)} off the {was} it settled at"
@@ -65,6 +76,56 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, 
         return evaluation.restart("reexplore", reason, windows=1)
     reason = f"Holding {format_cf(measured.cf)}, but drifting: {moved}."
     return _stay(evaluation, reason, drifting=drifting, low=0, fitting=0, promising=0)
+
+
+def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -> Verdict | None:
+    """Measure dense again, once the wait for the network has clearly fallen, and at long intervals; else None.
+
+    What a stronger CF gains shows in hold, what less compression would gain on a faster network does not.
+    """
+    cf, state = measured.cf, evaluation.state
+    if evaluation.greedy or cf == 1.0:
+        return None
+    was, now = reference.exposed_seconds, measured.exposed_seconds
+    fell = (
+        was is not None
+        and now is not None
+        and was > FREED * now
+        and (was - now) * evaluation.fewer(cf) > FREED_RATIO * measured.step_seconds
+    )
+    evaluation.state = state = state.model_copy(update={"freed": state.freed + 1 if fell else 0})
+    if fell and state.freed >= FREED_WINDOWS and was is not None and now is not None:
+        why = f"Steps wait {format_seconds(now)} for the network, before {format_seconds(was)}"
+    elif state.unlooked + 1 >= _patience(evaluation, measured):
+        why = f"Dense steps were last measured {state.unlooked + 1} windows ago"
+    else:
+        return None
+    return evaluation.decide(
+        "reexplore",
+        f"{why}: measuring them again, while {format_cf(cf)} is held.",
+        phase="warmup",
+        minimum=1.0,
+        candidate=1.0,
+        window_steps=LOOK_STEPS,
+        warmup_left=1,
+        extended=0,
+        drifting=0,
+        low=0,
+        fitting=0,
+        promising=0,
+        freed=0,
+        looking=cf,
+        unlooked=0,
+    )
+
+
+def _patience(evaluation: Evaluation, measured: Measurement) -> float:
+    """Return the windows between two looks, so that they cost little; doubled after each in vain."""
+    dense = candidates.row(evaluation.candidates, 1.0).samples_per_second or measured.samples_per_second
+    slower = max(0.0, measured.samples_per_second / dense - 1.0)
+    steps = evaluation.report.last_step - evaluation.report.first_step + 1
+    cost = slower * LOOK_STEPS / steps
+    return float(max(FIRST_LOOK, cost / LOOK_COST) * 2 ** min(evaluation.state.looks, DOUBLINGS))
 
 
 def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -> Verdict:
@@ -176,7 +237,8 @@ def _stay(evaluation: Evaluation, reason: str, **state: Any) -> Verdict:
     """Hold for another window. ``state``: fields of the state that change."""
     search = evaluation.state.search
     waiting = search.model_copy(update={"waited": search.waited + 1})
-    return evaluation.decide("hold", reason, search=waiting, **state)
+    unlooked = evaluation.state.unlooked + 1
+    return evaluation.decide("hold", reason, search=waiting, unlooked=unlooked, **state)
 
 
 def _rates(measured: Measurement, gain: float) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from gravac.policies.base import GainDenominator, PolicySettings, PolicyState
-from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, Ratio, Record
+from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, Ratio, Record, Seconds
 
 EPSILON = 0.3
 """Default of ``epsilon``. The paper's 0.7 and 0.9 do not fit the gain it prints; how this one was chosen from
@@ -210,11 +210,15 @@ class GravacSettings(PolicySettings):
 
 
 class Reference(Record):
-    """What the held CF gave when it was first measured. Drift is the distance from it."""
+    """What the held CF gave when it was first measured. Drift is the distance from it.
+
+    ``exposed_seconds``: of a step, waiting for the network; null: not known.
+    """
 
     window: Count
     samples_per_second: Annotated[float, Field(ge=0, le=1e15)]
     gain: Ratio
+    exposed_seconds: Seconds | None = None
 
 
 class Left(Record):
@@ -251,7 +255,9 @@ class GravacState(PolicyState):
     ``multiplier``: the paper variant's candidate relative to its minimum; null in the fixed variant.
     ``low``: windows in a row in which the gain of the held CF was below epsilon. ``fitting``: windows in a row in which
     a stronger CF could win. ``promising``: windows in a row in which the curve promised it clearly more than at the end
-    of the last search.
+    of the last search. ``freed``: windows in a row whose wait for the network was clearly below the reference.
+    ``looking``: the CF that was held until dense steps were measured again, which is in progress; null: it is not.
+    ``looks``: such measurements in a row that changed nothing. ``unlooked``: windows in hold since the last one.
     """
 
     warmup_left: Count
@@ -263,6 +269,10 @@ class GravacState(PolicyState):
     fitting: Count = 0
     promising: Count = 0
     search: Search = Search()
+    freed: Count = 0
+    looking: CompressionFactor | None = None
+    looks: Count = 0
+    unlooked: Count = 0
 
     @classmethod
     def beginning(cls, decision: Decision, warmup_left: int, multiplier: float | None) -> "GravacState":

@@ -51,7 +51,7 @@ def agent_routes(services: Services) -> APIRouter:
         later one is accepted, and the gap is recorded."""
         report = await read_record(request, WindowReport, settings)
         check_same_job(job, report.job)
-        return json_answer(await store.get(job).window(report))
+        return json_answer(await (await store.awake(job)).window(report))
 
     @router.post(
         "/jobs/{job}/events",
@@ -64,7 +64,7 @@ def agent_routes(services: Services) -> APIRouter:
         """For people and the list of faults. No decision depends on it."""
         reported = await read_record(request, Event, settings)
         check_event(reported)
-        return json_answer(await store.get(job).event(reported))
+        return json_answer(await (await store.awake(job)).event(reported))
 
     @router.post(
         "/jobs/{job}/end",
@@ -75,7 +75,7 @@ def agent_routes(services: Services) -> APIRouter:
     )
     async def end(job: JobName, request: Request) -> Response:
         """The job stays listed, and a new start of the trainer may resume it."""
-        known = store.get(job)
+        known = await store.awake(job)
         await known.end(await read_record(request, End, settings))
         return json_answer(job_views.summary(known.live))
 

@@ -28,7 +28,7 @@ def control_routes(services: Services) -> APIRouter:
     )
     async def read(request: Request, job: JobName) -> Response:
         """The ETag goes into If-Match of an order."""
-        known = store.get(job)
+        known = await store.awake(job)
         return tagged(request, job_views.override(known.live), known.override_tag)
 
     @router.put(
@@ -45,7 +45,7 @@ def control_routes(services: Services) -> APIRouter:
         _may_steer(request, settings.control_token is not None)
         seen = _seen(if_match)
         given = await read_record(request, Order, settings)
-        known = store.get(job)
+        known = await store.awake(job)
         await known.order(given, seen)
         answer = tagged(request, job_views.override(known.live), known.override_tag)
         answer.status_code = 202

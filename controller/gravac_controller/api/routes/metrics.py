@@ -71,7 +71,7 @@ def metrics_routes(services: Services) -> APIRouter:
     )
     async def scrape_job(job: JobName) -> Response:
         """Empty when the job has been silent for a day."""
-        return await answer((store.get(job).live,), False)
+        return await answer(((await store.awake(job)).live,), False)
 
     @router.get(
         "/v1/sd/prometheus",

@@ -1,9 +1,13 @@
 """GET routes of jobs. They change nothing."""
 
+import contextlib
+
+import anyio.to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
+from gravac.traces import TraceError
 from gravac_controller.api.openapi import problems
 from gravac_controller.api.requests import (
     After,
@@ -26,11 +30,13 @@ from gravac_controller.api.stream import EventStream
 from gravac_controller.errors import Unavailable
 from gravac_controller.jobs import pages, refusals
 from gravac_controller.jobs.filters import DecisionFilter, WindowFilter
+from gravac_controller.jobs.store import Store
 from gravac_controller.live import job_views
 from gravac_controller.views.models import (
     CandidatesView,
     DecisionView,
     JobList,
+    JobSummary,
     JobView,
     Page,
     RankHeatView,
@@ -55,9 +61,9 @@ def read_routes(services: Services) -> APIRouter:
         """State, phase and CF of each job. `unreadable` lists journals that cannot be served, and why."""
         names = sorted(name for name in store.jobs if after is None or name > after)
         if state is not None:
-            names = [name for name in names if store.jobs[name].live.state() == state]
+            names = [name for name in names if store.jobs[name].state() == state]
         shown = names[:limit]
-        items = tuple(job_views.summary(store.jobs[name].live) for name in shown)
+        items = await anyio.to_thread.run_sync(_summaries, store, shown)
         unreadable = tuple(UnreadableJob(job=job, reason=why) for job, why in store.unreadable.items())
         more = shown[-1] if len(names) > limit else None
         return tagged(request, JobList(items=items, next=more, unreadable=unreadable))
@@ -70,7 +76,7 @@ def read_routes(services: Services) -> APIRouter:
     )
     async def job_view(request: Request, job: JobName) -> Response:
         """Includes the last window, totals of the present start, and the last 100 events."""
-        return tagged(request, job_views.job_view(store.get(job).live))
+        return tagged(request, job_views.job_view((await store.awake(job)).live))
 
     @router.get(
         "/jobs/{job}/windows",
@@ -94,7 +100,7 @@ def read_routes(services: Services) -> APIRouter:
         With a filter a page may be short, or even empty, and still have a `next`.
         """
         wanted = WindowFilter(from_step, to_step, epoch, phase)
-        page = await pages.windows(store.get(job), _cursor(after), limit, wanted)
+        page = await pages.windows(await store.awake(job), _cursor(after), limit, wanted)
         return tagged(request, page if with_ranks else _without_ranks(page))
 
     @router.get(
@@ -115,7 +121,7 @@ def read_routes(services: Services) -> APIRouter:
     ) -> Response:
         """One decision a window, with its reason as a sentence and the candidates at that time."""
         wanted = DecisionFilter(phase, rule, epoch, changed)
-        return tagged(request, await pages.decisions(store.get(job), _cursor(after), limit, wanted))
+        return tagged(request, await pages.decisions(await store.awake(job), _cursor(after), limit, wanted))
 
     @router.get(
         "/jobs/{job}/candidates",
@@ -125,7 +131,7 @@ def read_routes(services: Services) -> APIRouter:
     )
     async def candidates(request: Request, job: JobName) -> Response:
         """The plans at the decision in force: gain, efficiency, speed, what the policy maximizes, verdict."""
-        return tagged(request, job_views.candidates(store.get(job).live))
+        return tagged(request, job_views.candidates((await store.awake(job)).live))
 
     @router.get(
         "/jobs/{job}/ranks",
@@ -135,7 +141,7 @@ def read_routes(services: Services) -> APIRouter:
     )
     async def ranks(request: Request, job: JobName) -> Response:
         """Step time, phases, and speed relative to the fastest rank, by each rank's own work."""
-        return tagged(request, job_views.ranks(store.get(job).live))
+        return tagged(request, job_views.ranks((await store.awake(job)).live))
 
     @router.get(
         "/jobs/{job}/ranks/history",
@@ -146,7 +152,7 @@ def read_routes(services: Services) -> APIRouter:
     async def rank_heat(request: Request, job: JobName) -> Response:
         """Shows which rank was slow when, over the whole job. In long or wide jobs windows or ranks are merged: then
         a cell shows the slowest of them."""
-        return tagged(request, job_views.rank_heat(store.get(job).live))
+        return tagged(request, job_views.rank_heat((await store.awake(job)).live))
 
     @router.get(
         "/jobs/{job}/events",
@@ -158,7 +164,7 @@ def read_routes(services: Services) -> APIRouter:
     async def events(job: JobName, last_event_id: LastEventId = None) -> Response:
         """Messages: `snapshot`, `window`, `event`, `end`, `job`; their data are the schemas Snapshot, WindowDelta,
         EventDelta, EndView, JobDelta. The stream has no end; reconnect with the last id to miss nothing."""
-        known = store.get(job)
+        known = await store.awake(job)
         if services.streams.full:
             raise Unavailable(
                 f"{services.streams.open} event streams are open, which is the limit; close some, or raise "
@@ -177,7 +183,7 @@ def read_routes(services: Services) -> APIRouter:
     )
     async def trace(job: JobName) -> Response:
         """One JSON object a line, each with a digest over the line before."""
-        journal = store.get(job).journal
+        journal = (await store.awake(job)).journal
         end = journal.end
         try:
             size = journal.reader.size(end)
@@ -193,6 +199,14 @@ def read_routes(services: Services) -> APIRouter:
         )
 
     return router
+
+
+def _summaries(store: Store, names: list[str]) -> tuple[JobSummary, ...]:
+    found = []
+    for name in names:
+        with contextlib.suppress(KeyError, OSError, TraceError):  # gone, or found to be damaged meanwhile
+            found.append(store.jobs[name].summary())
+    return tuple(found)
 
 
 def _without_ranks(page: Page[WindowView]) -> Page[WindowView]:
