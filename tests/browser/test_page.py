@@ -43,7 +43,7 @@ def test_shows_the_plan_and_why(controller: Controller, open_page: OpenPage) -> 
     assert "CF 160 keeps only 0.22" in tab.text("#reason"), "why this epoch began"
     assert "by the policy gravac: largest 0.625 % → largest 2.5 %" in tab.text("#changed")
     assert tab.text("#chip-word") == "running"
-    assert tab.text("#link-badge") == "emulated link 100 Mbit/s"
+    assert tab.text("#link-badge") == "emulated link: 100 Mbit/s at the start"
     assert tab.text("[data-fact=agents] dd") == "2 of 2"
     assert tab.text("[data-fact=step] dd") == f"{recorded.window * 20 - 1:,}"
     assert tab.page.title() == "largest 2.5 % · demo"
@@ -106,9 +106,9 @@ def test_plans_that_say_something_and_bars_as_long_as_they_say(
     assert "≈" in whole["8 bits"], "why this one and not int8: by prediction"
     assert "−" in whole["8 bits"]
     shares = tab.page.evaluate(
-        """[...document.querySelectorAll("#ranks .with-bar, #candidates .with-bar")].map((cell) => [cell.closest("table").id,
-        Number(cell.querySelector(".value").textContent.replace("≈ ", "")), cell.querySelector(".bar-fill")?.offsetWidth /
-        cell.querySelector(".meter")?.offsetWidth])"""
+        """[...document.querySelectorAll("#ranks .with-bar, #candidates .with-bar")].map((cell) => [
+          cell.closest("table").id, Number(cell.querySelector(".value").textContent.replace("≈ ", "")),
+          cell.querySelector(".bar-fill")?.offsetWidth / cell.querySelector(".meter")?.offsetWidth])"""
     )
     for table in ("ranks", "candidates"):
         found = [(value, share) for name, value, share in shares if name == table and share is not None]

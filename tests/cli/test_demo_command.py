@@ -3,11 +3,14 @@
 import contextlib
 import json
 import os
+import pty
+import re
 import secrets
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,8 +96,10 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
     )
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
-    assert said[0].startswith("Live page  http://127.0.0.1:")
-    assert "EMULATED" in said[1]
+    assert said[0].startswith("Starting   an LSTM"), "at once"
+    assert "over an EMULATED link of 100mbit, from step 10 on 20mbit" in said[0]
+    assert said[1].startswith("Live page  http://127.0.0.1:")
+    assert any("step   10  The emulated link carries 20mbit from here on." in one for one in said)
     (line,) = done.stdout.splitlines()
     facts = json.loads(line)
 
@@ -110,8 +115,11 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
     assert facts["dense_bytes"] == 2 * 20 * 1_052_416 * 4
     assert facts["payload_bytes"] < facts["dense_bytes"] / 3, "of all steps but the first two"
     assert facts["speedup"] == pytest.approx(facts["steps_per_second"] / facts["dense_steps_per_second"])
-    for decision in facts["decisions"][1:]:
-        assert decision["rule"] in done.stderr
+    assert f"dense {facts['dense_heldout_loss']:.4f}" in done.stderr
+    epochs = {decision["epoch"] for decision in facts["decisions"]}
+    assert len([one for one in said if "–" in one.split(" ")[0]]) <= len(epochs), (
+        "a line for each plan that was sent"
+    )
 
     check = said[said.index("Check it") + 1]
     assert Path(facts["trace"]).name in check
@@ -120,6 +128,33 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
     )
     assert checked.returncode == 0, f"{check}\n{checked.stdout}{checked.stderr}"
     assert "the same" in checked.stdout
+
+
+@pytest.mark.distributed
+def test_the_page_stays_until_enter(tmp_path: Path, warm: dict[str, str]) -> None:
+    """In a terminal, at the same address: what was opened during the training goes on."""
+    here, there = pty.openpty()
+    command = [*GRAVAC, "demo", "--steps", "6", "--window", "5", "--data-dir", "runs"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(**warm, TERM="xterm"), stdin=there, stdout=there, stderr=there
+    )
+    os.close(there)
+    said = ""
+    try:
+        while "until you press Enter" not in said:
+            said += os.read(here, 65536).decode(errors="replace")
+        page = re.findall(r"Live page +(http://127\.0\.0\.1:\d+)", said)
+        assert f"The page stays at {page[0]} until you press Enter." in said
+        with urllib.request.urlopen(f"{page[0]}/v1/jobs", timeout=PATIENCE_SECONDS) as answer:
+            assert [job["state"] for job in json.load(answer)["items"]] == ["ended"]
+        os.write(here, b"\n")
+        assert process.wait(PATIENCE_SECONDS) == 0
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(page[0], timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
 
 
 @pytest.mark.distributed
@@ -184,6 +219,7 @@ def test_stopping_it_ends_everything_it_started(
     assert process.stdout is not None
     try:
         if moment == "training":
+            assert process.stdout.readline().startswith("Starting")
             assert process.stdout.readline().startswith("Live page")
             assert "gravac_controller serve" in " ".join(marked(mark).values())
         until = time.monotonic() + PATIENCE_SECONDS

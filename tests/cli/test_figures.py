@@ -32,9 +32,6 @@ def test_figures_of_a_made_run(tmp_path: Path) -> None:
     assert in_hold
     assert figures.hold_payload_bytes == sum(level.payload_bytes for level in in_hold)
     assert 0 < figures.hold_payload_bytes < figures.hold_dense_bytes < figures.dense_bytes
-    decision = figures.after(4)
-    assert decision is not None
-    assert decision.window == 4
 
 
 def test_a_run_without_hold_has_no_hold_figures(tmp_path: Path) -> None:

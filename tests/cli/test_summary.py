@@ -78,6 +78,11 @@ def test_a_dense_step_that_was_not_measured_is_predicted(
     result = Result(plan, Outcome(trace=trace), figures)
     output = io.StringIO()
     show(result, Console(file=output, width=200), "gravac")
+    table = output.getvalue().split("Network")[0].strip().splitlines()
+    assert len(table) == 1 + len({report.epoch for report in figures.windows}), (
+        "windows that hold are one line"
+    )
+    assert "--compare shows a dense run beside it" in output.getvalue()
     assert expected in output.getvalue()
     assert result.as_json()["predicted_dense_step_seconds"] == predicted
 

@@ -16,7 +16,8 @@ from tools.harness.forked import first_line
 
 PARTS = (
     "#speed", "#speed-note", "#risk-word", "#plan", "#plan-note", "#phase", "#changed", "#reason", "#tiles", "#saved",
-    "#risk", "#facts", "#candidates", "#curve > p", "#ranks", "#log", "#faults", "#events", "#chart-cf .legend", "#chart-gain .legend",
+    "#risk", "#facts", "#candidates", "#curve > p", "#ranks", "#log", "#faults", "#events", "#chart-cf .legend",
+    "#chart-gain .legend",
 )  # fmt: skip
 """All that the page says of a job, but its state and the age of its last report."""
 SERIOUS = {"serious", "critical"}

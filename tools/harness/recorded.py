@@ -29,6 +29,7 @@ from gravac.protocol import (
     ModelShape,
     OptimizerSpec,
     PhaseSeconds,
+    PlanCost,
     PolicySpec,
     RankRow,
     SmoothedGain,
@@ -72,7 +73,8 @@ class RecordedJob:
 
     def spec(self) -> JobSpec:
         rule = PolicySpec(name="gravac", settings=self.settings)
-        optimizer, plans = None, ()
+        optimizer: OptimizerSpec | None = None
+        plans: tuple[PlanCost, ...] = ()
         if self.policy == "auto":
             rule = parse("auto").spec()
             optimizer = OptimizerSpec(

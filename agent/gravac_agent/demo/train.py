@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -17,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.errors import AgentError
+from gravac_agent.network.link import Link, parse
 from gravac_agent.tasks import Recipe, Score, Task, TaskError, digits, elements_of, evaluate, lm, loss_of
 
 TASKS: dict[str, Callable[[], Recipe]] = {"lm": lm.demo, "digits": digits.recipe}
@@ -25,8 +28,35 @@ PAGE_SECONDS = 20.0
 """How long the demo waits for its page before it trains. Training does not need the page."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangingLink(Link):
+    """An emulated link that carries another rate once it has ``changed``, so that a decision follows."""
+
+    then: Link | None
+    changed: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+
+    def seconds(self, sent_bytes: int) -> float:
+        """Return how long a rank takes to send ``sent_bytes`` now."""
+        if not self.changed.is_set():
+            return Link.seconds(self, sent_bytes)
+        return 0.0 if self.then is None else self.then.seconds(sent_bytes)
+
+
+def link_of(text: str) -> Link | None:
+    """Parse a rate, or two with a slash: the second one counts from the middle of the training. Raises ValueError."""
+    first, slash, second = text.partition("/")
+    link = parse(first)
+    if not slash:
+        return link
+    if link is None:
+        raise ValueError(f"link={text!r} must begin with a rate, such as 100mbit/20mbit")
+    return ChangingLink(
+        bits_per_second=link.bits_per_second, latency_seconds=link.latency_seconds, then=parse(second)
+    )
+
+
 class Progress(Protocol):
-    """Where the demo reports what happens: the events start, page, step and done."""
+    """Where the demo reports what happens: the events start, page, step, link and done."""
 
     def report(self, event: str, **facts: object) -> None:
         """Report one event with its facts: numbers, text or None."""
@@ -72,7 +102,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--task", choices=TASKS, default="lm")
     parser.add_argument("--steps", type=int, default=500, help="training steps")
     parser.add_argument(
-        "--link", default="none", help="emulate this rate, such as 100mbit; none: the real network"
+        "--link",
+        default="none",
+        help="emulate this rate, such as 100mbit; 100mbit/20mbit: another one from the middle on; none: no emulation",
     )
     parser.add_argument(
         "--policy", default="auto", help="decision rule, such as auto, gravac or static:cf=100"
@@ -96,6 +128,10 @@ def main() -> None:
         sys.exit(
             "run by torchrun, once per rank: torchrun --standalone --nproc-per-node 2 -m gravac_agent.demo"
         )
+    try:
+        link_of(chosen.link)
+    except ValueError as error:
+        sys.exit(str(error))
     _end_with_parent()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -115,7 +151,7 @@ def main() -> None:
 def train(chosen: argparse.Namespace) -> float:
     """Train one task with these options and return the held-out loss, which is equal on all ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    progress = _progress(chosen, rank)
+    progress, link = _progress(chosen, rank), link_of(chosen.link)
     recipe = TASKS[chosen.task]()
     task = recipe.on_rank(rank, world_size, chosen.seed)
     model = DistributedDataParallel(task.model, bucket_cap_mb=recipe.bucket_mb, gradient_as_bucket_view=True)
@@ -129,7 +165,7 @@ def train(chosen: argparse.Namespace) -> float:
         optimizer,
         policy=chosen.policy,
         window=chosen.window,
-        link=chosen.link,
+        link="none" if link is None else link,
         controller="auto",
         enabled=not chosen.plain,
         job=chosen.job,
@@ -145,6 +181,9 @@ def train(chosen: argparse.Namespace) -> float:
         dist.barrier()
         began = time.monotonic()
         for step, (inputs, classes) in zip(range(chosen.steps), task.batches, strict=False):
+            if isinstance(link, ChangingLink) and step == chosen.steps // 2:
+                link.changed.set()
+                progress.report("link", step=step, rate=chosen.link.partition("/")[2])
             loss = loss_of(model(inputs), classes)
             loss.backward()
             if recipe.clip_norm is not None:

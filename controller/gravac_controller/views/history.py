@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gravac.protocol import Decision
-from gravac_controller.views.columns import COLUMNS, Value, row_of
+from gravac_controller.views.columns import COLUMNS, NAMES, Value, row_of
 from gravac_controller.views.models import DecisionView, WindowView
 from gravac_controller.views.thinning import Thinned, ThinnedWindow
 
@@ -53,11 +53,15 @@ class History:
 
 def plain(windows: Sequence[ThinnedWindow], decisions: Iterable[DecisionView], exact: bool) -> Plain:
     """Return the JSON that ``static/rows.js`` reads. Unless ``exact``, numbers have nine digits, in curves three."""
+    plan = NAMES.index("plan")
+    plans = list(dict.fromkeys(str(one.row[plan]) for one in windows))
+    columns: dict[str, list[Value]] = {
+        column.name: [_number(column.name, one.row[at], exact) for one in windows]
+        for at, column in enumerate(COLUMNS)
+    }
     return {
-        "columns": {
-            column.name: [_number(column.name, one.row[at], exact) for one in windows]
-            for at, column in enumerate(COLUMNS)
-        },
+        "columns": columns | {"plan": [plans.index(str(one.row[plan])) for one in windows]},
+        "plans": plans,
         "curves": _curves(windows, exact),
         "dense": [[at, *one.dense] for at, one in enumerate(windows) if one.dense != (None, None)],
         **_decisions(decisions, exact),

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -9,12 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.signals import figures as of_window
-from gravac.wording import display_path, format_plan, printable
-from gravac_controller.cli.demo.figures import Figures
+from gravac.wording import display_path, plan_in_words, printable
+from gravac_controller.cli.demo.figures import Figures, typical
 from gravac_controller.cli.demo.training import Plan
 from gravac_controller.cli.demo.watch import Outcome
 from gravac_controller.cli.wording import dense_step, link, number, seconds, size, times
 
+RECORDED = {("lm", 2, 500, 0): 1.5114, ("digits", 2, 300, 0): 0.0539}
+"""Held-out loss of dense training by task, ranks, steps and seed; the network does not change it."""
+WHEN = "recorded on 26 November 2026 with `gravac demo --policy dense --link none` on Python 3.11"
 SETTLING_STEPS = 5
 """Steps after the first one in hold that are excluded from the comparison of step times."""
 
@@ -79,20 +83,23 @@ class Result:
 
 
 def show(result: Result, console: Console, command: str) -> None:
-    """Print the table of windows, the results, and the next commands. ``command``: how to run gravac here."""
-    console.print(_windows(result.figures))
+    """Print what was sent, the results, and the next commands. ``command``: how to run gravac here."""
+    console.print(_epochs(result.figures))
     figures, outcome = result.figures, result.outcome
     measured, predicted = figures.baseline_step_seconds, figures.predicted_dense_step_seconds
     held = figures.hold_step_seconds
     faster = times(predicted if measured is None else measured, held)
     trace = display_path(outcome.trace or "")
     rows = [
-        ("Network", link(figures.job.link)),
-        ("Held-out loss", f"{_loss(outcome)} nats, {_percent(outcome.heldout_accuracy)} accuracy"),
+        ("Network", f"{link(figures.job.link)}{_changed(result.plan)}"),
+        (
+            "Held-out loss",
+            f"{_loss(outcome)} nats, {_percent(outcome.heldout_accuracy)} accuracy; {_beside(result)}",
+        ),
         ("Bytes sent", _saving(figures.payload_bytes, figures.dense_bytes)),
         ("In hold", _saving(figures.hold_payload_bytes, figures.hold_dense_bytes)),
         (
-            "Step time",
+            "Step time" if figures.changed_at is None else f"Until step {figures.changed_at}",
             f"{dense_step(measured, predicted)}, in hold {seconds(held)} ({faster} as fast)",
         ),
     ]
@@ -116,27 +123,25 @@ def show(result: Result, console: Console, command: str) -> None:
         console.print(text, soft_wrap=True, markup=False, highlight=False)  # one line, to be copied
 
 
-def _windows(figures: Figures) -> Table:
+def _epochs(figures: Figures) -> Table:
+    """What was sent, one line for all windows under one decision, and why."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for name in ("Window", "Steps", "Plan"):
+    for name in ("Steps", "Sent"):
         table.add_column(name, no_wrap=True)
-    for name in ("η", "Useful/s"):
+    for name in ("Step", "Useful/s"):
         table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("Rule", no_wrap=True)
-    table.add_column("Reason")
-    kind, compressor = figures.job.optimizer_kind, figures.job.compressor
-    for report in figures.windows:
-        decision = figures.after(report.window)
-        learned = of_window.efficiency(report, kind, compressor)
-        useful = of_window.useful_samples_per_second(report, kind, compressor)
+    table.add_column("Why")
+    began = {decision.epoch: decision for decision in reversed(figures.decisions)}
+    for epoch, group in groupby(figures.windows, key=lambda report: report.epoch):
+        reports = list(group)
+        level = figures.job.optimizer_kind, figures.job.compressor
+        useful = [of_window.useful_samples_per_second(report, *level) for report in reports]
         table.add_row(
-            str(report.window),
-            f"{report.first_step + 1}–{report.last_step + 1}",
-            format_plan(of_window.codec(report, compressor), report.cf),
-            number(None if learned is None else learned.likely),
-            number(useful),
-            "" if decision is None else decision.rule,
-            "" if decision is None else printable(decision.reason),
+            f"{reports[0].first_step + 1}–{reports[-1].last_step + 1}",
+            plan_in_words(of_window.codec(reports[-1], level[1]), reports[-1].cf),
+            seconds(typical([of_window.step_seconds(report) for report in reports])),
+            number(typical(useful)),
+            printable(began[epoch].reason) if epoch in began else "",
         )
     return table
 
@@ -170,6 +175,22 @@ def _decision(decision: dict[str, Any]) -> dict[str, Any]:
         "rule": decision["rule"],
         "reason": decision["reason"],
     }
+
+
+def _changed(plan: Plan) -> str:
+    _, _, second = plan.link.partition("/")
+    return f"; from step {plan.steps // 2} on {second}" if second else ""
+
+
+def _beside(result: Result) -> str:
+    """The loss of dense training: of this run's, else as it was recorded."""
+    plan = result.plan
+    if result.dense is not None:
+        return f"dense {_loss(result.dense)}"
+    recorded = RECORDED.get((plan.task, plan.ranks, plan.steps, plan.seed))
+    if recorded is None:
+        return "--compare shows a dense run beside it"
+    return f"dense {recorded:.4f}, {WHEN}"
 
 
 def _saving(payload_bytes: int, dense_bytes: int) -> str:

@@ -13,7 +13,7 @@ from gravac.traces import TraceError
 from gravac.wording import printable
 from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.demo.training import Plan
-from gravac_controller.cli.wording import factor, seconds
+from gravac_controller.cli.wording import factor, plan, seconds
 
 
 @dataclass
@@ -52,11 +52,12 @@ class Watcher:
         )
         self._row: TaskID | None = None
         self._shown: tuple[float, str] | None = None
-        self._reason = ""
+        self._reason = self._sent = ""
 
     def __enter__(self) -> Self:
+        self._say(self._headline)
         self._bar.start()
-        self._row = self._bar.add_task("starting", total=self._plan.steps, facts="")
+        self._row = self._bar.add_task("starting", total=self._plan.steps, facts="first step in about 20 s")
         return self
 
     def __exit__(
@@ -71,6 +72,8 @@ class Watcher:
                 self._page(event["url"], event["trace"])
             case "step":
                 self._step(event["step"], event["loss"], event["cf"], event["phase"], event["seconds"])
+            case "link":
+                self._say(f"step {event['step']:>4}  The emulated link carries {event['rate']} from here on.")
             case "done":
                 self.outcome.heldout_loss = event["heldout_loss"]
                 self.outcome.heldout_accuracy = event["heldout_accuracy"]
@@ -87,17 +90,14 @@ class Watcher:
             self._say(f"Live page  {url}")
             if self._open_page:
                 webbrowser.open(url)
-        self._say(self._headline)
 
     def _step(self, step: int, loss: float, cf: float, phase: str, took: float) -> None:
-        if not self.outcome.step_seconds and self._plan.plain:
-            self._say(self._headline)
         self.outcome.step_seconds.append(took)
         self.outcome.phases.append(phase)
         if self._shown != (cf, phase) and self.outcome.trace is not None:
             self._shown = (cf, phase)
             self._explain(step, self.outcome.trace)
-        facts = f"loss {loss:.3f}  CF {factor(cf)}  {phase}  {seconds(took)}/step"
+        facts = f"loss {loss:.3f}  {self._sent or factor(cf)}  {phase}  {seconds(took)}/step"
         if self._row is not None:
             doing = "held-out loss" if step == self._plan.steps else phase
             self._bar.update(self._row, completed=step, facts=facts, description=doing)
@@ -107,12 +107,15 @@ class Watcher:
     def _explain(self, step: int, trace: Path) -> None:
         """Show the newest reason in the journal, once."""
         try:
-            reason = collect(trace).decisions[-1].reason
+            found = collect(trace)
+            decision = found.decisions[-1]
         except (TraceError, IndexError):
             return  # the summary reports a missing journal
-        if reason != self._reason:
-            self._reason = reason
-            self._say(f"step {step - 1:>4}  {printable(reason)}")
+        self._sent = plan(decision, found.job.compressor)
+        if decision.reason != self._reason:
+            self._reason = decision.reason
+            self._say(f"step {step - 1:>4}  {printable(decision.reason)}")
 
     def _say(self, text: str) -> None:
-        self._bar.console.print(text, markup=False, highlight=False)
+        lines = not self._console.is_terminal  # a line stays a line, for whatever reads it
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=lines)

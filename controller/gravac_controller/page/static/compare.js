@@ -13,7 +13,7 @@ const FIGURES = [
   ["On the wire", "wire_cf", times], ["Steps", "steps", count], ["Time in windows", "seconds", duration],
 ];
 const LINES = [
-  { id: "cf", title: "Compression", of: (row) => row.wire, format: times, axis: cf, stepped: true },
+  { id: "cf", title: "Compression", of: (row) => row.wire, format: cf, axis: cf, stepped: true },
   { id: "efficiency", title: "Statistical efficiency", of: (row) => row.efficiency, format: ratio, axis: tick },
   { id: "gain", title: "Gain", of: (row) => row.gain, format: digits, axis: tickPercent },
   { id: "steps", title: "Step time", of: (row) => row.seconds / (row.last - row.first + 1), format: seconds, axis: tickSeconds },

@@ -31,7 +31,7 @@ export function showHeader(job) {
   setHidden($("link-badge"), spec.link === null);
   if (spec.link !== null) {
     const delay = spec.link.latency_seconds > 0 ? `, ${Number((spec.link.latency_seconds * 1e3).toPrecision(3))} ms` : "";
-    setText($("link-badge"), `emulated link ${bitrate(spec.link.bits_per_second)}${delay}`);
+    setText($("link-badge"), `emulated link: ${bitrate(spec.link.bits_per_second)}${delay} at the start`);
     $("link-badge").title = "The network is slowed down on purpose: this is not the speed of the real one.";
   }
   const agents = report === null ? null : `${count(report.ranks.length)} of ${count(spec.world_size)}`;

@@ -30,11 +30,11 @@ export function rowOf(view) {
   };
 }
 
-/** The rows of a trace: lists by the names above, and what only some windows have, [place, …] each. */
-export function rowsOf({ columns, curves, dense }) {
+/** The rows of a trace: lists by the names above (plans by place), and what only some windows have, [place, …] each. */
+export function rowsOf({ columns, plans, curves, dense }) {
   const rows = columns.window.map((window, at) => ({
     ...Object.fromEntries(COLUMNS.map(([name, field]) => [field, columns[name][at]])),
-    phases: PHASES.map((phase) => columns[`${phase}_seconds`][at]), curve: null, denseStep: null, denseExposed: null,
+    plan: plans[columns.plan[at]], phases: PHASES.map((phase) => columns[`${phase}_seconds`][at]), curve: null, denseStep: null, denseExposed: null,
   }));
   for (const [at, steps, own, gains] of curves) rows[at].curve = { steps, own, gains };
   for (const [at, step, exposed] of dense) [rows[at].denseStep, rows[at].denseExposed] = [step, exposed];

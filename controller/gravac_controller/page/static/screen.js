@@ -1,5 +1,6 @@
 // The parts of the page, each shown from what is known, and the window that the reader picked.
 
+import { showState } from "./advice.js";
 import { Card, showReadout } from "./card.js";
 import { Charts } from "./charts.js";
 import { Curve, showCurve } from "./curve.js";
@@ -8,7 +9,7 @@ import { showEvents, showFaults } from "./faults.js";
 import { count } from "./format.js";
 import { showHeader, showStatus } from "./header.js";
 import { Heat } from "./heat.js";
-import { showHero, showRisk, showState, showTitle } from "./hero.js";
+import { showHero, showRisk, showTitle } from "./hero.js";
 import { showJobs, showWaiting } from "./jobs.js";
 import { DecisionLog } from "./log.js";
 import { showSaved } from "./saved.js";

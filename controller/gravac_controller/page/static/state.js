@@ -137,8 +137,7 @@ export class State {
   }
 }
 
-/** A decision whose view has not come: without words, plans are codecs and factors. */
-const unseen = (decision) => ({ time: null, changed: false, decision });
+const unseen = (decision) => ({ time: null, changed: false, decision });  // its view has not come: plans have no words yet
 
 /** A decision view with the codec and the words of every plan: where one has no codec, the job's compressor. */
 const slim = ({ time, changed, plan_before: before, plan, candidate_plans: plans, decision }, compressor) => {

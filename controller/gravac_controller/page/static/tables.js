@@ -6,8 +6,8 @@ import { VERDICT, nameOf } from "./words.js";
 
 const MOST_RANKS = 64;
 const num = (text) => el("td", { class: "num" }, text);
-const head = (names) => el("thead", {}, el("tr", {}, ...names.map(([name, numeric, title]) =>
-  el("th", { scope: "col", class: numeric ? "num" : null, title: title ?? null }, name))));
+const head = (names) => el("thead", {}, el("tr", {}, ...names.map(([name, numeric, title, more]) =>
+  el("th", { scope: "col", class: numeric ? `num ${more ?? ""}` : null, title: title ?? null }, name))));
 
 /** Rebuild a table only when what it shows has changed. */
 function fill(table, key, build) {
@@ -44,7 +44,7 @@ export function showCandidates({ candidates, plan, epsilon, rule }, { policy }) 
   fill($("candidates"), JSON.stringify([shown, plan, epsilon, paper, ordered]), () => {
     const best = Math.max(0, ...rows.map((row) => row.useful ?? 0)), force = rows.find((row) => row.wanted)?.useful ?? null;
     const columns = paper ? [["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"], ["T_comp", true, "T_sys × gain"]]
-      : [["Useful", true, "samples per second × η"], ["Against it", true, "useful throughput against the plan in force"], ["η", true, "statistical efficiency, expected"]];
+      : [["Useful", true, "samples per second × η"], ["Against now", true, "useful throughput against the plan in force"], ["η", true, "statistical efficiency, expected", "spare"]];
     return [
       head([["Plan"], ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
       el("tbody", {}, ...shown.map((row) => candidateRow(row, best, force, paper, ordered))),
@@ -65,7 +65,7 @@ function candidateRow(row, best, force, paper, ordered) {
   const measure = el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null,
     el("span", { class: "value" }, `${row.guessed ? "≈ " : ""}${digits(useful)}`));
   const figures = paper ? [num(digits(row.gain)), num(digits(row.samples_per_second)), measure]
-    : [measure, num(wanted || !known(useful) || !(force > 0) ? "" : than(useful / force - 1)), num(ratio(row.efficiency))];
+    : [measure, num(wanted || !known(useful) || !(force > 0) ? "" : than(useful / force - 1)), el("td", { class: "num spare" }, ratio(row.efficiency))];
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
     el("th", { scope: "row", title: row.codec }, row.plan), ...figures,
     el("td", { class: "verdict" }, nameOf(VERDICT, verdict)), num(row.window === null ? "–" : count(row.window)));
