@@ -4,6 +4,9 @@ import math
 
 import pytest
 
+from gravac.policies import Plan
+from gravac.policies.auto.outlook import MOST_LOST
+from gravac.policies.auto.space import DEFAULTS
 from gravac.protocol import GainSums
 from gravac.signals import efficiency
 from gravac.signals.efficiency_table import ROWS
@@ -161,3 +164,14 @@ def test_random_rounding_costs_more_with_fewer_ranks_than_simulated() -> None:
         other = efficiency.expected(codec, 17.3, "sgd")
         assert other is not None
         assert efficiency.with_ranks(other, codec, 2) == other
+
+
+def test_signs_which_move_zeros_are_never_within_the_bound_of_auto() -> None:
+    """Masked weights and rows of ``padding_idx`` have no gradient: no default plan may move them (docs/codecs.md)."""
+    signs = Plan("nearest:levels=2", 25.6)
+    assert signs in DEFAULTS
+    for kind in ("sgd", "adam", "other"):
+        for ranks in (2, 4, 8, 64):
+            expected = efficiency.of_job("nearest:levels=2", 25.6, kind, ranks, None)
+            assert expected is not None
+            assert expected.high < 1.0 - MOST_LOST, (kind, ranks)

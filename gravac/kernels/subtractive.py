@@ -17,7 +17,7 @@ def dither_subtractive(x: Tensor, block: int, levels: int, spread: float, seed: 
 
     An element at the fraction f of the way between two levels errs by ``f (1 - f) d²`` in expectation, with d the
     spacing. If the draw is subtracted again it errs by ``d² / 12``, whatever f is: less for most elements, more for
-    those close to a level, such as zeros. A block is marked where its sum is less.
+    those close to a level. A block is marked where its sum is less and no element is zero: zeros stay zeros then.
 
     Args:
         x: As in ``dither``.
@@ -47,7 +47,11 @@ def dither_subtractive(x: Tensor, block: int, levels: int, spread: float, seed: 
     total = (fraction * (_FINE - fraction)).sum(1)  # padding counts 0
     sizes = torch.full_like(total, block)
     sizes[-1:] -= rows.numel() - x.numel()
-    less = (12 * total > sizes * _FINE**2) & ((steps + 1) * spacings.float()).isfinite()
+    less = (
+        (12 * total > sizes * _FINE**2)
+        & (rows.count_nonzero(1) == sizes)
+        & ((steps + 1) * spacings.float()).isfinite()
+    )
     return torch.where(less, -spacings, spacings), codes
 
 

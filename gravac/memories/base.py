@@ -132,11 +132,24 @@ class Memory(ABC):
             The draft residual, shape ``(n,)``, before the memory's own rounding; None when there is none.
         """
 
+    def withhold(self, bucket: Bucket, p: Tensor, unused: Tensor) -> None:
+        """Sets elements of p to zero and leaves their residual as it is, as nobody would use what is sent for them.
+
+        Call between ``compensate`` and ``update``, where ``gradient_stays`` is False.
+
+        Args:
+            bucket: The parameters, as given to ``compensate``.
+            p: As returned by ``compensate``, changed.
+            unused: Which elements, bool of shape ``(n,)``. The gradient is zero there.
+        """
+        self.hold_back(bucket, torch.where(unused, p, 0.0))
+        p.masked_fill_(unused, 0.0)
+
     @abstractmethod
     def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
         """Adds ``excess`` to the residual if this step counts: it was sent, but did not fit the gradient's format.
 
-        Call after ``update``. A memory that holds nothing loses it.
+        Call after ``compensate``. A memory that holds nothing loses it.
 
         Args:
             bucket: The parameters.

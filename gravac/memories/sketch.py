@@ -73,6 +73,7 @@ class SketchMemory(Memory):
         self._numels: dict[str, int] = {}
         self._drafts: dict[str, Tensor | None] = {}  # None: no residual any more
         self._offered: dict[Bucket, tuple[Tensor, Tensor, bool]] = {}  # gradient, p, whole
+        self._withheld: dict[Bucket, Tensor] = {}
         self._most = 0
 
     def offered_share(self) -> float:
@@ -94,12 +95,21 @@ class SketchMemory(Memory):
         self._offered[bucket] = gradient, p, whole
         return p
 
+    def withhold(self, bucket: Bucket, p: Tensor, unused: Tensor) -> None:
+        self._withheld[bucket] = torch.where(
+            unused, p, 0.0
+        )  # only a step that sends all of p empties the sketch
+        p.masked_fill_(unused, 0.0)
+
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
         gradient, p, whole = self._offered.pop(bucket, (None, None, False))
         if gradient is None or p is None:
             return None
+        withheld = self._withheld.pop(bucket, None)
         if payload is None and (whole or self._held.keys().isdisjoint(bucket.names)):
             self._drafts |= dict.fromkeys(bucket.names)
+            if withheld is not None:
+                self.hold_back(bucket, withheld)
             return None
         if payload is None:
             unsent = gradient.float() - p
@@ -133,13 +143,13 @@ class SketchMemory(Memory):
                 self._held.pop(name, None)
             else:
                 self._held[name] = draft
-        self._drafts, self._offered = {}, {}
+        self._drafts, self._offered, self._withheld = {}, {}, {}
 
     def rollback(self) -> None:
         # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
         # happen again in every step to come.
         interrupted = {name for bucket in self._offered for name in bucket.names}
-        self._drafts, self._offered = {}, {}
+        self._drafts, self._offered, self._withheld = {}, {}, {}
         lost = [name for name in interrupted if name in self._held and overflown(self._held[name])]
         if lost:
             self._warn_dropped(lost)
@@ -163,7 +173,7 @@ class SketchMemory(Memory):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         dense = to_dense(state)  # checks it too
         geometry = geometry_of(state)
-        self._drafts, self._offered, self._most = {}, {}, 0
+        self._drafts, self._offered, self._withheld, self._most = {}, {}, {}, 0
         if geometry is not None and geometry.same(self._geometry()):
             self._numels = dict(geometry.numels)
             self._held = {name: held.detach().float().clone() for name, held in state.items() if name != TAG}

@@ -1,12 +1,15 @@
 """The property suite of codecs. It runs over the registry: a new member inherits it by being registered."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gravac.compressors import build
+from gravac.compressors import Key, build
 from tests.support.maths import checks, members
 from tests.support.maths.checks import LECTURE, vector
 
@@ -115,3 +118,30 @@ def test_expected_bytes(name: str) -> None:
 def test_ladder_and_state(name: str) -> None:
     checks.check_ladder(build(name))
     checks.check_state(build(name), build(name), vector("gauss", 100), 10.0)
+
+
+SAID = re.search(
+    r"stays zero under all codecs but these: (.+?)\. They", Path("docs/codecs.md").read_text(), re.DOTALL
+)
+assert SAID is not None
+MOVE_ZEROS = set(re.findall(r"`([\w-]+)`", SAID[1]))
+"""Codecs that may decode an exact zero to something else, as the docs say; ``nearest`` with two levels only."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_zeros_stay_zeros(name: str) -> None:
+    """Masked weights, rows of ``padding_idx``: what never has a gradient must not be moved."""
+    moved = False
+    for n, first in ((640, 0), (1000, 3)):
+        x, zero = vector("gauss", n), torch.zeros(n, dtype=torch.bool)
+        zero[first::7] = zero[100:300] = True
+        x[zero] = 0.0
+        for cf, step in ((2.0, 0), (10.0, 1), (100.0, 2)):
+            codec = build(name).fitted(((n,),))
+            moved |= bool(codec.decode(codec.compress(x, cf, Key(0, step, 0, 0), torch.float32))[zero].any())
+    kind, _, options = name.partition(":")
+    signs = kind != "nearest" or options in ("", "levels=2")
+    if not (kind in MOVE_ZEROS and signs):
+        assert not moved, "name it in docs/codecs.md"
+    elif options == "" and kind != "sparseloco":  # whose default has long chunks, and few elements here
+        assert moved, "it keeps zeros: say so in docs/codecs.md"

@@ -68,6 +68,52 @@ def test_exact_memories_lose_nothing(text: str, plan: list[tuple[float, bool, bo
         torch.testing.assert_close(left, net[name], rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("cf", [1.0, 9.0])
+@pytest.mark.parametrize(
+    "text", [text for text in WITH_RESIDUAL if not MEMORIES[text.partition(":")[0]].transforms]
+)
+def test_the_residual_of_unused_parameters_waits(text: str, cf: float) -> None:
+    memory, twin = used(text), used(text)
+    before = residuals(memory)
+    for number, (unused, keep) in enumerate([("ad", True), ("c", False), ("ad", True), ("cd", True)], 3):
+        grads = {name: one * (name not in unused) for name, one in gradients(number).items()}
+        at_first = memory.state_dict()
+        sent = step(memory, ONE, grads, number, cf=cf, unused=unused, keep=keep)
+        assert not any(bool(sent[name].any()) for name in unused)
+        if not keep:
+            assert equal(memory.state_dict(), at_first)
+            continue
+        after = residuals(memory)
+        for name in unused:
+            rounded = (
+                not memory.exact and memory.offered_share() < 1.0
+            )  # the share held back is stored once more
+            torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=2.0 if rounded else 1e-4)
+        before = after
+    step(twin, ONE, gradients(3), 3, cf=cf)
+    assert not equal(residuals(twin), before)
+    step(memory, ONE, gradients(9), 9, cf=1.0)
+    assert not any(bool(one.any()) for one in residuals(memory).values()), "used again, all of it is sent"
+
+
+@pytest.mark.parametrize("text", [text for text in ALL if MEMORIES[text.partition(":")[0]].transforms])
+def test_the_momentum_of_unused_parameters_waits_with_the_residual(text: str) -> None:
+    memory = used(text)
+    inflow, before = Inflow(memory), residuals(memory)
+    for number, cf in enumerate((9.0, 1.0, 9.0), 3):
+        grads = {name: one * (name not in "ad") for name, one in gradients(number).items()}
+        came = inflow(grads)
+        sent = step(memory, ONE, grads, number, cf=cf, unused="ad")
+        inflow.keep(grads, sent, dense=cf == 1.0)
+        after = residuals(memory)
+        for name in SIZES:
+            left = before.get(name, torch.zeros(SIZES[name])) + came[name] - sent[name]
+            torch.testing.assert_close(
+                after.get(name, torch.zeros(SIZES[name])), left.float(), rtol=1e-4, atol=1e-3
+            )
+        before = after
+
+
 @pytest.mark.parametrize("text", ALL)
 @settings(deadline=None, max_examples=10)
 @given(plan=plans)

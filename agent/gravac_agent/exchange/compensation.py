@@ -37,11 +37,35 @@ class CompensatedGradient:
     """What a codec can use instead of counting p: the histogram, or candidates for its largest elements."""
     full_residual: bool
     """The whole residual was added, so the next residual is p - sent."""
+    unused: Tensor | None = None
+    """Which elements p leaves out; see ``unused_elements``."""
+    withheld_sq: Scalar = 0.0
+    """Energy of the residual that stays in the memory for them."""
     _dot: Scalar | None = None
 
     def dot(self, gradient: Tensor) -> Scalar:
         """Return ⟨p, g⟩. Call it before p changes."""
         return inner(self.p, gradient) if self._dot is None else self._dot
+
+
+def unused_elements(bucket: Bucket, gradient: Tensor) -> Tensor | None:
+    """Return which elements belong to parameters whose gradient is zero on this rank, bool of shape ``(n,)``.
+
+    DDP drops the mean of a parameter that no rank used, so nothing may be sent for it. A rank does not know in time
+    what the others used. It sends nothing for a parameter that it has no gradient of: what waits can wait longer.
+
+    Returns:
+        None where there are none. On a device that is not known.
+    """
+    pieces = gradient.split(list(bucket.numels))
+    if on_device(gradient):
+        return torch.cat([(~piece.any()).expand(piece.numel()) for piece in pieces])
+    zero = [not (piece[:1].any() or piece.any()) for piece in pieces]
+    if not any(zero):
+        return None
+    return torch.cat(
+        [torch.full((piece.numel(),), one, dtype=torch.bool) for piece, one in zip(pieces, zero, strict=True)]
+    )
 
 
 def compensate(
@@ -52,6 +76,7 @@ def compensate(
     whole: bool,
     count: bool,
     sifter: Sifter | None = None,
+    unused: Tensor | None = None,
 ) -> CompensatedGradient:
     """Add the residual to a gradient, and measure the sum in the same pass where a kernel can.
 
@@ -62,7 +87,15 @@ def compensate(
         whole: Add all of the residual, for a dense step.
         count: Make a histogram of p.
         sifter: Finds candidates for the largest elements, which a codec takes instead of a histogram.
+        unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; None: all of it is sent.
     """
+    if unused is not None:
+        p = memory.compensate(bucket, gradient, whole=whole)
+        withheld_sq = energy(torch.where(unused, p, 0.0))
+        memory.withhold(bucket, p, unused)
+        histogram = tally(p) if count or sifter is not None else None
+        sq = energy(p) if histogram is None else histogram.energy
+        return CompensatedGradient(p, energy(gradient), sq, histogram, histogram, False, unused, withheld_sq)
     terms = memory.terms(bucket, gradient, whole=whole)
     if terms is None:
         p = memory.compensate(bucket, gradient, whole=whole)
@@ -79,7 +112,7 @@ def compensate(
             magnitudes = tally(out)
             sifter.learn(magnitudes)
         return CompensatedGradient(
-            out, sifted.gradient_sq, sifted.energy, None, magnitudes, share == 1.0, dot
+            out, sifted.gradient_sq, sifted.energy, None, magnitudes, share == 1.0, _dot=dot
         )
     if count or sifter is not None:
         histogram = tally(gradient, residual, share=share, out=out, sums=True)
@@ -89,7 +122,7 @@ def compensate(
         gradient_sq = _requested(histogram.gradient_sq)
         dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
         sq = _where_finite(gradient_sq, histogram.energy)
-        return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, dot)
+        return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, _dot=dot)
     gradient_sq = energy(gradient)
     if residual is None:
         out.copy_(gradient)

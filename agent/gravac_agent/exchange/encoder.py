@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -13,7 +14,7 @@ from gravac.aggregators import Aggregator, Draft
 from gravac.collectives import Exchange, InPlace, Transfer
 from gravac.compressors import Key
 from gravac.compressors.base import kept_count
-from gravac.kernels import LEAST_CF, Room, Scalar, Sifter
+from gravac.kernels import LEAST_CF, Room, Scalar, Sifter, on_device
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import (
     NO_SURVEY,
@@ -22,6 +23,7 @@ from gravac_agent.exchange.compensation import (
     at_least_zero,
     compensate,
     norm_sq,
+    unused_elements,
 )
 from gravac_agent.exchange.failing_buckets import FailingBuckets
 from gravac_agent.exchange.held import HeldBytes
@@ -71,6 +73,9 @@ class Encoder:
     """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
     gradients_stay: bool = False
     """Whether the caller leaves gradients in their buffers until ``settle``, so that the memory needs one buffer."""
+    unused_everywhere: Callable[[], frozenset[str]] | None = None
+    """Returns the parameters that no rank used in the last backward, whose means the trainer drops; None: it drops
+    none."""
     raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
@@ -79,6 +84,8 @@ class Encoder:
     """Shared by the sifters: what a bucket's finds is used before the next bucket is encoded."""
     _means: Float16Means = field(default_factory=Float16Means, init=False)
     _held: HeldBytes = field(default_factory=HeldBytes, init=False)
+    _noise: list[tuple[Bucket, Tensor]] = field(default_factory=list, init=False)
+    """What this step's codec decodes to where nothing was to be sent: lost where no rank used the parameter."""
     _in_use: int = field(default=0, init=False)
     """Codec of the running step."""
     _noted: set[str] = field(default_factory=set, init=False)
@@ -130,6 +137,8 @@ class Encoder:
             Exception: Only what a collective raised.
         """
         self._in_use = plan.codec
+        if bucket.number == 0 and self.unused_everywhere is not None:
+            self.rollback()  # what a backward that did not end has withheld
         raw = self.passes_through(plan, bucket)
         if (
             not gradient.numel()
@@ -143,8 +152,10 @@ class Encoder:
         plan, failed_before = self.failing.plan_for(bucket, plan), sums.failed
         sums.failed = 0
         aggregator = self.aggregator_of(plan)
-        self.memory.gradient_stays = self.gradients_stay and self._held.is_small(bucket, aggregator, plan.cf)
-        transfer = self._send(plan, bucket, gradient, key, sums, survey)
+        unused = self.unused(bucket, gradient)
+        stays = self.gradients_stay and unused is None
+        self.memory.gradient_stays = stays and self._held.is_small(bucket, aggregator, plan.cf)
+        transfer = self._send(plan, bucket, gradient, key, sums, survey, unused)
         self.failing.record(bucket, failed=sums.failed > 0)
         sums.failed = max(failed_before, sums.failed)
         if transfer is None:
@@ -232,11 +243,20 @@ class Encoder:
 
     def commit(self) -> None:
         """Make the step's residuals and learned state permanent."""
+        for bucket, noise in self._noise:
+            assert self.unused_everywhere is not None
+            lost = self.unused_everywhere()
+            for name, piece in zip(bucket.names, noise.split(list(bucket.numels)), strict=True):
+                if name not in lost:
+                    piece.zero_()
+            self.memory.hold_back(bucket, noise)
+        self._noise.clear()
         self.memory.commit()
         self.aggregators[self._in_use].commit()
 
     def rollback(self) -> None:
         """Drop the step's residuals and learned state."""
+        self._noise.clear()
         self.memory.rollback()
         self.aggregators[self._in_use].rollback()
 
@@ -263,13 +283,26 @@ class Encoder:
         idle = plan.cf == 1.0 and not plan.measured and not self.memory.transforms
         return idle and not self.memory.has_residual(bucket)
 
+    def unused(self, bucket: Bucket, gradient: Tensor) -> Tensor | None:
+        """Return which elements' residual must stay in the memory; None: all of it is sent."""
+        if self.unused_everywhere is None or not (self.memory.transforms or self.memory.has_residual(bucket)):
+            return None
+        return unused_elements(bucket, gradient)
+
     def _send(
-        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
+        self,
+        plan: Plan,
+        bucket: Bucket,
+        gradient: Tensor,
+        key: Key,
+        sums: StepSums,
+        survey: Survey,
+        unused: Tensor | None,
     ) -> Exchange | None:
         """Prepare and send a draft, then update the memory. None: the buffer is to be all-reduced."""
         compensated, finite = None, True
         try:
-            compensated, draft = self._prepare(plan, bucket, gradient, key, sums, survey)
+            compensated, draft = self._prepare(plan, bucket, gradient, key, sums, survey, unused)
             finite = compensated is not None
         except Exception:
             log.exception(
@@ -290,7 +323,14 @@ class Encoder:
         return transfer
 
     def _prepare(
-        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
+        self,
+        plan: Plan,
+        bucket: Bucket,
+        gradient: Tensor,
+        key: Key,
+        sums: StepSums,
+        survey: Survey,
+        unused: Tensor | None,
     ) -> tuple[CompensatedGradient | None, Draft | None]:
         """Return gradient + residual, None when it is not finite; and the draft to send, None when the buffer is to be
         all-reduced and holds all there is to send."""
@@ -307,7 +347,7 @@ class Encoder:
         sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None
         count = survey.wanted or (ranked and sifter is None)
         compensated = compensate(
-            self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count, sifter=sifter
+            self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count, sifter=sifter, unused=unused
         )
         sums.note_finite(compensated.gradient_sq)
         if not sums.note_finite(compensated.sq):
@@ -321,6 +361,8 @@ class Encoder:
             draft = aggregator.prepare(bucket, x, plan.measured, key, gradient.dtype, magnitudes)
             energies = [draft.kept_energy(cf) for cf in plan.measured]
         sums.add_energies(compensated.gradient_sq, compensated.sq, energies[0], energies[-1])
+        if unused is not None:
+            self._add_residual(compensated.withheld_sq, 0.0, sums)
         if plan.cf > 1.0:
             return compensated, draft
         sums.add_sent(compensated.sq if clamped is None else kernels.energy(clamped))
@@ -385,6 +427,8 @@ class Encoder:
         if not sums.note_finite(sent_sq):  # the residual could not be undone
             return
         sums.add_sent(sent_sq)
+        if compensated is not None and compensated.unused is not None and payload.support is None:
+            self._keep_noise(bucket, torch.where(compensated.unused, codec.decoded(payload), 0.0))
         if compensated is None or not compensated.full_residual or payload.support is None:
             residual = self.memory.update(bucket, codec, payload)
             if residual is not None:
@@ -395,6 +439,11 @@ class Encoder:
         residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
         if self.memory.update(bucket, codec, payload) is not None:
             self._add_residual(at_least_zero(residual_sq), residual_dot, sums)
+
+    def _keep_noise(self, bucket: Bucket, noise: Tensor) -> None:
+        """Keep until ``commit`` what was sent of elements that are zero, by a codec that does not keep zeros."""
+        if not on_device(noise) and bool(noise.any()):  # on a device what DDP used cannot be read in time
+            self._noise.append((bucket, noise))
 
     def _add_residual(self, sq: Scalar, dot_gradient: Scalar, sums: StepSums) -> None:
         share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.collectives import AllReduce, Transfer
 from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory, convert
 from gravac_agent.errors import SetupError
+from gravac_agent.exchange.compensation import unused_elements
 from gravac_agent.exchange.overflow import send_whole
 from gravac_agent.exchange.step import SubmittedBucket
 
@@ -40,6 +41,7 @@ class HookState:
         self._group = None if module is None else module.process_group
         named = () if module is None else module.module.named_parameters()
         self.names = {id(parameter): name for name, parameter in named}
+        self.drops_unused = module is not None and drops_unused(module)
         self.handler: BucketHandler | None = None
         self.leftover: Memory = NoMemory()
 
@@ -79,7 +81,7 @@ class HookState:
         """Return the dense mean, without an agent. The residual of a closed agent is sent with it and not lost."""
         buffer: torch.Tensor = bucket.buffer()
         if not isinstance(self.leftover, NoMemory):
-            add_leftover(self.leftover, self.bucket(bucket), buffer, self.dense.world_size)
+            add_leftover(self.leftover, self.bucket(bucket), buffer, self.dense.world_size, self.drops_unused)
             if bucket.is_last() and not self.leftover.state_dict():
                 self.leftover = NoMemory()
         transfer = self.dense.reduce_in_place(buffer)
@@ -91,11 +93,39 @@ def leftover(memory: Memory) -> Memory:
     return convert(memory, ResidualMemory()) if memory.transforms else memory
 
 
-def add_leftover(leftover: Memory, bucket: Bucket, gradient: torch.Tensor, ranks: int) -> None:
-    """Add a closed agent's residual to a gradient that ``ranks`` ranks are about to average densely."""
+def drops_unused(module: DistributedDataParallel) -> bool:
+    """Whether DDP drops the mean of a parameter that no rank used, and leaves its ``grad`` as it is."""
+    return bool(module.find_unused_parameters or module.static_graph)
+
+
+def unused_everywhere(module: DistributedDataParallel) -> Callable[[], frozenset[str]] | None:
+    """Return what tells the parameters that no rank used in the last backward; None: DDP drops no mean."""
+    if not drops_unused(module):
+        return None
+    names = {id(parameter): name for name, parameter in module.module.named_parameters()}
+    order = [names[id(parameter)] for parameter in module._build_params_for_reducer()[0]]
+
+    def names_of_unused() -> frozenset[str]:
+        ranks = module.reducer._get_local_used_map().tolist()  # DDP has summed it over the ranks
+        if len(ranks) != len(order):  # parameters were frozen between DDP and the agent
+            return frozenset()
+        return frozenset(name for name, used in zip(order, ranks, strict=True) if not used)
+
+    return names_of_unused
+
+
+def add_leftover(
+    leftover: Memory, bucket: Bucket, gradient: torch.Tensor, ranks: int, drops_unused: bool = False
+) -> None:
+    """Add a closed agent's residual to a gradient that ``ranks`` ranks are about to average densely.
+
+    ``drops_unused``: see there.
+    """
     if gradient.is_sparse or not leftover.has_residual(bucket):
         return
-    send_whole(leftover, bucket, gradient, ranks)
+    unused = unused_elements(bucket, gradient) if drops_unused else None
+    leftover.gradient_stays = False
+    send_whole(leftover, bucket, gradient, ranks, unused)
     leftover.commit()
 
 

@@ -366,7 +366,8 @@ class HostExecutor:
             )
             encoder.settle(submitted.bucket, bucket.transfer, submitted.buffer, False)
             encoder.memory.gradient_stays = False  # the mean takes its place without waiting for the tick
-            send_whole(encoder.memory, submitted.bucket, submitted.buffer, self._metered.size)
+            unused = encoder.unused(submitted.bucket, submitted.buffer)
+            send_whole(encoder.memory, submitted.bucket, submitted.buffer, self._metered.size, unused)
             bucket.transfer, bucket.in_place, bucket.unsettled = self._dense(submitted), True, False
             step.payload_bytes += bucket.transfer.payload_bytes
             bucket.transfer.work.wait()

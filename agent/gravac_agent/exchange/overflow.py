@@ -49,9 +49,16 @@ def update_after_dense(
     return rest if residual is None else residual + rest
 
 
-def send_whole(memory: Memory, bucket: Bucket, gradient: Tensor, ranks: int) -> None:
-    """Put all there is to send of a bucket into its buffer, which ``ranks`` ranks are about to average densely."""
+def send_whole(
+    memory: Memory, bucket: Bucket, gradient: Tensor, ranks: int, unused: Tensor | None = None
+) -> None:
+    """Put all there is to send of a bucket into its buffer, which ``ranks`` ranks are about to average densely.
+
+    ``unused``: elements that send nothing, bool of shape ``(n,)``; see ``compensation.unused_elements``.
+    """
     p = memory.compensate(bucket, gradient, whole=True)
+    if unused is not None:
+        memory.withhold(bucket, p, unused)
     limit, sq = largest_summand(gradient.dtype, ranks), float(energy(p))
     clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
     update_after_dense(memory, bucket, p, clamped, gradient.dtype)

@@ -21,6 +21,7 @@ from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import OwnGroups, check_equal, fail_together, gather_texts
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
+from gravac_agent.exchange.hook import unused_everywhere
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, Plan, next_plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
@@ -179,6 +180,7 @@ def assemble(
         memories.build(settings.memory),
         {codec: builder.build(codec, metered) for codec in codecs},
         gradients_stay=sharded is None,  # FSDP2 waits for each mean, and frees its buffers at once
+        unused_everywhere=None if isinstance(module, ShardedModel) else unused_everywhere(module),
     )
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)

@@ -12,8 +12,8 @@ class SubtractiveDither(Dither):
 
     The draws follow from the seed, the step, the bucket and the rank, so all ranks know them. An element that is a
     fraction f of the way between two levels errs by ``f (1 - f)`` spacings² with ``dither``, and by 1/12 if the draw is
-    subtracted. That is more where most elements are close to a level, as zeros are. Each block sends, as the sign of
-    its spacing, which of the two it takes.
+    subtracted. That is more where most elements are close to a level. Each block sends, as the sign of its spacing,
+    which of the two it takes: ``dither`` also where an element is zero, so that zeros stay zeros.
 
     ``levels``, ``spread``, ``block``, ``coding`` and the bound: as ``dither``. With blocks of 64 the error is 6, 14 and
     48 % of normal elements' energy with 7, 5 and 3 levels. Payloads cannot be divided, as draws follow from the place

@@ -142,19 +142,21 @@ def clip_and_round(
 @jit("void(float32[::1], int64, int64, float32[::1])")
 def mark_subtractive(x: NDArray[np.float32], block: int, steps: int, spacings: NDArray[np.float32]) -> None:
     """Negates the spacing of each block that errs less if draws are subtracted: by 1/12 for each element, not by
-    ``f (1 - f)`` with f the fraction of its level. Not where what is decoded could be infinite.
+    ``f (1 - f)`` with f the fraction of its level. Not where what is decoded could be infinite, nor where an element is
+    zero, which stays zero then.
     """
     most, fine = np.float32(steps), np.float32(256.0)
     for number in range(spacings.size):
         spacing, begin = spacings[number], number * block
         if not (spacing > 0.0 and (most + np.float32(1.0)) * spacing < np.inf):
             continue
-        size, total = min(block, x.size - begin), np.int32(0)
+        size, total, zeros = min(block, x.size - begin), np.int32(0), False
         for i in range(size):
             a = min(max(x[np.uint64(begin + i)] / spacing, -most), most)
+            zeros |= x[np.uint64(begin + i)] == 0.0
             fraction = np.int32((a - np.floor(a)) * fine)
             total = np.int32(total + fraction * (np.int32(256) - fraction))
-        if 12 * np.int64(total) > np.int64(size) << 16:
+        if not zeros and 12 * np.int64(total) > np.int64(size) << 16:
             spacings[number] = -spacing
 
 

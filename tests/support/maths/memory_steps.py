@@ -1,6 +1,6 @@
 """Steps of an error memory for its tests: gradients by seed, any layout of buckets, any codec."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -64,14 +64,17 @@ def step(
     cf: float = 5.0,
     codec: Compressor | None = None,
     keep: bool = True,
+    unused: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """One step; returns what was sent. CF 1: all of it, whole."""
+    """One step; returns what was sent. CF 1: all of it, whole. ``unused``: parameters that nobody used."""
     codec = codec or build("topk")
     sent: dict[str, Tensor] = {}
     for one in layout:
         gradient = flat(one, grads)
         before = gradient.clone()
         p = memory.compensate(one, gradient, whole=cf == 1.0)
+        if not set(unused).isdisjoint(one.names):
+            memory.withhold(one, p, flat(one, {k: torch.full((n,), k in unused) for k, n in SIZES.items()}))
         payload = codec.compress(p, cf, Key(0, number, one.number, 0), torch.float32) if cf > 1 else None
         out = p.clone() if payload is None else torch.zeros_like(p)
         if payload is not None:

@@ -105,6 +105,7 @@ from tests.support.ranks.scenarios.styles import (
     two_groups,
 )
 from tests.support.ranks.scenarios.tasks import task_trained
+from tests.support.ranks.scenarios.unused import unused_parameters
 
 __all__ = [
     "Branchy",
@@ -206,6 +207,7 @@ __all__ = [
     "undone",
     "uneven",
     "unstable_memory",
+    "unused_parameters",
     "without_an_agent",
     "without_elements",
     "wrapped",
