@@ -163,7 +163,7 @@ def test_pause_freezes_and_resume_catches_up(
     tab.until(lambda: "Paused" in tab.text("#banner"), "the page says that it is paused")
     assert tab.text("#chip-word") == "running"
     tab.page.locator("#pause").click()
-    tab.wait(f"document.querySelector('#reason').textContent === {recorded.decision.reason!r}")
+    tab.wait(f"document.querySelector('[data-fact=window] dd').textContent === '{recorded.window - 1}'")
     tab.until(tab.page.locator("#banner").is_hidden, "no banner")
 
 
