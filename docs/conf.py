@@ -21,7 +21,7 @@ extensions = [
     "tools.site.extension",
 ]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**.md", "benchmarks/README.md", "benchmarks/tournament/README.md"]
+include_patterns = ["*.md", "docs/**.md", "lab/benchmarks/README.md", "lab/benchmarks/tournament/README.md"]
 exclude_patterns = [".*", "build", "dist", "tests", "tools", "agent", "controller", "gravac", "gravac-runs"]
 
 myst_heading_anchors = 4  # [links](page.md#heading), with GitHub's anchors

@@ -61,7 +61,6 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "aggregators",
     "collectives",
     "compressors",
-    "estimators",
     "memories",
     "policies",
     # version
@@ -72,7 +71,6 @@ _MODULES = {
     "aggregators",
     "collectives",
     "compressors",
-    "estimators",
     "memories",
     "policies",
     "protocol",

@@ -10,9 +10,6 @@ from gravac import (
     compressors as compressors,
 )
 from gravac import (
-    estimators as estimators,
-)
-from gravac import (
     memories as memories,
 )
 from gravac import (

@@ -18,7 +18,6 @@ from gravac.aggregators import AGGREGATORS, Aggregator
 from gravac.collectives import ALONE, COLLECTIVES, Collective, Workload
 from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_compressor
-from gravac.estimators import ESTIMATORS, Estimator
 from gravac.memories import MEMORIES, Bucket, Memory
 from gravac.policies import POLICIES, Policy
 from gravac.protocol import Record
@@ -30,7 +29,7 @@ CFS = (10.0, 100.0)
 RANKS = 8
 """World size for which bytes of members with several rounds are given."""
 
-Kind = Literal["compressor", "aggregator", "memory", "collective", "policy", "estimator"]
+Kind = Literal["compressor", "aggregator", "memory", "collective", "policy"]
 
 
 class Setting(Record):
@@ -84,7 +83,6 @@ def _entries() -> Iterator[Entry]:
         (MEMORIES, _memory),
         (COLLECTIVES, _collective),
         (POLICIES, _policy),
-        (ESTIMATORS, _estimator),
     )
     for registry, describe in kinds:
         for name, member in registry.items():
@@ -129,17 +127,12 @@ def _policy(member: type[Policy]) -> Entry:
     return _entry("policy", member, member, {}, ())
 
 
-def _estimator(member: type[Estimator]) -> Entry:
-    return _entry("estimator", member, member, {"exact_at_optimum": member.exact_at_optimum}, (), member.over)
-
-
 def _entry(
     kind: Kind,
     member: Any,
     owner: type[Any],
     traits: Mapping[str, bool],
     costs: tuple[Cost, ...],
-    maker: Callable[..., Any] | None = None,
 ) -> Entry:
     paragraphs = (inspect.getdoc(owner) or "").split("\n\n")
     if kind == "policy":  # a module of several classes, so the module says what it is
@@ -153,12 +146,12 @@ def _entry(
         details="\n\n".join(details),
         source=member.source,
         traits=dict(traits),
-        settings=_settings(owner, maker or owner),
+        settings=_settings(owner),
         costs=costs,
     )
 
 
-def _settings(owner: type[Any], maker: Callable[..., Any]) -> tuple[Setting, ...]:
+def _settings(owner: type[Any]) -> tuple[Setting, ...]:
     model = getattr(owner, "Settings", None)
     if model is not None:
         fields = model.model_fields
@@ -173,7 +166,7 @@ def _settings(owner: type[Any], maker: Callable[..., Any]) -> tuple[Setting, ...
             )
             for name, field in fields.items()
         )
-    given = inspect.signature(maker).parameters.values()
+    given = inspect.signature(owner).parameters.values()
     return tuple(
         Setting(
             name=one.name,
@@ -181,7 +174,7 @@ def _settings(owner: type[Any], maker: Callable[..., Any]) -> tuple[Setting, ...
             meaning=None,
         )
         for one in given
-        if one.kind is one.KEYWORD_ONLY or (maker is not owner and one.default is not one.empty)
+        if one.kind is one.KEYWORD_ONLY
     )
 
 

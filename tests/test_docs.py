@@ -23,7 +23,11 @@ from tools.pages.metrics import page as metrics_page
 from tools.pages.settings import page as settings_page
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "lab/benchmarks/README.md",
+]
 MADE_BY_USERS = (
     "gravac-runs/",
     "build/gpu",
@@ -164,9 +168,9 @@ def test_settings_page_is_fresh() -> None:
 
 def test_claims_page_is_fresh(tmp_path: Path) -> None:
     plot = tmp_path / "objectives.svg"
-    command = [sys.executable, "-m", "benchmarks.claims", "--plot", str(plot)]
+    command = [sys.executable, "-m", "lab.benchmarks.claims", "--plot", str(plot)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    again = "python -m benchmarks.claims --plot docs/objectives.svg > docs/claims.md"
+    again = "python -m lab.benchmarks.claims --plot docs/objectives.svg > docs/claims.md"
     assert found == (ROOT / "docs/claims.md").read_text(), again
     assert plot.read_bytes() == (ROOT / "docs/objectives.svg").read_bytes(), again
 

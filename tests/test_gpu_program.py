@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cuda
+from lab.benchmarks import cuda
 from tests.support.maths.backends import on
 from tools.gpu import __main__ as program
 from tools.gpu.figures import Figure, figures_in, machine_in, machine_line

@@ -23,7 +23,7 @@ PUBLIC = """
     Aggregator Bucket Collective Compressor ConfiguredPolicy Key Memory Payload
     Policy PolicySettings PolicyState Traits Verdict
     Decision WindowReport protocol
-    aggregators collectives compressors estimators memories policies
+    aggregators collectives compressors memories policies
     __version__
 """
 HEAVY = (

@@ -33,8 +33,8 @@ from gravac.traces import read_trace
 from gravac.traces.line import encode
 from gravac.traces.replay import check
 from gravac_agent import Agent
-from gravac_agent.tasks import digits, lm
-from gravac_controller.bench.ranks import on_hosts, side_by_side
+from gravac_lab.bench.ranks import on_hosts, side_by_side
+from gravac_lab.tasks import digits, lm
 
 HERE = Path(__file__).parents[1] / "tests" / "traces"
 TOKEN = "a-token-of-this-recording-only-0123"

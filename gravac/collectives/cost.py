@@ -79,8 +79,8 @@ def broadcast(network: Network, ranks: int, nbytes: int) -> float:
 def handling(messages: int, elements: float) -> float:
     """Returns the seconds that one core works on messages and, in all, elements.
 
-    Measured once (benchmarks/collectives.py) and not on each machine: it only has to show what is hopeless on a fast
-    network.
+    Measured once (lab/benchmarks/collectives.py) and not on each machine: it only has to show what is hopeless on
+    a fast network.
     """
     return messages * MESSAGE_SECONDS + elements * ELEMENT_SECONDS
 

@@ -1,7 +1,7 @@
 """Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
 Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: 630 runs of
-10 tasks with 4 simulated ranks and error feedback (``benchmarks/tournament``).
+10 tasks with 4 simulated ranks and error feedback (``lab/benchmarks/tournament``).
 """
 
 from typing import Literal, NamedTuple

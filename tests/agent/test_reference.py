@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from gravac_agent.tasks.optimizers import Lamb
 from gravac_agent.windows.reference import BLOCK_STEPS, DenseReference, ProgressSums
+from gravac_lab.tasks.optimizers import Lamb
 
 Make = Callable[[Any], Optimizer]
 SGD_MOMENTUM: Make = lambda parameters: SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)  # noqa: E731

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gravac.whatif.nominal import link
-from gravac_agent.simulate.clock import ModelClock, Phase
-from gravac_agent.simulate.job import Setting, SimulatedJob
-from gravac_agent.tasks import elements_of, make
+from gravac_lab.simulate.clock import ModelClock, Phase
+from gravac_lab.simulate.job import Setting, SimulatedJob
+from gravac_lab.tasks import elements_of, make
 from tests.support.browser import TraceServer, only_failed_requests, open_trace, texts_of
 from tools.harness.chromium import OpenPage
 from tools.harness.controller import Controller

@@ -11,7 +11,6 @@ from gravac.aggregators import AGGREGATORS
 from gravac.catalogue import Cost, Entry, catalogue
 from gravac.collectives import COLLECTIVES
 from gravac.compressors import COMPRESSORS
-from gravac.estimators import ESTIMATORS
 from gravac.memories import MEMORIES
 from gravac.policies import POLICIES
 from gravac_controller.cli import entries, main
@@ -22,7 +21,6 @@ REGISTRIES = {
     "Error memories": MEMORIES,
     "Collectives": COLLECTIVES,
     "Policies": POLICIES,
-    "Estimators": ESTIMATORS,
 }
 ENTRIES = catalogue()
 

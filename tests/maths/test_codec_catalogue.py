@@ -10,7 +10,6 @@ from gravac.aggregators import AGGREGATORS
 from gravac.catalogue import RANKS, Entry, catalogue
 from gravac.collectives import COLLECTIVES
 from gravac.compressors import COMPRESSORS, build
-from gravac.estimators import ESTIMATORS
 from gravac.memories import MEMORIES
 from gravac.policies import POLICIES
 
@@ -20,7 +19,6 @@ REGISTRIES = {
     "memory": MEMORIES,
     "collective": COLLECTIVES,
     "policy": POLICIES,
-    "estimator": ESTIMATORS,
 }
 NAMES = {(kind, name) for kind, registry in REGISTRIES.items() for name in registry}
 

@@ -52,4 +52,4 @@ def test_the_benchmark_reports_a_missing_gpu(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["cuda.py"])
     with pytest.raises(SystemExit, match="needs a CUDA GPU, and torch sees none here"):
-        runpy.run_path(str(ROOT / "benchmarks/cuda.py"), run_name="__main__")
+        runpy.run_path(str(ROOT / "lab/benchmarks/cuda.py"), run_name="__main__")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gravac_controller.bench.namespaces import obstacle
+from gravac_lab.bench.namespaces import obstacle
 from tests.support.monitoring.dockerfile import environment, only, read
 from tests.support.monitoring.shipped import ROOT, SERVICES
 from tools.harness.builders import spec

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gravac_controller.bench.namespaces import NetworkUnavailable, obstacle
-from gravac_controller.bench.network import Host, Network
+from gravac_lab.bench.namespaces import NetworkUnavailable, obstacle
+from gravac_lab.bench.network import Host, Network
 from tests.ranks.test_fsdp import check_branches
 from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in

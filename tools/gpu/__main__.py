@@ -90,7 +90,7 @@ def run(
     if step.kind == "tests":
         command = [sys.executable, "-m", "pytest", "-q", "-s", f"--junitxml={report}", *arguments]
     else:
-        command = [sys.executable, "-m", "benchmarks.cuda", "--lines", *arguments]
+        command = [sys.executable, "-m", "lab.benchmarks.cuda", "--lines", *arguments]
     begun, log = time.monotonic(), BUILD / "gpu.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(

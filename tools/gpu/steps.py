@@ -11,7 +11,7 @@ class Step:
     Attributes:
         name: What ``--step`` takes.
         title: Its heading in the table.
-        kind: ``figures``: a part of ``benchmarks/cuda.py``; ``tests``: pytest.
+        kind: ``figures``: a part of ``lab/benchmarks/cuda.py``; ``tests``: pytest.
         arguments: Of the program, on a GPU.
         rehearsal: Of the program, on the CPU.
         seconds: Its limit.

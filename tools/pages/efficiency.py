@@ -10,11 +10,11 @@ from statistics import median
 
 from gravac.compressors import COMPRESSORS
 from gravac.signals.efficiency import of_progress
-from gravac.tournament import Baseline, Run, baselines, place, read_rows
-from gravac.tournament.rows import ALONE, DENSE
+from gravac_lab.tournament import Baseline, Run, baselines, place, read_rows
+from gravac_lab.tournament.rows import ALONE, DENSE
 
 ROOT = Path(__file__).parents[2]
-ROWS = ROOT / "benchmarks" / "tournament"
+ROWS = ROOT / "lab" / "benchmarks" / "tournament"
 FILES, RANKS = ("rows.jsonl.gz", "repeats.jsonl.gz"), 4
 """The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
 TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
@@ -22,7 +22,7 @@ LEAST = 0.01
 HEAD = '''"""Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
 Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: {runs} runs of
-{tasks} tasks with {ranks} simulated ranks and error feedback (``benchmarks/tournament``).
+{tasks} tasks with {ranks} simulated ranks and error feedback (``lab/benchmarks/tournament``).
 """
 
 from typing import Literal, NamedTuple

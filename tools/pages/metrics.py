@@ -38,8 +38,8 @@ ranks (`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and for 4,096 ranks in total
 (`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`). Larger jobs have minimum, median and maximum over ranks, and each rank in
 `/v1/jobs/{job}/ranks`. A job is removed after a day without reports (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
 
-The cost of one scrape (`python benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other load). All but
-the last column runs in a thread, concurrently with the requests of agents:
+The cost of one scrape (`python lab/benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other load). All
+but the last column runs in a thread, concurrently with the requests of agents:
 
 | jobs | ranks each | series | size | CPU time | of which on the event loop |
 |---|---|---|---|---|---|

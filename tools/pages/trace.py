@@ -75,7 +75,7 @@ A window with its decision, its gain curve and two ranks takes about 0.9 kB when
 rank about 75 bytes: 2 kB with 16 ranks. `GRAVAC_RANK_ROWS=16` keeps it there for any number of ranks; `spread` has
 quantiles over all of them. `GRAVAC_STEP_ROWS=N` also lists the newest N steps of each window, in columns;
 `gravac export --rows steps` writes them, the page and REST leave them out. The cost of writing and replaying:
-[benchmarks](../benchmarks/README.md).
+[benchmarks](../lab/benchmarks/README.md).
 
 Numbers are JSON's: integers exact, others IEEE doubles in the shortest form that reads back the same. Unknown is
 `null`, never 0. Sums are over all ranks and over the steps of the window unless the field says otherwise.

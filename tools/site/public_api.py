@@ -19,7 +19,7 @@ GROUPS = (
     ("What if", ("gravac.whatif",)),
     ("Policies and signals", ("gravac.policies", "gravac.signals")),
     ("Compression", ("gravac.compressors", "gravac.memories", "gravac.aggregators", "gravac.collectives")),
-    ("Gradient estimators", ("gravac.estimators",)),
+    ("Gradient estimators", ("gravac_lab.estimators",)),
     ("Records", ("gravac.protocol",)),
     ("Everything else", ("",)),
 )

@@ -78,7 +78,7 @@ def guarded(app: ASGIApp, services: Services) -> ASGIApp:
 class DirectWindows:
     """ASGI middleware that passes posted windows to the endpoint of their route, without FastAPI's router.
 
-    Nearly all requests of agents are windows. Measured 2026-11-22, ``benchmarks/load.py posting --seconds 6``, four
+    Nearly all requests of agents are windows. Measured 2026-11-22, ``lab/benchmarks/load.py posting --seconds 6``, four
     interleaved pairs on a busy machine: 1.6 ms of the controller's CPU a window with this, 2.2 ms through the router.
     The route is declared in FastAPI as well, for its documentation and for unusual requests.
     """

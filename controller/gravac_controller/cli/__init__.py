@@ -1,4 +1,7 @@
-"""The command line: ``gravac …``. Each command has a module, which is imported when the command is used."""
+"""The command line: ``gravac …``. Each command has a module, which is imported when the command is used.
+
+The commands of the laboratory (``lab/``) are found by name: the service does not depend on it.
+"""
 
 import gc
 from importlib import import_module
@@ -29,14 +32,16 @@ COMMANDS = {
 """The help text of each command, in the order of the help. To add one: a module with a click command of that name, and
 a line here."""
 MODULES = {
-    "bench": "bench.commands",
-    "demo": "demo.command",
-    "doctor": "whatif.doctor",
-    "memory": "whatif.memory",
-    "whatif": "whatif.command",
-    **dict.fromkeys(("pin", "dense", "pause", "resume"), "steer"),
+    "bench": "gravac_lab.cli.commands",
+    "demo": "gravac_lab.demo.command",
+    "simulate": "gravac_lab.cli.simulate",
+    "doctor": "gravac_controller.cli.whatif.doctor",
+    "memory": "gravac_controller.cli.whatif.memory",
+    "whatif": "gravac_controller.cli.whatif.command",
+    **dict.fromkeys(("pin", "dense", "pause", "resume"), "gravac_controller.cli.steer"),
 }
-"""The module of a command where it does not have the command's name."""
+"""The module of a command where it is not ``gravac_controller.cli.NAME``."""
+LAB = "gravac_lab"
 
 SEARCHES_FOR_CYCLES = (100_000, 50, 50)
 """Arguments of ``gc.set_threshold``. Reading a long trace makes millions of objects and no cycles: the default of one
@@ -52,9 +57,15 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(
-            import_module(f"gravac_controller.cli.{MODULES.get(name, name)}"), name
-        )
+        try:
+            module = import_module(MODULES.get(name, f"gravac_controller.cli.{name}"))
+        except ModuleNotFoundError as error:
+            if error.name != LAB:
+                raise
+            raise click.ClickException(
+                f"`gravac {name}` belongs to the laboratory (lab/gravac_lab), which is not installed here"
+            ) from None
+        command: click.Command = getattr(module, name)
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def codecs(name: str | None, as_json: bool) -> None:
-    """List everything that can be chosen by name: compressors, aggregators, error memories, collectives, policies and
-    estimators. With NAME, describe one: how it works, its source, settings, bytes and proven error.
+    """List everything that can be chosen by name: compressors, aggregators, error memories, collectives and
+    policies. With NAME, describe one: how it works, its source, settings, bytes and proven error.
 
     Settings follow a colon: compressor="qsgd:bits=4". The same catalogue as a page: docs/catalogue.md.
 

@@ -34,9 +34,6 @@ KINDS: dict[Kind, KindWords] = {
     "policy": KindWords(
         "Policies", "rules that choose the compression factor", 'Agent(model, optimizer, policy="{}")'
     ),
-    "estimator": KindWords(
-        "Estimators", "which samples a gradient is computed from", 'gravac.estimators.ESTIMATORS["{}"]'
-    ),
 }
 LINK = f"Link of {RANKS} ranks"
 NOTHING = 1.2e-38

@@ -161,7 +161,7 @@ def learning(
 
 
 def measured(device: torch.device) -> dict[str, Any]:
-    """Run what ``benchmarks/cuda.py`` measures on ranks, on a model that is too small to say anything."""
+    """Run what ``lab/benchmarks/cuda.py`` measures on ranks, on a model that is too small to say anything."""
     tiny: dict[str, Any] = {"shape": "tiny", "precision": "bf16"}
     return {
         "against_ddp": steps.measured(device, "against_ddp", pairs=2, block=1, **tiny),

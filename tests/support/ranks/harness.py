@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gravac.kernels.backend import _KERNELS as KERNELS
-from gravac_controller.bench.network import INTERFACE, Host
+from gravac_lab.bench.network import INTERFACE, Host
 from tools.harness.forked import Forked, Zygote, surroundings
 
 RunRanks = Callable[..., list[dict[str, Any]]]

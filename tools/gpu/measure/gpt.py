@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac import Agent
-from gravac_agent.tasks.gpt import Layer
+from gravac_lab.tasks.gpt import Layer
 
 Precision = Literal["bf16", "autocast"]
 

@@ -11,8 +11,6 @@ from rich.console import Console
 from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
 from gravac.wording import plan_in_words, printable
-from gravac_controller.bench.collective import Collectives, measure_collectives
-from gravac_controller.cli.bench import options, output
 from gravac_controller.cli.source import TraceFile
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.command import Unusable
@@ -22,8 +20,6 @@ from gravac_controller.cli.wording import Listing, number, printer, seconds
 KINDS = {"sgd": "sgd", "adamw": "adam", "adam": "adam", "lamb": "adam", "lion": "sign", "other": "other"}
 """Kinds of optimizers by the names that users know."""
 DEFAULT_RANKS = 4
-MOST_MEASURED_RANKS = 4
-"""Ranks that measure the network of one machine."""
 
 
 @click.command()
@@ -32,7 +28,7 @@ MOST_MEASURED_RANKS = 4
     "--link",
     callback=quantities.single(quantities.bandwidth),
     metavar="RATE",
-    help="Nominal bandwidth of each rank's link: 100mbit, 10G.  [default: that of the trace, else measured here]",
+    help="Nominal bandwidth of each rank's link: 100mbit, 10G.  [default: that of the trace] Needed without one.",
 )
 @click.option(
     "--latency",
@@ -47,7 +43,7 @@ MOST_MEASURED_RANKS = 4
 )
 @click.option(
     "--elements",
-    callback=lambda context, option, text: None if text is None else options.largest(context, option, text),
+    callback=quantities.single(quantities.elements),
     metavar="N",
     help="Parameters of the model: 3.5e6. Needed without a trace.",
 )
@@ -67,7 +63,7 @@ MOST_MEASURED_RANKS = 4
     show_default=True,
     help="Largest loss of statistical efficiency that you accept. 1: any.",
 )
-@options.as_json
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def doctor(
     trace: Path | None,
     link: float | None,
@@ -82,15 +78,13 @@ def doctor(
     """Say in a sentence whether to compress, with what, and what it is worth.
 
     With TRACE, the journal of a job, its folder or its name, steps are predicted by a model of that job. Without, give
-    the size of the model and the computation of a step. The network is that of --link, of the trace, or of processes on
-    this machine, which is measured. Efficiency is what simulations showed for the codec, the kind of optimizer and
-    the ranks; with SGD also for the noise of the gradient, where the trace shows it.
+    the size of the model, the computation of a step and the network. Efficiency is what simulations showed for the
+    codec, the kind of optimizer and the ranks; with SGD also for the noise of the gradient, where the trace shows it.
 
     \b
     Examples:
       gravac doctor gravac-runs/my-job
       gravac doctor --link 1gbit --ranks 8 --elements 25e6 --compute 0.3 --optimizer adamw
-      gravac doctor --elements 3.5e6 --compute 0.25
     """
     kind = None if optimizer is None else KINDS[optimizer]
     if trace is not None:
@@ -99,35 +93,13 @@ def doctor(
                 raise click.UsageError(f"{name} is for a job without a trace: the trace has it")
         _printed(_of_trace(trace, link, latency, ranks, kind, bound), as_json)
         return
-    if elements is None or compute is None:
+    if elements is None or compute is None or link is None:
         raise click.UsageError(
-            "give a TRACE, or the size of the model and the computation of a step: --elements 25e6 --compute 0.3"
+            "give a TRACE, or the size of the model, the computation of a step and the network: "
+            "--elements 25e6 --compute 0.3 --link 1gbit"
         )
-    count, size, each = ranks or DEFAULT_RANKS, elements, compute
-    if link is not None:
-        network = (2e-4 if latency is None else latency, link, False)
-        _printed(_of_sizes(network, count, size, each, kind or "other", bound), as_json)
-        return
-
-    def work(scratch: Path, progress: Any) -> dict[str, Any]:
-        progress("Measuring the network between processes of this machine.")
-        asked = Collectives(
-            codec="topk",
-            ranks=min(count, MOST_MEASURED_RANKS),
-            n=(100_000,),
-            cf=(100.0,),
-            link="none",
-            pairs=3,
-        )
-        found = measure_collectives(asked, scratch, progress)["network"]
-        network = (
-            found["latency_seconds"] if latency is None else latency,
-            8 * found["bytes_per_second"],
-            True,
-        )
-        return _of_sizes(network, count, size, each, kind or "other", bound)
-
-    output.perform(work, show, as_json)
+    network = (2e-4 if latency is None else latency, link)
+    _printed(_of_sizes(network, ranks or DEFAULT_RANKS, elements, compute, kind or "other", bound), as_json)
 
 
 def _printed(result: dict[str, Any], as_json: bool) -> None:
@@ -138,14 +110,14 @@ def _printed(result: dict[str, Any], as_json: bool) -> None:
 
 
 def _of_sizes(
-    network: tuple[float, float, bool], ranks: int, elements: int, compute: float, kind: str, bound: float
+    network: tuple[float, float], ranks: int, elements: int, compute: float, kind: str, bound: float
 ) -> dict[str, Any]:
-    """Advise on a job that was never run. ``network``: latency, bits a second, and whether they were measured."""
+    """Advise on a job that was never run. ``network``: latency, and bits a second."""
     try:
         from gravac.whatif.nominal import NominalJob, link
     except ModuleNotFoundError as error:
         raise _without(error) from None
-    latency, bits, measured = network
+    latency, bits = network
     job, between = NominalJob(elements, ranks, compute), link(bits, latency)
     answer = _answer(lambda codec, cf: job.step(codec, cf, between), None, kind, bound, 0.0, ranks, None)
     return answer | {
@@ -154,7 +126,6 @@ def _of_sizes(
         "ranks": ranks,
         "bits_per_second": bits,
         "latency_seconds": latency,
-        "network_measured": measured,
         "kind": kind,
         "notes": ["encoding and decoding are taken to cost what they do on one core of an AMD EPYC"],
     }
@@ -200,7 +171,6 @@ def _of_trace(
         "ranks": count,
         "bits_per_second": 8 * network.bytes_per_second,
         "latency_seconds": network.latency_seconds,
-        "network_measured": False,
         "kind": found,
         "notes": notes,
     }
@@ -249,10 +219,9 @@ def _without(error: ModuleNotFoundError) -> click.ClickException:
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the sentence, then what it follows from."""
     console.print(printable(result["sentence"]), style="bold")
-    how = ", measured between processes of this machine" if result["network_measured"] else ""
     console.print(
         f"{result['elements']:,} parameters, {result['ranks']} ranks, links of {rate(result['bits_per_second'])}, "
-        f"{delay(result['latency_seconds'])}{how}; optimizer: {result['kind']}"
+        f"{delay(result['latency_seconds'])}; optimizer: {result['kind']}"
     )
     table = Listing(
         ("Plan",),

@@ -1,4 +1,4 @@
-"""Options with units, or lists of them: bandwidths, latencies, numbers of ranks, CFs."""
+"""Options with units, or lists of them: bandwidths, latencies, numbers of ranks and elements, CFs."""
 
 import re
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from gravac.policies.auto.space import read as read_plan
 
 T = TypeVar("T")
 MOST_RANKS = 100_000
+LEAST_ELEMENTS, MOST_ELEMENTS = 1000, 2**31 - 1
 MOST_VALUES = 64
 """Of one option."""
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -63,6 +64,17 @@ def factor(text: str) -> float:
             f"{text!r} is not a compression factor from 1 (dense) to 1000000; write for example 100"
         )
     return cf
+
+
+def elements(text: str) -> int:
+    """``10000000``, ``10_000_000`` or ``1e7``. Raises ValueError that shows the expected form."""
+    try:
+        count = float(text.replace("_", ""))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number of elements; write for example 10000000 or 1e7") from None
+    if not LEAST_ELEMENTS <= count <= MOST_ELEMENTS or count != int(count):
+        raise ValueError(f"{text} must be a whole number between {LEAST_ELEMENTS:,} and {MOST_ELEMENTS:,}")
+    return int(count)
 
 
 def listed(

@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 from gravac.memories import Bucket
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Plan
-from gravac_agent.simulate.ranks import SimulatedRanks
 from gravac_agent.windows.clipping import Clipper
+from gravac_lab.simulate.ranks import SimulatedRanks
 from tests.support.ranks.scenarios.model import batch, fingerprint, net, wrapped
 
 RATE = 0.1

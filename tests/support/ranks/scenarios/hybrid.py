@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from gravac_agent import Agent, SetupError
-from gravac_agent.tasks import evaluate, image_sets
+from gravac_lab.tasks import evaluate, image_sets
 from tests.support.ranks.scenarios.sharded import AGENT, Uneven, loss_of, same, shards, trained
 
 SHARDS = 2

@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.exchange.sample import Coordinates
-from gravac_agent.simulate.learning import Learner
-from gravac_agent.simulate.ranks import SimulatedRanks
-from gravac_agent.tasks import Batch, Recipe
-from gravac_agent.tasks.optimizers import Lamb
-from gravac_agent.tasks.recipe import Schedule
 from gravac_agent.windows.reference import BLOCK_STEPS
+from gravac_lab.simulate.learning import Learner
+from gravac_lab.simulate.ranks import SimulatedRanks
+from gravac_lab.tasks import Batch, Recipe
+from gravac_lab.tasks.optimizers import Lamb
+from gravac_lab.tasks.recipe import Schedule
 from tests.support.ranks.scenarios.model import batch, net
 
 OPTIMIZERS: dict[str, Any] = {

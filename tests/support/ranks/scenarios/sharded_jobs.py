@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_agent.tasks import evaluate, image_sets
+from gravac_lab.tasks import evaluate, image_sets
 from tests.support.ranks.scenarios.hybrid import SHARDS, mesh_of, sharded_by
 from tests.support.ranks.scenarios.sharded import (
     AGENT,

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_agent.tasks import loss_of, make
+from gravac_lab.tasks import loss_of, make
 
 SIMULATED_TASK = "digits:width=8"
 SEED = 1

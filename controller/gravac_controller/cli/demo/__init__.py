@@ -1,1 +1,0 @@
-"""``gravac demo``: train on this machine and watch."""

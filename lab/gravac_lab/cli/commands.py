@@ -1,0 +1,265 @@
+"""``gravac bench``: benchmarks of this machine, one command for each question."""
+
+from typing import Any
+
+import click
+
+from gravac_controller.cli.whatif import quantities
+from gravac_lab.bench.collective import Collectives, measure_collectives
+from gravac_lab.bench.hook import OTHERS, Pairs, measure_hook
+from gravac_lab.bench.namespaces import NetworkUnavailable
+from gravac_lab.bench.network import parse_rate
+from gravac_lab.bench.program import measure
+from gravac_lab.bench.ranks import Progress
+from gravac_lab.bench.results import describe_machine
+from gravac_lab.bench.wire import Sizes, measure_wire
+from gravac_lab.cli import options, output
+from gravac_lab.cli.tournament import tournament
+from gravac_lab.cli.train import train
+
+
+@click.group()
+def bench() -> None:
+    """Benchmark this machine.
+
+    Every figure is a median of repetitions after a warm-up, with quartiles. Compared alternatives take turns, and
+    ratios are medians over pairs. Exit codes: 0 success, 1 a measurement failed, 2 an option is wrong.
+    """
+
+
+@click.command(short_help="Top-k with error feedback, and other kernels, against torch.")
+@options.elements("1e7")
+@options.pairs(15)
+@options.as_json
+def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
+    """Top-k with error feedback against torch.topk, at 1 % and 10 %, and the other kernels against plain torch.
+
+    Both sides add the residual, select the k largest of |x|, gather them and store the rest as the new residual.
+    Buffers are reused between steps. "read, add, write" is one pass over the same arrays, a lower bound for a step
+    with error feedback.
+
+    \b
+    Example:
+      gravac bench encode --n 1e6 --n 1e7 --pairs 21
+    """
+    output.perform(
+        lambda _, progress: _measured("encode", ["--n", *counts, "--pairs", pairs], progress),
+        output.pairs,
+        as_json,
+    )
+
+
+@click.command(short_help="Cost and accuracy of two-level compression and the gain curve.")
+@options.elements("1e7")
+@click.option(
+    "--levels",
+    type=options.FACTOR,
+    nargs=2,
+    default=(10.0, 100.0),
+    show_default=True,
+    metavar="CF CF",
+    help="The weaker and the stronger CF.",
+)
+@options.pairs(9)
+@click.option(
+    "--train-width",
+    type=click.IntRange(8, 8192),
+    default=448,
+    show_default=True,
+    help="Width of the LSTM whose gradients check the gain curve; 448: 1.05 M parameters.",
+)
+@click.option(
+    "--train-steps",
+    type=click.IntRange(1, 10_000),
+    default=40,
+    show_default=True,
+    help="Training steps before the check, at each of four CFs.",
+)
+@options.as_json
+def multilevel(
+    counts: tuple[int, ...],
+    levels: tuple[float, float],
+    pairs: int,
+    train_width: int,
+    train_steps: int,
+    as_json: bool,
+) -> None:
+    """Compressing at two levels, and the curve of gain against CF: cost and accuracy.
+
+    Against one level, and against compressing twice, with Top-k, DGC, RedSync, SIDCo and two kinds of Random-k. Then
+    the curve against sorting, on gradients of a training with error feedback. "Published": the best ratio in table 3
+    of the GraVAC paper (GPUs, 10x and 1000x).
+
+    \b
+    Example:
+      gravac bench multilevel --n 1e6 --levels 10 1000
+    """
+    if levels[0] > levels[1]:
+        raise click.BadParameter(
+            f"{levels[0]:g} and {levels[1]:g}: give the weaker (smaller) CF first",
+            param_hint="--levels",
+        )
+    words = ["--n", *counts, "--pairs", pairs, "--levels", *levels]
+    words += ["--train-width", train_width, "--train-steps", train_steps]
+    output.perform(lambda _, progress: _measured("multilevel", words, progress), output.pairs, as_json)
+
+
+@click.command(short_help="The overhead of the agent against plain DDP.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, 64),
+    default=2,
+    show_default=True,
+    help="Number of ranks, each on its own core.",
+)
+@options.pairs(12)
+@click.option(
+    "--steps", type=click.IntRange(2, 10_000), default=8, show_default=True, help="Timed steps per block."
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(0, 1000),
+    default=3,
+    show_default=True,
+    help="Untimed steps at the start of a block.",
+)
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice(list(OTHERS)),
+    multiple=True,
+    default=list(OTHERS),
+    help="Only this method. Repeatable. [default: all]",
+)
+@options.width
+@options.as_json
+def hook(
+    ranks: int, pairs: int, steps: int, warmup: int, ways: tuple[str, ...], width: int, as_json: bool
+) -> None:
+    """The overhead of the agent: a training step against plain DDP, side by side, without a slow network.
+
+    Compares an agent that only observes, one that sends 1 % by Top-k, PyTorch's fp16 hook, and plain DDP again, whose
+    ratio shows the noise. Blocks of steps take turns.
+
+    \b
+    Example:
+      gravac bench hook --pairs 20
+      gravac bench hook --way again --way observing --steps 4 --warmup 1 --pairs 60
+    """
+    chosen = Pairs(ranks=ranks, pairs=pairs, steps=steps, warmup=warmup, ways=ways, width=width)
+    output.perform(lambda scratch, progress: measure_hook(chosen, scratch, progress), output.steps, as_json)
+
+
+def _real(context: click.Context, option: click.Parameter, text: str) -> str:
+    if parse_rate(options.link(context, option, text)) is None:
+        raise click.BadParameter("a link without a rate takes no time; write for example 1gbit")
+    return text
+
+
+@click.command(short_help="Bytes of compressed gradients at a nominal CF.")
+@options.elements("1e5", "1e6", "1e7", "1e8")
+@options.factors(10.0, 32.0, 100.0, 316.0, 1000.0)
+@options.codec("topk+bf16")
+@click.option(
+    "--pack-up-to",
+    default="1e7",
+    show_default=True,
+    callback=quantities.single(quantities.elements),
+    metavar="N",
+    help="Largest gradient that is compressed. For larger ones, bytes are computed from the layout.",
+)
+@click.option(
+    "--count-up-to",
+    default="1e6",
+    show_default=True,
+    callback=quantities.single(quantities.elements),
+    metavar="N",
+    help="Largest gradient that is sent, between two network namespaces (needs root, ip and tc).",
+)
+@click.option(
+    "--link",
+    default="1gbit",
+    show_default=True,
+    callback=_real,
+    metavar="RATE",
+    help="Bandwidth for the computed times.",
+)
+@options.as_json
+def wire(
+    counts: tuple[int, ...],
+    factors: tuple[float, ...],
+    codec: str,
+    pack_up_to: int,
+    count_up_to: int,
+    link: str,
+    as_json: bool,
+) -> None:
+    """Bytes of compressed gradients: by layout, as packed, and as counted by a network interface.
+
+    "CF on the wire" is dense bytes over bytes handed to the collective, including positions and headers.
+
+    \b
+    Example:
+      gravac bench wire --codec topk --n 1e6
+    """
+    sizes = Sizes(
+        codec=codec, n=counts, cf=factors, link=link, pack_up_to=pack_up_to, count_up_to=count_up_to
+    )
+    output.perform(
+        lambda scratch, progress: measure_wire(sizes, scratch, progress), output.bytes_sent, as_json
+    )
+
+
+@click.command(short_help="Collectives for compressed gradients against all-reduce.")
+@click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Number of ranks.")
+@options.elements("1e6")
+@options.factors(10.0, 100.0, 1000.0)
+@options.codec("topk")
+@click.option(
+    "--link",
+    default="none",
+    show_default=True,
+    callback=options.link,
+    metavar="RATE",
+    help="Put each rank on a host with a link of this bandwidth (needs root, ip and tc): 100mbit. none: side by side.",
+)
+@options.pairs(15)
+@options.as_json
+def collective(
+    ranks: int,
+    counts: tuple[int, ...],
+    factors: tuple[float, ...],
+    codec: str,
+    link: str,
+    pairs: int,
+    as_json: bool,
+) -> None:
+    """Collectives for compressed gradients against the dense all-reduce: measured, and predicted by the cost model.
+
+    Gather, shared support, reduce-scatter, and the all-reduce of decoded gradients, each from the payload to the mean.
+    The cost model uses the latency and bandwidth that the agent measures before its first step.
+
+    \b
+    Example:
+      gravac bench collective --ranks 4 --link 100mbit --cf 10 --cf 100
+    """
+    collectives = Collectives(codec=codec, ranks=ranks, n=counts, cf=factors, link=link, pairs=pairs)
+    try:
+        output.perform(
+            lambda scratch, progress: measure_collectives(collectives, scratch, progress),
+            output.collectives,
+            as_json,
+        )
+    except NetworkUnavailable as error:
+        raise click.ClickException(
+            f"links of {link} cannot be created here: {error}. Omit --link to use this machine's loopback."
+        ) from None
+
+
+for each in (encode, multilevel, hook, wire, collective, train, tournament):
+    bench.add_command(each)
+
+
+def _measured(name: str, words: list[Any], progress: Progress) -> dict[str, Any]:
+    described = describe_machine()
+    return {"benchmark": name, "machine": described, **measure(name, words, progress)}

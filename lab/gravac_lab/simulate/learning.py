@@ -1,0 +1,190 @@
+"""Learning with simulated ranks: the recipe's model, data and optimizer, and the agents' exchange between them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gravac.memories import Bucket
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.state.rates import Rates
+from gravac_agent.windows.clipping import Clipper
+from gravac_agent.windows.reference import DenseReference
+from gravac_lab.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
+from gravac_lab.tasks import Batch, Recipe, Score, evaluate, loss_of
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of all ranks.
+
+    Attributes:
+        loss: Mean training loss over ranks, before the step.
+        exchanged: What the exchange did.
+    """
+
+    loss: float
+    exchanged: Exchanged
+
+
+class Learner:
+    """Trains a recipe with the ranks of one process. All ranks share one set of weights, as synchronous training does.
+
+    A memory that applies the momentum takes it over: the optimizer has none. It also does the clipping, if set to.
+
+    Args:
+        recipe: What is trained. Its global batch is split among the ranks.
+        world_size: Ranks.
+        seed: Seed of weights, data and codecs.
+        steps: Length of the run, for the schedule.
+        ranks: Their encoders and memories.
+        layout: Names of the parameters of each bucket; None: as DDP groups them, each of the recipe's size.
+        observe: Given the raw gradients of each step, by rank and bucket, before they are exchanged; it may
+            change them.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        world_size: int,
+        seed: int,
+        steps: int,
+        ranks: SimulatedRanks,
+        layout: Sequence[Sequence[str]] | None = None,
+        observe: Callable[[Sequence[Sequence[Tensor]]], None] | None = None,
+    ) -> None:
+        self.recipe, self.world_size, self.steps, self.ranks = recipe, world_size, steps, ranks
+        self.model = recipe.build_model(seed)
+        self.optimizer: Optimizer = recipe.optimizer(self.model.parameters())
+        self._clip_norm = recipe.clip_norm
+        if ranks.encoders[0].memory.transforms:
+            self._clip_norm = None
+            for group in self.optimizer.param_groups:
+                if "momentum" in group:
+                    group["momentum"] = 0.0
+        self._rates = peak_rates(self.optimizer)
+        self._grouped = (
+            buckets_of(self.model, recipe.bucket_mb) if layout is None else buckets_in(self.model, layout)
+        )
+        self.buckets = [bucket for bucket, _ in self._grouped]
+        self._batches: list[Iterator[Batch]] = [
+            recipe.batches(rank, world_size, seed) for rank in range(world_size)
+        ]
+        self._heldout = recipe.data.heldout()
+        named = dict(self.model.named_parameters())
+        self.reference = DenseReference(self.optimizer, named, seed)
+        names = {id(parameter): name for name, parameter in named.items()}
+        self._followers = [(Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders]
+        self.clipper = Clipper(world_size)
+        self._observe = observe
+        self.step = 0
+
+    @property
+    def elements(self) -> int:
+        """Elements of a gradient."""
+        return sum(sum(bucket.numels) for bucket in self.buckets)
+
+    def train(self, plan: Plan | Sequence[Plan], *, surveyed: bool = False) -> Step:
+        """Do one step under ``plan``.
+
+        Args:
+            plan: What the ranks send; or one plan for each bucket, see ``SimulatedRanks.exchange``.
+            surveyed: Measure the gain curve.
+        """
+        set_rates(self.optimizer, self._rates, self.recipe.schedule(self.step, self.steps))
+        for rates, memory in self._followers:
+            rates.follow(memory)
+        gradients, losses = [], 0.0
+        for batches in self._batches:
+            inputs, classes = next(batches)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(self.model(inputs), classes)
+            loss.backward()
+            losses += loss.item() / self.world_size
+            gradients.append(self._flat())
+        if self._observe is not None:
+            self._observe(gradients)
+        raw = [
+            torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0)
+            for at, bucket in enumerate(self.buckets)
+        ]
+        exchanged = self.ranks.exchange(self.buckets, gradients, plan, self.step, surveyed)
+        if not exchanged.sums.nonfinite:
+            for bucket, mean, flat in zip(self.buckets, raw, gradients[0], strict=True):
+                self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
+            self._write(gradients[0])
+            self._clip(exchanged)
+            self.reference.before_step(clipped_as_dense=self._clip_norm is not None)
+            self.optimizer.step()
+            self.reference.after_step()
+        self.step += 1
+        return Step(losses, exchanged)
+
+    def evaluate(self) -> Score:
+        """Measure the model on all held-out batches."""
+        return evaluate(self.model, self._heldout)
+
+    def _clip(self, exchanged: Exchanged) -> None:
+        """Clip as ``Agent.clip_grad_norm_`` does, if the recipe clips and the memory does not."""
+        if self._clip_norm is None:
+            return
+        memories = [encoder.memory for encoder in self.ranks.encoders]
+        raw, amplification = exchanged.mean_sq is not None, memories[0].amplification()
+        self.clipper.end_step(exchanged.sums, exchanged.raw_mean, raw, amplification)
+        for encoder in self.ranks.encoders:
+            encoder.raw_mean.wanted = True  # from the next step on, as in a session
+        clipped = self.clipper.clip(self.model.parameters(), self._clip_norm)
+        if clipped.residual_factor != 1.0:
+            for memory in memories:
+                memory.rescale(clipped.residual_factor)
+
+    def _sample(self, bucket: Bucket, flat: Tensor) -> Tensor:
+        return self.reference.sample(bucket.names, bucket.numels, flat)
+
+    def _flat(self) -> list[Tensor]:
+        return [
+            torch.cat(
+                [
+                    torch.zeros(one.numel(), dtype=one.dtype) if one.grad is None else one.grad.flatten()
+                    for one in members
+                ]
+            )
+            for _, members in self._grouped
+        ]
+
+    def _write(self, means: Sequence[Tensor]) -> None:
+        for (bucket, members), mean in zip(self._grouped, means, strict=True):
+            for parameter, piece in zip(members, mean.split(list(bucket.numels)), strict=True):
+                parameter.grad = piece.view_as(parameter)
+
+
+def alone(
+    recipe: Recipe, world_size: int, seed: int, steps: int, rank: int = 0
+) -> Iterator[tuple[float, nn.Module]]:
+    """Train one rank of ``world_size`` without any communication. Yields its loss and model after each step."""
+    model = recipe.build_model(seed)
+    optimizer = recipe.optimizer(model.parameters())
+    rates = peak_rates(optimizer)
+    batches = recipe.batches(rank, world_size, seed)
+    for step in range(steps):
+        set_rates(optimizer, rates, recipe.schedule(step, steps))
+        inputs, classes = next(batches)
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(inputs), classes)
+        loss.backward()
+        recipe.clip(model.parameters())
+        optimizer.step()
+        yield loss.item(), model
+
+
+def peak_rates(optimizer: Optimizer) -> list[float]:
+    """Return the learning rate of each parameter group, before any schedule."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def set_rates(optimizer: Optimizer, peaks: Sequence[float], share: float) -> None:
+    """Set the learning rate of each parameter group to a share of its peak."""
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        group["lr"] = peak * share

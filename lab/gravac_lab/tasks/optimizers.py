@@ -1,0 +1,97 @@
+"""Optimizers of recipes, by name: SGD with momentum, AdamW and LAMB."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gravac_lab.tasks import recipe
+
+MOMENTUM = 0.9
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+"""Of AdamW and LAMB."""
+
+
+class Lamb(Optimizer):
+    """LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2).
+
+    Each tensor moves by its own norm times the learning rate, in the direction of Adam's step with weight decay.
+    As in Adam, the moments' start is corrected. A tensor whose weights or step are all zero moves as in Adam.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: Learning rate.
+        betas: Decay of the mean of gradients and of their squares, per step.
+        eps: Added to the root of the mean square.
+        weight_decay: Added to the step, as a multiple of the weights.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        lr: float = 1e-2,
+        betas: tuple[float, float] = BETAS,
+        eps: float = 1e-6,
+        weight_decay: float = WEIGHT_DECAY,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Move every parameter that has a gradient. Returns what the closure returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, group)
+        return loss
+
+    def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+        state["step"] += 1
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        first, second = group["betas"]
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        root = square.div(1 - second ** state["step"]).sqrt_().add_(group["eps"])
+        move = mean.div(1 - first ** state["step"]).div_(root).add_(parameter, alpha=group["weight_decay"])
+        weights, length = parameter.norm(), move.norm()
+        trust = torch.where((weights > 0) & (length > 0), weights / length, 1.0)
+        parameter.sub_(move.mul_(trust), alpha=group["lr"])
+
+
+def choose(
+    optimizer: str,
+    rates: Mapping[str, float],
+    rate: float | None,
+    weight_decay: float = 0.0,
+    momentum: float = MOMENTUM,
+) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
+    """Return what makes an optimizer from parameters.
+
+    Args:
+        optimizer: A key of ``rates``.
+        rates: Peak learning rate of each optimizer on the task.
+        rate: Another peak learning rate; None: that of the task.
+        weight_decay: Of SGD; AdamW and LAMB have ``WEIGHT_DECAY``.
+        momentum: Of SGD.
+
+    Raises:
+        TaskError: The optimizer is unknown.
+    """
+    lr = recipe.choose("optimizer", optimizer, rates)
+    lr = lr if rate is None else rate
+    if optimizer == "sgd":
+        return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    if optimizer == "adamw":
+        return partial(torch.optim.AdamW, lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    return partial(Lamb, lr=lr)

@@ -1,0 +1,70 @@
+"""The step time of a tournament's run on a link, with the collective by which the run learned."""
+
+from gravac.aggregators import parse
+from gravac.collectives import AUTO, CompressedAllReduce, Gather, Network
+from gravac.whatif.exchange import UnknownSizes, volume, volume_of_layers
+from gravac.whatif.nominal import NominalJob
+from gravac_lab.tournament import Run
+from gravac_lab.tournament.rows import DENSE
+
+SIXTEEN_BITS = frozenset({"bf16", "fp16"})
+"""Codecs for which a second rounding makes no difference: it errs by 2⁻⁹ at most."""
+LEAST_CF = 1.01
+"""CF by which the coding of a run with several strengths is timed at least: at a CF of 1 nothing would be coded."""
+
+
+def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
+    """Return the predicted duration of a step of a run.
+
+    Where layers have several strengths it is that of the mean bytes.
+
+    Args:
+        run: of a tournament.
+        network: between the ranks.
+        compute_seconds: of a step of one rank without any exchange.
+
+    Raises:
+        ValueError: the plan names no codec that is known, or no strength.
+    """
+    if run.wire_cf is None:  # alone
+        return compute_seconds
+    if (layered := run.layered_codec) is not None:
+        exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
+        job = NominalJob(run.elements, run.ranks, compute_seconds)
+        return job.step(layered, max(LEAST_CF, run.wire_cf), network, exchange=exchange).seconds
+    if (sends := run.sends) is None:
+        if run.plan != DENSE and not run.repeats_dense:
+            raise ValueError("has no strength, such as topk@10")
+        sends = "", 1.0
+    else:
+        parse(sends[0])
+    job = NominalJob(run.elements, run.ranks, compute_seconds, collective_of(run, network))
+    return job.step(*sends, network, run.payload_bytes).seconds
+
+
+def collective_of(run: Run, network: Network) -> str:
+    """Return the collective by which a run learned: the one that its plan names, else one that gives the exact mean.
+
+    A compressed all-reduce rounds the mean again, so a run that learned without it says nothing of training with it.
+
+    Args:
+        run: of a tournament.
+        network: between the ranks, by which agents choose.
+
+    Returns:
+        A name; ``auto`` where the choice of the agents gives the exact mean.
+    """
+    if run.collective or run.sends is None:
+        return run.collective or AUTO
+    rounds_again = chosen_collective(run, network) == CompressedAllReduce.name
+    return Gather.name if rounds_again and run.sends[0] not in SIXTEEN_BITS else AUTO
+
+
+def chosen_collective(run: Run, network: Network) -> str | None:
+    """Return the collective that agents choose by default for the plan of a run; None where they have no choice."""
+    if run.sends is None:
+        return None
+    try:
+        return volume(run.sends[0], run.elements, run.sends[1], run.ranks, network).collective
+    except UnknownSizes:  # an aggregator of several rounds
+        return None

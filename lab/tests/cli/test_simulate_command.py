@@ -1,0 +1,124 @@
+"""``gravac simulate``: trains, tells what the policy did and why, and leaves a trace that replays."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gravac_controller.cli import main
+from gravac_lab.bench.simulated import compared
+
+SMALL = (
+    "--task",
+    "logistic:images=digits",
+    "--ranks",
+    "2",
+    "--steps",
+    "30",
+    "--window",
+    "6",
+    "--compute",
+    "0.001",
+)
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["simulate", *map(str, words)])
+
+
+@pytest.mark.long
+def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path) -> None:
+    """On a link so slow that 650 parameters take longer than the computation."""
+    asked = (
+        *SMALL,
+        "--link",
+        "1mbit",
+        "--latency",
+        "10us",
+        "--policy",
+        "auto:bound=1",
+        "--data-dir",
+        tmp_path,
+    )
+    done = run(*asked, "--against", "topk@10", "--against", "alone", "--name", "try", "--json")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["elements"], result["compute_seconds"], result["compute_measured"]) == (650, 0.001, False)
+    assert [row["name"] for row in result["rows"]] == ["auto:bound=1", "dense", "topk@10", "alone"]
+    auto, dense, topk, alone = result["rows"]
+    assert dense["payload_bytes"] == 4 * 650
+    assert dense["speedup"] == dense["efficiency"] == dense["retained"] == 1.0
+    assert dense["step_seconds"] > 0.02 > 0.005 > topk["step_seconds"] > alone["step_seconds"] == 0.001
+    assert alone["retained"] == 0.0
+    assert [(plan["codec"], plan["cf"]) for plan in topk["plans"]] == [("topk", 10.0)]
+    assert auto["plans"][0]["codec"] != "dense"
+    assert "trying it" in auto["plans"][0]["reason"]
+    assert "trying it" in done.stderr
+    assert "step 30 of 30" in done.stderr
+    trace = Path(auto["trace"])
+    assert trace.is_relative_to(tmp_path)
+    checked = CliRunner().invoke(main, ["replay", str(trace), "--check"])
+    assert checked.exit_code == 0, checked.output
+    report = CliRunner().invoke(main, ["report", str(trace), "-o", str(tmp_path / "report.html")])
+    assert report.exit_code == 0, report.output
+    again = run(*asked, "--name", "try")
+    assert again.exit_code == 2
+    assert "choose another name" in again.output
+
+
+def test_what_the_program_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+    done = run(*SMALL, "--data-dir", tmp_path, "--against", "topkk@10")
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    assert re.search("topkk.*did you mean.*topk", " ".join(done.output.split())), done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--link", "100mbps"), "'100mbps' is not a bandwidth"),
+        (("--link", "1gbit@20"), "give one link from the start"),
+        (("--link", "1gbit", "--link", "1mbit@x"), "'x' is not the number of a step"),
+        (("--link", "1gbit", "--link", "1mbit@30"), "step 30 is not before the end"),
+        (("--name", "a/b"), "'a/b' must be 1 to 40 letters"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(words: tuple[str, ...], says: str) -> None:
+    done = run(*SMALL, *words)
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
+
+
+def row(name: str, points: list[list[float]], payload: float = 400.0) -> dict[str, Any]:
+    return {
+        "name": name,
+        "curve": points,
+        "elements": 100,
+        "payload_bytes": payload,
+        "seconds": points[-1][1] / points[-1][0],
+        "plans": [[0, "dense", 1.0, "why"]],
+        "trace": None,
+    }
+
+
+def test_times_to_target_are_in_simulated_time() -> None:
+    """The second half of the fast job takes a tenth of the time; the job alone never gets there."""
+    dense = row("dense", [[10, 10.0, 3.0, 0.1], [20, 20.0, 1.0, 0.5]])
+    fast = row("fast", [[10, 10.0, 3.0, 0.1], [20, 11.0, 1.0, 0.6]], 40.0)
+    lone = row("alone", [[10, 1.0, 4.0, 0.1], [20, 2.0, 2.0, 0.2]], 0.0)
+    answer = compared([fast, dense, lone])
+    assert answer["target_loss"] == pytest.approx(1.2)
+    assert [one["seconds_to_target"] for one in answer["rows"]] == [
+        pytest.approx(10.9),
+        pytest.approx(19),
+        None,
+    ]
+    assert [one["speedup"] for one in answer["rows"]] == [pytest.approx(19 / 10.9), 1.0, None]
+    assert [one["retained"] for one in answer["rows"]] == [1.0, 1.0, 0.0]
+    assert [one["wire_cf"] for one in answer["rows"]] == [10.0, 1.0, None]
+    assert answer["rows"][0]["efficiency"] == 1.0
+    assert answer["rows"][0]["plans"] == [{"first_step": 0, "codec": "dense", "cf": 1.0, "reason": "why"}]

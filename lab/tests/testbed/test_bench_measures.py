@@ -1,0 +1,180 @@
+"""``gravac bench encode|multilevel|wire|hook|collective``: every row says what it must, however fast the machine is."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gravac_controller.cli import main
+from gravac_lab.bench import hook as hooks
+from gravac_lab.programs.paired import row
+from tests.support.measured import bench
+
+
+@pytest.mark.usefixtures("warm")
+def test_encode() -> None:
+    result = bench("encode", "--n", "3e3", "--n", "2_000", "--pairs", "3")
+    assert [limit["n"] for limit in result["limits"]] == [3000, 2000]
+    topk = [row for row in result["rows"] if row["name"].startswith("topk")]
+    names = {"topk", "topk, sizes counted"} if result["kernels"] == "cpu" else {"topk, sizes counted"}
+    assert {row["name"] for row in topk} == names
+    assert (
+        len({(row["name"], row["n"], row["cf"], row["against"]) for row in topk})
+        == len(topk)
+        == 8 * len(names)
+    )
+    assert {row["cf"] for row in result["rows"]} == {10.0, 100.0}
+    compiled = [row for row in result["rows"] if row["against"] == "plain torch"]
+    assert (len(compiled) > 5) == (result["kernels"] == "cpu")
+
+
+@pytest.mark.usefixtures("warm")
+def test_multilevel() -> None:
+    """And the curve's error on a real training, which is no matter of time."""
+    result = bench(
+        *("multilevel", "--n", "3000", "--levels", "10", "1000", "--pairs", "3"),
+        *("--train-width", "32", "--train-steps", "2"),
+    )
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for each in result["rows"]:
+        by_name.setdefault(each["name"], []).append(each)
+    for codec in ("topk", "dgc", "redsync", "sidco", "randomk", "blockrandomk"):
+        assert "compressing twice" in {each["against"] for each in by_name[f"{codec}, 2 levels"]}
+    step = by_name["topk step, 2 levels and the curve"]
+    assert {each["against"] for each in step} == {"1 level", "1 level, twice", "torch.topk, twice"}
+    assert all((each["cf"], each["second_cf"]) == (10.0, 1000.0) for each in step)
+    curves = [each for each in result["rows"] if "gain_error" in each]
+    assert len(curves) == 4
+    for each in curves:
+        assert each["above_truth"] <= 0
+        assert 0 < each["gain_error"] < 0.02
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("networks")
+def test_wire() -> None:
+    """Layout, packed message and interface agree; with 16-bit values the wire holds what the nominal CF promises."""
+    result = bench(
+        "wire", "--n", "1e5", "--n", "5e4", "--n", "1e8", "--cf", "10", "--cf", "100", "--count-up-to", "5e4"
+    )
+    assert result["no_network"] is None
+    for each in result["rows"]:
+        assert each["wire_cf"] >= each["cf"]
+        assert each["wire_cf"] == each["ratio"] == 4 * each["n"] / each["payload_bytes"]
+        assert each["seconds"] == pytest.approx(each["payload_bytes"] * 8 / 1e9)
+        assert each["packed_bytes"] == (None if each["n"] == 10**8 else each["payload_bytes"])
+        if each["n"] == 50_000:
+            assert each["interface_ratio"] == pytest.approx(1.0, abs=0.03)
+        else:
+            assert each["interface_ratio"] is None
+    assert 0 < result["gloo_bytes"] < 1000
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
+def test_wire_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = bench("wire", "--n", "2000", "--cf", "10", "--codec", "qsgd:bits=4")
+    assert "needs root" in result["no_network"] or "is missing" in result["no_network"]
+    assert [each["interface_bytes"] for each in result["rows"]] == [None]
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
+def test_hook() -> None:
+    """One of the ways only: every one needs processes of its own."""
+    result = bench("hook", "--way", "topk", "--pairs", "3", "--steps", "2", "--warmup", "0", "--width", "8")
+    (each,) = result["rows"]
+    assert each["name"] == "agent, Top-k 1 %"
+    assert each["cf"] == 100
+    assert each["n"] == result["elements"] > 10_000
+    assert each["pairs"] == 3
+    assert 0 < each["payload_bytes"] < 4 * each["n"]
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
+def test_collective() -> None:
+    """Every way there is, with what the cost model says of it and of the dense one."""
+    result = bench("collective", "--ranks", "2", "--n", "2000", "--cf", "10", "--pairs", "3")
+    assert result["network"]["bytes_per_second"] > 0
+    assert {each["name"] for each in result["rows"]} == {"gather", "all-reduce", "reduce-scatter", "shared"}
+    assert sum(each["chosen"] for each in result["rows"]) == 1
+    for each in result["rows"]:
+        assert each["predicted_seconds"] > 0
+        assert each["predicted_baseline"] > 0
+        assert (each["link_bytes"] >= 8000) == (each["name"] == "all-reduce"), "the others send a tenth"
+
+
+def test_links_that_cannot_be_made_are_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of another network would be believed."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    done = CliRunner().invoke(main, ["bench", "collective", "--link", "100mbit"])
+    assert done.exit_code == 1
+    assert "links of 100mbit cannot be created here" in done.output
+
+
+def test_every_way_of_the_hook_is_a_method() -> None:
+    """The two lists are in packages that cannot import each other."""
+    from gravac_lab.programs.methods import agent_spec
+
+    for _, method, _ in hooks.OTHERS.values():
+        assert method in ("dense", "fp16") or agent_spec(method) is not None
+
+
+def test_a_row_is_medians_of_pairs() -> None:
+    """Not a ratio of medians: drift of the machine hits both sides of a pair."""
+    found = row("a", "b", 10, 2.0, [(2.0, 1.0), (30.0, 10.0), (8.0, 2.0)], more=1)
+    assert found["baseline"] == 8.0
+    assert found["seconds"] == 2.0
+    assert found["ratio"] == 3.0
+    assert found["quartiles"] == [2.5, 3.5]
+    assert found["more"] == 1
+
+
+@pytest.mark.parametrize(
+    ("does", "expected"),
+    [
+        ("echo 'no memory left' >&2; exit 3", "measuring failed with code 3: no memory left"),
+        ("kill -9 $$", "was ended by signal 9, as when memory runs out: try a smaller --n"),
+    ],
+)
+def test_a_failing_program_is_reported_with_its_last_lines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, expected: str
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\n{does}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(script))
+    done = CliRunner().invoke(main, ["bench", "encode"])
+    assert done.exit_code == 1
+    assert expected in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["encode", "--n", "many"], "'many' is not a number of elements; write for example 10000000 or 1e7"),
+        (["encode", "--n", "1000.5"], "1000.5 must be a whole number between 1,000 and 2,147,483,647"),
+        (["encode", "--n", "nan"], "nan must be a whole number"),
+        (["encode", "--n", "1e10"], "1e10 must be a whole number"),
+        (["encode", "--pairs", "2"], "--pairs"),
+        (
+            ["multilevel", "--levels", "100", "10"],
+            "100 and 10: give the weaker (smaller) CF first",
+        ),
+        (["multilevel", "--levels", "0.5", "10"], "--levels"),
+        (["wire", "--codec", "nosuch"], "nosuch"),
+        (["wire", "--cf", "0"], "--cf"),
+        (["wire", "--link", "none"], "a link without a rate takes no time"),
+        (["wire", "--link", "fast"], "write for example 100mbit"),
+        (["hook", "--ranks", "1"], "--ranks"),
+        (["collective", "--link", "slow"], "write for example 100mbit"),
+    ],
+)
+def test_wrong_options(words: list[str], expected: str) -> None:
+    done = CliRunner().invoke(main, ["bench", *words])
+    assert done.exit_code == 2
+    assert expected in " ".join(done.output.replace("│", " ").split())

@@ -1,0 +1,272 @@
+"""``gravac bench train``: real ranks on shaped links, and what it says where there are none."""
+
+import dataclasses
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gravac.protocol import JobSpec
+from gravac.traces import read_trace
+from gravac_controller.cli import main
+from gravac_lab.bench import namespaces
+from gravac_lab.bench.ranks import Place, Ranks, RanksFailed
+from gravac_lab.bench.results import Tally, heldout_loss, rows
+from gravac_lab.bench.train import Benchmark, run
+from gravac_lab.programs.methods import AgentSpec, MethodError, agent_spec
+
+HERE = Place(address="127.0.0.1", interface="lo", core=None, wrap=list)
+
+
+def benchmark(*methods: str) -> Benchmark:
+    """A model of 72,000 parameters, whose dense gradient takes 0.23 s at 10 Mbit/s: far above what a step computes."""
+    return Benchmark(
+        methods=methods, hosts=2, link="10mbit", rounds=2, block=5, warmup=2, width=80, heldout=1, seed=0
+    )
+
+
+def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in result["rows"]}
+
+
+@pytest.mark.distributed
+@pytest.mark.alone
+@pytest.mark.usefixtures("networks")
+def test_two_hosts(tmp_path: Path) -> None:
+    """Dense waits for the wire and the agent does not; the interface saw what each says it sent."""
+    agent = "agent/topk/residual/static:cf=100"
+    result = run(benchmark("dense", agent), tmp_path, lambda line: None)
+    found = by_name(result)
+    assert not any(row["error"] for row in result["rows"])
+    assert not result["emulated"]
+    assert result["no_network"] is None
+    assert (result["seed"], result["decay"]) == (0, 0.0)
+    dense_bytes = 4 * result["elements"]
+    wire_seconds = dense_bytes * 8 / 1e7
+    dense, ours = found["dense"], found[agent]
+    assert dense["payload_bytes"] == dense["dense_bytes"] == dense_bytes
+    assert dense_bytes < dense["sent_bytes"] < 1.15 * dense_bytes
+    assert ours["payload_bytes"] < dense_bytes / 50
+    assert ours["payload_bytes"] < ours["sent_bytes"] < dense_bytes / 20
+    assert dense["seconds"] > 0.8 * wire_seconds
+    assert ours["seconds"] < dense["seconds"]
+    for row in result["rows"]:
+        assert row["steps"] == 10
+        assert len(row["step_seconds"]) == 6
+        assert row["seconds_quartiles"][0] <= row["seconds"] <= row["seconds_quartiles"][1]
+        assert 0 < row["cpu_seconds"] < 10
+        assert row["ratio"] is None, "none was not run"
+        assert 1 < row["heldout_loss"] < 5.6, "bytes at random cost ln 256 = 5.55"
+    assert not [each for each in namespaces.present() if each.startswith(f"gravac-{os.getpid()}-")]
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("networks")
+def test_links_change_in_mid_run(tmp_path: Path) -> None:
+    """The same processes go on: what waited for the wire is quicker, bytes are what they were."""
+    change = dataclasses.replace(benchmark("dense"), then="none")
+    result = run(change, tmp_path, lambda line: None)
+    (before,), (after,) = result["rows"], result["then"]["rows"]
+    assert before["error"] is after["error"] is None
+    assert after["seconds"] < 0.7 * before["seconds"]
+    assert before["payload_bytes"] == after["payload_bytes"]
+    assert (before["steps"], after["steps"]) == (5, 10)
+    assert before["heldout_loss"] is None
+    assert after["heldout_loss"] < 5.6
+
+
+def test_links_that_are_not_ours_cannot_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    words = ["--link", "10mbit", "--then", "1gbit", "--steps", "4", "--block", "2", "--warmup", "1"]
+    done = CliRunner().invoke(main, ["bench", "train", *words])
+    assert done.exit_code == 2
+    assert "links cannot change to 1gbit during the run: no emulated network" in done.output
+    done = CliRunner().invoke(main, ["bench", "train", "--then", "1gbit", "--steps", "4"])
+    assert "--then needs at least two rounds" in done.output
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
+def test_without_root_the_agent_paces_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said aloud and marked; PyTorch's own hooks, which nothing would hold back, are refused one by one."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    words = ["--link", "10mbit", "--steps", "5", "--block", "5", "--warmup", "2", "--width", "80"]
+    command = ["bench", "train", *words, "--heldout", "1", "--methods", "dense fp16", "--json"]
+    done = CliRunner().invoke(main, command, catch_exceptions=False)
+    assert done.exit_code == 1, "fp16 was left out"
+    assert done.stdout, done.stderr
+    result = json.loads(done.stdout)
+    found = by_name(result)
+    assert result["emulated"]
+    assert "needs root" in result["no_network"] or "is missing" in result["no_network"]
+    assert "No emulated network" in done.stderr
+    assert "EMULATED links of 10mbit" in done.stderr
+    dense = found["dense"]
+    assert dense["error"] is None
+    assert dense["emulated"]
+    assert dense["sent_bytes"] is None
+    assert dense["payload_bytes"] == dense["dense_bytes"]
+    assert dense["seconds"] > 0.8 * dense["dense_bytes"] * 8 / 1e7
+    assert "an emulated link slows only the agent" in found["fp16"]["error"]
+    assert found["fp16"]["seconds"] is None
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
+def test_another_task_and_its_kept_journals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    words = [
+        "bench",
+        "train",
+        "--link",
+        "100mbit",
+        "--steps",
+        "24",
+        "--block",
+        "24",
+        "--warmup",
+        "2",
+        "--json",
+    ]
+    words += ["--task", "gpt:size=0.3m,text=python,heldout=32", "--methods", "none agent", "--curve"]
+    keep = ["--keep", str(tmp_path / "kept")]
+    done = CliRunner().invoke(main, [*words, *keep], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["task"], result["width"]) == ("gpt:size=0.3m,text=python,heldout=32", None)
+    assert result["elements"] < 400_000, "the LSTM of the default has 3.5 million"
+    for row in result["rows"]:
+        (steps, seconds, loss), *more = row["curve"]
+        assert not more, "one round"
+        assert (steps, loss) == (24, row["heldout_loss"])
+        assert seconds == pytest.approx(24 * fmean(row["step_seconds"]))
+    journal = tmp_path / "kept" / "method1" / "bench" / "journal.jsonl"
+    job = next(iter(read_trace(journal))).record
+    assert isinstance(job, JobSpec)
+    assert job.optimizer_kind == "adam"
+    done = CliRunner().invoke(main, [*words, *keep])
+    assert done.exit_code == 2
+    assert "is not empty; give a new folder" in done.output
+    done = CliRunner().invoke(main, [*words, "--width", "80"])
+    assert done.exit_code == 2
+    assert "--width 80 is of the LSTM" in done.output
+    done = CliRunner().invoke(main, [*words, "--decay", "0.5"])
+    assert "--task gpt:size=0.3m,text=python,heldout=32 has a schedule of its own" in done.output
+    done = CliRunner().invoke(main, ["bench", "train", "--task", "gtp", "--methods", "none", "--steps", "4"])
+    assert done.exit_code == 1
+    assert "did you mean 'gpt'" in done.output
+
+
+def test_rows() -> None:
+    def block(*ranks: list[float]) -> list[dict[str, Any]]:
+        more = {"loss": 2.0, "cpu_seconds": 3.0, "payload_bytes": 30, "sent_bytes": None}
+        return [{"seconds": seconds, **more} for seconds in ranks]
+
+    none = Tally(name="none", blocks=[block([0.1, 0.3, 0.2], [0.2, 0.1, 0.1])], elements=5)
+    dense = Tally(name="dense", blocks=[block([1.0, 1.0, 0.4], [1.0, 1.0, 0.8])], elements=5)
+    broken = Tally(name="agent", error="it broke")
+    first, second, third = rows([none, dense, broken], emulated=False)
+    assert first["seconds"] == second["baseline"] == third["baseline"] == 0.2, "of the slowest rank"
+    assert second["ratio"] == 0.2
+    assert second["payload_bytes"] == 10
+    assert second["cpu_seconds"] == 1
+    assert second["dense_bytes"] == 20
+    assert second["sent_bytes"] is None
+    assert third["seconds"] is None
+    assert third["ratio"] is None
+    assert third["error"] == "it broke"
+    json.dumps([first, second, third], allow_nan=False)
+    # A method that stands in for the limit but failed is no limit.
+    assert rows([Tally(name="none", error="no"), dense], emulated=False)[1]["ratio"] is None
+
+
+def test_heldout_loss_weighs_by_bytes() -> None:
+    assert heldout_loss([{"nats": 30.0, "predicted": 10}, {"nats": 10.0, "predicted": 10}]) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("method", "spec"),
+    [
+        ("agent", AgentSpec(None, None, None)),
+        ("agent/qsgd:bits=4", AgentSpec("qsgd:bits=4", None, None)),
+        ("agent//conef:bits=4", AgentSpec(None, "conef:bits=4", None)),
+        ("agent///gravac:ladder=10/40/160", AgentSpec(None, None, "gravac:ladder=10/40/160")),
+    ],
+)
+def test_agent_methods(method: str, spec: AgentSpec) -> None:
+    assert agent_spec(method) == spec
+
+
+@pytest.mark.parametrize("method", ["agent/nosuch", "agent//nosuch", "agent///nosuch", "agent/qsgd:bits=99"])
+def test_agent_methods_that_are_none(method: str) -> None:
+    with pytest.raises(MethodError, match=f"method '{method}'"):
+        agent_spec(method)
+
+
+def test_ranks_that_hang_are_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gravac_lab.bench.ranks.END_SECONDS", 0.1)
+    code = "import sys, time; print('{}', flush=True); sys.stderr.write('stuck'); sys.stderr.flush(); time.sleep(60)"
+    ranks = Ranks([sys.executable, "-c", code], [HERE, HERE], 1, tmp_path / "one")
+    try:
+        assert ranks.ready(20) == [{}, {}]
+        with pytest.raises(RanksFailed, match="rank 0 did not answer within 0 s:\nstuck"):
+            ranks.ask(0.2, do="train")
+    finally:
+        ranks.close()
+    ranks.close()  # safe to repeat
+
+
+def test_ranks_that_end_are_named_with_their_last_words(tmp_path: Path) -> None:
+    code = "import os, sys; sys.exit('no disk' if os.environ['RANK'] == '1' else print('{}'))"
+    ranks = Ranks([sys.executable, "-c", code], [HERE, HERE], 1, tmp_path / "one")
+    try:
+        with pytest.raises(RanksFailed, match="rank 1 ended:\nno disk"):
+            ranks.ready(20)
+    finally:
+        ranks.close()
+
+
+def test_nobody_takes_the_port_while_ranks_start(tmp_path: Path) -> None:
+    """They are seconds from listening there; until then it is not given to others, and then it is rank 0's."""
+    code = """
+import os, socket, sys
+print('{"port": %s}' % os.environ["MASTER_PORT"], flush=True)
+sys.stdin.readline()
+here = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+with socket.create_server(here):  # with SO_REUSEADDR, as torch's store
+    socket.create_connection(here).close()
+    print('{"met": true}', flush=True)
+sys.stdin.readline()
+"""
+    ranks = Ranks([sys.executable, "-c", code], [HERE], None, tmp_path / "one")
+    try:
+        (answer,) = ranks.ready(20)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", answer["port"]))
+        assert ranks.ask(20, do="listen") == [{"met": True}]
+    finally:
+        ranks.close()
+    with socket.create_server(("127.0.0.1", answer["port"])):
+        pass  # given back
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--link", "fast"], "write for example 100mbit"),
+        (["--methods", "dense gossip"], "'gossip' is not one of"),
+        (["--methods", "dense dense"], "each method once"),
+        (["--block", "3", "--warmup", "3"], "must be below the steps of a block, 3"),
+        (["--hosts", "1"], "--hosts"),
+    ],
+)
+def test_wrong_options(words: list[str], expected: str) -> None:
+    done = CliRunner().invoke(main, ["bench", "train", *words])
+    assert done.exit_code == 2
+    assert expected in " ".join(done.output.split())

@@ -1,0 +1,66 @@
+"""Rows of a tournament: read, compared with dense and alone of the same seed, and put in order."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.lab.lab.tests.support.tournament import row, written
+
+from gravac_lab.tournament import RowError, Spread, read_rows, standings
+
+
+def test_each_seed_is_compared_with_its_own_dense_and_alone(tmp_path: Path) -> None:
+    """The final losses of seed 2 are ten times those of seed 1; mixed up, no figure would be right."""
+    sums = {"gradient_sq": 4.0, "residual_dot_gradient": 1.0, "sent_sq": 4.0, "compensated_sq": 8.0}
+    rows = []
+    for seed, scale in ((1, 1.0), (2, 10.0)):
+        rows += [
+            row(
+                "topk@10", [scale * loss for loss in (4, 4, 3.5, 3, 2)], seed, 200.0, sums=sums, progress=0.75
+            ),
+            row("alone", [scale * loss for loss in (5, 5, 4, 4, 3)], seed, 0.0),
+            row("dense", [scale * loss for loss in (4, 3, 2, 2, 1)], seed),
+        ]
+    found = standings(read_rows([written(tmp_path, *rows)]), lambda run: 2.0 if run.plan == "dense" else 0.5)
+    assert [one.plan for one in found] == ["dense", "topk@10", "alone"]
+    dense, plan, alone = found
+    assert plan.above_dense == Spread(1.0, 1.0, 1.0, 2)
+    assert plan.retained == Spread(0.5, 0.5, 0.5, 2)
+    assert plan.efficiency == Spread((20 / 40 + 30 / 50) / 2, 0.55, 0.55, 2)
+    assert plan.loss == Spread(11.0, 2.0, 20.0, 2)
+    assert (plan.backlog, plan.gain, plan.progress) == (
+        Spread(0.25, 0.25, 0.25, 2),
+        Spread(0.5, 0.5, 0.5, 2),
+        Spread(0.75, 0.75, 0.75, 2),
+    )
+    assert (dense.wire_cf, plan.wire_cf, alone.wire_cf) == (1.0, 20.0, None)
+    assert dense.speedup == Spread(1.0, 1.0, 1.0, 2)
+    assert dense.seconds == Spread(2.0 * 47.5, 95.0, 95.0, 2)
+    assert (plan.reached, plan.seconds, plan.speedup) == (0, None, None)
+
+
+def test_without_dense_or_alone_figures_are_unknown_not_wrong(tmp_path: Path) -> None:
+    (only,) = standings(read_rows([written(tmp_path, row("topk@10", [2.0, 1.0]))]))
+    assert only.loss == Spread(1.0, 1.0, 1.0, 1)
+    assert (only.above_dense, only.efficiency, only.retained, only.seconds) == (None,) * 4
+
+
+def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path, row("dense", [2.0, 1.0]), end='{"task":"lm","pl')
+    assert [run.plan for run in read_rows([path])] == ["dense"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([row("dense", [1.0]), {"task": "lm"}], "line 2: has no 'plan'"),
+        ([row("dense", [1.0], ranks="four")], "line 1: is no row .*four"),
+        ([row("dense", [1.0]), row("dense", [1.0])], "line 2: task='lm' plan='dense' .* was there before"),
+        ([row("dense", [])], "line 1: is no row .*needs points"),
+    ],
+)
+def test_errors_name_file_line_and_what_is_wrong(
+    rows: list[dict[str, Any]], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RowError, match=f"rows.jsonl, {says}"):
+        read_rows([written(tmp_path, *rows)])
