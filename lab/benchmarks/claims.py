@@ -42,8 +42,9 @@ DEFAULT, UNBOUNDED = "auto", "auto:bound=1"
 HEAD = """# Claims
 
 What the seed papers claim, and what was measured here. `python -m lab.benchmarks.claims --plot docs/objectives.svg >
-docs/claims.md` writes this page from the [rows of the tournament](../lab/benchmarks/tournament/README.md): {runs} runs of
-static plans (`gravac bench tournament`), {repeats} repetitions of dense ones, and {jobs} simulated jobs of policies (`python -m lab.benchmarks.regret run`).
+docs/claims.md` writes this page from the [rows of the tournament](../lab/benchmarks/tournament/README.md): {runs} runs
+of static plans (`gravac bench tournament`), {repeats} repetitions of dense ones, and {jobs} simulated jobs of policies
+(`python -m lab.benchmarks.regret run`).
 
 Learning is real: {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks, {steps} steps,
 {seeds} seeds each. What is noise differs from task to task: [how much two dense runs

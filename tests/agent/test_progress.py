@@ -20,7 +20,6 @@ from gravac_agent.windows.reference import DenseReference, ProgressSums
 from gravac_agent.windows.second_optimizer import LOCAL, second_optimizer, steps_elements_alone
 from gravac_agent.windows.second_optimizer import step as step_once
 from gravac_agent.windows.totals import WindowTotals
-from gravac_lab.tasks.optimizers import Lamb
 
 TIMES = StepTimes(1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 
@@ -278,9 +277,7 @@ class Counted(torch.optim.SGD):
         Counted.made += 1
 
 
-@pytest.mark.parametrize(
-    "make", [torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.SparseAdam, Lamb, Counted]
-)
+@pytest.mark.parametrize("make", [torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.SparseAdam, Counted])
 def test_other_optimizers_are_not_followed_and_not_made_again(make: Callable[[Any], Optimizer]) -> None:
     one = Followed(make)
     assert not one.progress.on

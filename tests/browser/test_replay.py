@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from gravac.whatif.nominal import link
-from gravac_lab.simulate.clock import ModelClock, Phase
-from gravac_lab.simulate.job import Setting, SimulatedJob
-from gravac_lab.tasks import elements_of, make
 from tests.support.browser import TraceServer, only_failed_requests, open_trace, texts_of
+from tests.support.lab import needs_lab
 from tools.harness.chromium import OpenPage
 from tools.harness.controller import Controller
 from tools.harness.recorded import RecordedJob
@@ -155,8 +153,13 @@ def test_the_server_ends(recorded: tuple[Path, RecordedJob], open_page: OpenPage
     only_failed_requests(tab)
 
 
+@needs_lab
 def test_what_a_job_that_never_sent_dense_saved_is_predicted(tmp_path: Path, open_page: OpenPage) -> None:
     """On a slow link ``auto`` starts compressed, so no warm-up measures the dense step."""
+    from gravac_lab.simulate.clock import ModelClock, Phase  # only here: see tests/support/lab.py
+    from gravac_lab.simulate.job import Setting, SimulatedJob
+    from gravac_lab.tasks import elements_of, make
+
     recipe = replace(make("digits:width=8,optimizer=adamw"), bucket_mb=0.02)
     slow = ModelClock(elements_of(recipe.build_model(1)), 2, 0.002, (Phase(0, link(3e5, 1e-5)),))
     setting = Setting(

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.lab import needs_lab
+
 ROOT = Path(__file__).parents[2]
 needs_triton = pytest.mark.skipif(
     find_spec("triton") is None, reason="Triton is not installed (Linux on x86-64 only)"
@@ -48,6 +50,7 @@ def test_they_compile_without_a_gpu() -> None:
     python("tests/support/maths/compile_kernels.py")
 
 
+@needs_lab
 def test_the_benchmark_reports_a_missing_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["cuda.py"])

@@ -2,11 +2,13 @@
 
 import pytest
 
+from tests.support.lab import needs_lab
 from tests.support.ranks.harness import RunEach
 
 pytestmark = pytest.mark.distributed
 
 
+@needs_lab
 def test_live_ranks_clip_as_simulated_ones_do(run_each: RunEach) -> None:
     """Through several buckets, their regrouping after the first step, and a spike whose rest waits in the residual."""
     cases = [

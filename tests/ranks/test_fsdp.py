@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from gravac.compressors import COMPRESSORS
 from gravac.memories import MEMORIES
 from gravac_controller.cli import main
+from tests.support.lab import needs_lab
 from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in
 
@@ -176,6 +177,7 @@ def test_other_ranks_take_over_the_residual(tmp_path: Path, before: str, after: 
             assert result["waiting"] > 1e-3
 
 
+@needs_lab
 def test_quantized_training_ends_at_the_loss_of_plain_fsdp2(run_ranks: RunRanks) -> None:
     """Handwritten digits, equal steps. Stated beside it: what Top-k and block Random-k cost (docs/fsdp.md)."""
     methods = {

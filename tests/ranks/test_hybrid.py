@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from gravac_lab.bench.namespaces import NetworkUnavailable, obstacle
-from gravac_lab.bench.network import Host, Network
 from tests.ranks.test_fsdp import check_branches
+from tests.support.lab import needs_lab
 from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in
 
@@ -104,8 +103,11 @@ METHODS = {"int8 4": 0.01, "int4 8": 0.01, "topk+bf16 10": 0.1}
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Host, ...]]:
+def hosts() -> Iterator[tuple[Any, ...]]:
     """Two hosts with a network of their own; none where this machine does not allow it."""
+    from gravac_lab.bench.namespaces import NetworkUnavailable  # only here: see tests/support/lab.py
+    from gravac_lab.bench.network import Network
+
     try:
         with Network(2, None) as network:
             yield network.hosts
@@ -114,12 +116,13 @@ def hosts() -> Iterator[tuple[Host, ...]]:
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory, hosts: tuple[Host, ...]) -> Any:
+def digits(tmp_path_factory: pytest.TempPathFactory, hosts: tuple[Any, ...]) -> Any:
     """What each method found in a training on handwritten digits: two ranks on each host."""
     folder = tmp_path_factory.mktemp("digits")
     return run_ranks_in(folder, "hybrid_losses", 4, hosts=hosts, steps=60, methods=["native", *METHODS])[0]
 
 
+@needs_lab
 def test_quantized_training_ends_at_the_loss_of_native_hsdp(digits: Any) -> None:
     """At equal steps. Stated beside it: what Top-k costs (docs/fsdp.md)."""
     for method, most in METHODS.items():
@@ -127,9 +130,12 @@ def test_quantized_training_ends_at_the_loss_of_native_hsdp(digits: Any) -> None
         assert digits[method]["wire"] > 3.5, method
 
 
-def test_nodes_send_fewer_bytes_by_the_wire_cf(digits: Any, hosts: tuple[Host, ...]) -> None:
+@needs_lab
+def test_nodes_send_fewer_bytes_by_the_wire_cf(digits: Any, hosts: tuple[Any, ...]) -> None:
     """By the counters of a node's interface, with ticks and headers. Traffic inside a node does not pass it."""
     if not hosts:
+        from gravac_lab.bench.namespaces import obstacle
+
         pytest.skip(obstacle() or "this machine does not let us make networks")
     for method in METHODS:
         fewer = digits["native"]["sent_bytes"] / digits[method]["sent_bytes"]

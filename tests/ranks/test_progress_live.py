@@ -8,6 +8,7 @@ import pytest
 from gravac.protocol import Event, WindowReport
 from gravac.signals import figures
 from gravac.traces import read_trace
+from tests.support.lab import needs_lab
 from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
@@ -64,6 +65,7 @@ def test_three_ranks_and_the_report(run_ranks: RunRanks, tmp_path: Path) -> None
     assert 0.05 < progress < 0.9
 
 
+@needs_lab
 @pytest.mark.parametrize("clip", [None, 0.3])
 def test_simulated_ranks_measure_the_same(run_ranks: RunRanks, clip: float | None) -> None:
     results = run_ranks("progress_as_simulated", 2, clip=clip)
@@ -80,7 +82,7 @@ def windows(journal: Path) -> list[WindowReport]:
 
 
 def test_off_where_it_is_switched_off_or_cannot_be_measured(run_each: RunEach, tmp_path: Path) -> None:
-    cases: list[dict[str, Any]] = [{"progress": False}, {"optimizer": "lamb"}, {"optimizer": "closure"}]
+    cases: list[dict[str, Any]] = [{"progress": False}, {"optimizer": "subclass"}, {"optimizer": "closure"}]
     for number, (case, results) in enumerate(run_each("progress_off", 2, cases)):
         assert not any(each["on"] for each in results), case
         journal = tmp_path / str(number) / "off" / "journal.jsonl"

@@ -12,11 +12,13 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gravac.kernels.backend import _KERNELS as KERNELS
-from gravac_lab.bench.network import INTERFACE, Host
 from tools.harness.forked import Forked, Zygote, surroundings
+
+if TYPE_CHECKING:
+    from gravac_lab.bench.network import Host
 
 RunRanks = Callable[..., list[dict[str, Any]]]
 RunEach = Callable[..., list[tuple[dict[str, Any], list[dict[str, Any]]]]]
@@ -52,7 +54,7 @@ def run_ranks(
     seconds: float = 240,
     fails: bool = False,
     kernels: str = "auto",
-    hosts: Sequence[Host] = (),
+    hosts: "Sequence[Host]" = (),
     **arguments: Any,
 ) -> list[dict[str, Any]]:
     """Run a function of ``scenarios`` on every rank, and return what each returned.
@@ -70,6 +72,8 @@ def run_ranks(
         GRAVAC_COLLECTIVE="gather",  # a measured network differs from run to run
     )
     if hosts:
+        from gravac_lab.bench.network import INTERFACE  # only here: see tests/support/lab.py
+
         environment |= {"MASTER_ADDR": hosts[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
     arguments = {"folder": str(tmp_path), **arguments}
     processes: list[Forked] = []

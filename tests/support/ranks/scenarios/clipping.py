@@ -10,7 +10,6 @@ from gravac.memories import Bucket
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.windows.clipping import Clipper
-from gravac_lab.simulate.ranks import SimulatedRanks
 from tests.support.ranks.scenarios.model import batch, fingerprint, net, wrapped
 
 RATE = 0.1
@@ -82,6 +81,8 @@ def _simulated(
     """The same job in one process: parameters, norms, this rank's residual, steps that were clipped as by torch."""
     model = net()
     parameters = dict(model.named_parameters())
+    from gravac_lab.simulate.ranks import SimulatedRanks  # only here: see tests/support/lab.py
+
     ranks = SimulatedRanks(world, compressor, elements=sum(one.numel() for one in model.parameters()))
     clipper, norms, left_alone = Clipper(world), [], 0
     for step, (plan, layout) in enumerate(zip(plans, layouts, strict=True)):

@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from gravac_agent import Agent, SetupError
-from gravac_lab.tasks import evaluate, image_sets
 from tests.support.ranks.scenarios.sharded import AGENT, Uneven, loss_of, same, shards, trained
 
 SHARDS = 2
@@ -244,6 +243,8 @@ def hybrid_refused(rank: int, world: int, folder: str) -> dict[str, str]:
 
 def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[str]) -> dict[str, Any]:
     """Held-out loss of handwritten digits after equal steps by each method: ``native``, or a codec and its CF."""
+    from gravac_lab.tasks import evaluate, image_sets  # only here: see tests/support/lab.py
+
     data, mesh, found = image_sets.digits(), mesh_of(world), {}
     for number, method in enumerate(methods):
         torch.manual_seed(0)

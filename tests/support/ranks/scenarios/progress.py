@@ -14,11 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac_agent import Agent
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.windows.reference import BLOCK_STEPS
-from gravac_lab.simulate.learning import Learner
-from gravac_lab.simulate.ranks import SimulatedRanks
-from gravac_lab.tasks import Batch, Recipe
-from gravac_lab.tasks.optimizers import Lamb
-from gravac_lab.tasks.recipe import Schedule
 from tests.support.ranks.scenarios.model import batch, net
 
 OPTIMIZERS: dict[str, Any] = {
@@ -191,10 +186,10 @@ def progress(
 class Made:
     """Batches of the scenarios, as a recipe has them."""
 
-    def batches(self, rank: int, world_size: int, seed: int, size: int) -> Iterator[Batch]:
+    def batches(self, rank: int, world_size: int, seed: int, size: int) -> Iterator[Any]:
         return (batch(rank, step) for step in itertools.count())
 
-    def heldout(self, rank: int = 0, world_size: int = 1) -> list[Batch]:
+    def heldout(self, rank: int = 0, world_size: int = 1) -> list[Any]:
         return [batch(9, 9)]
 
 
@@ -208,6 +203,11 @@ def progress_as_simulated(
     compressor: str = "topk",
 ) -> dict[str, Any]:
     """A recipe's training by agents, and on rank 0 by the simulated ranks. Returns the sums of the compressed steps."""
+    from gravac_lab.simulate.learning import Learner  # only here: see tests/support/lab.py
+    from gravac_lab.simulate.ranks import SimulatedRanks
+    from gravac_lab.tasks import Recipe
+    from gravac_lab.tasks.recipe import Schedule
+
     recipe = Recipe(
         name="made",
         build_model=lambda seed: net(),
@@ -262,12 +262,20 @@ def progress_as_simulated(
     return {"live": live, "simulated": asdict(learner.reference.pop()), "off": off}
 
 
+class OwnAdamW(torch.optim.AdamW):
+    """An optimizer of a user's own class, of which nobody knows what its step does."""
+
+
 def progress_off(
     rank: int, world: int, folder: str, *, optimizer: str = "adamw", progress: bool = True
 ) -> dict[str, Any]:
     """Twelve steps where progress is not measured. ``closure``: SGD computes the gradients within its step."""
     module = DistributedDataParallel(net(), bucket_cap_mb=0.02)
-    kinds = {"lamb": lambda one: Lamb(one), "closure": OPTIMIZERS["sgd"], "adamw": OPTIMIZERS["adamw"]}
+    kinds = {
+        "subclass": lambda one: OwnAdamW(one),
+        "closure": OPTIMIZERS["sgd"],
+        "adamw": OPTIMIZERS["adamw"],
+    }
     taken = kinds[optimizer](module.parameters())
     options: dict[str, Any] = {"policy": "static:cf=10", "window": 4, "job": "off", "progress": progress}
     with Agent(module, taken, data_dir=folder, controller=None, **options) as agent:

@@ -11,7 +11,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_lab.tasks import evaluate, image_sets
 from tests.support.ranks.scenarios.hybrid import SHARDS, mesh_of, sharded_by
 from tests.support.ranks.scenarios.sharded import (
     AGENT,
@@ -161,6 +160,8 @@ def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int,
 
 def sharded_losses(rank: int, world: int, folder: str, steps: int, methods: list[str]) -> dict[str, Any]:
     """Held-out loss of handwritten digits after equal steps by each method, and what the error memory holds."""
+    from gravac_lab.tasks import evaluate, image_sets  # only here: see tests/support/lab.py
+
     data, found = image_sets.digits(), {}
     mesh = init_device_mesh("cpu", (world,))
     for number, method in enumerate(methods):

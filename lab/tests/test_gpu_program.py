@@ -18,7 +18,7 @@ from tools.gpu.results import Result, Results, load, save, table
 from tools.gpu.steps import STEPS, Step
 from tools.gpu.trace import SPAN, waits
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FIGURES = [
     Figure(name="ratio", value=6.25, unit="x", low=6.0, high=6.5, least=5.0),
     Figure(name="host", value=1.5e-4, unit="s", most=1e-4),
