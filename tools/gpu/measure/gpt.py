@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac import Agent
-from gravac_lab.tasks.gpt import Layer
 
 Precision = Literal["bf16", "autocast"]
 
@@ -39,6 +38,10 @@ class GPT(nn.Module):
     """Maps tokens, shape ``(n, length)``, to scores of the next one; embedding and output share their weights."""
 
     def __init__(self, shape: Shape) -> None:
+        from gravac_lab.tasks.gpt import (
+            Layer,  # only here: the service's tests import this module without lab/
+        )
+
         super().__init__()
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.places = nn.Embedding(shape.length, shape.width)
