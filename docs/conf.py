@@ -22,7 +22,19 @@ extensions = [
 ]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**.md", "lab/benchmarks/README.md", "lab/benchmarks/tournament/README.md"]
-exclude_patterns = [".*", "build", "dist", "tests", "tools", "agent", "controller", "gravac", "lab/gravac_lab", "lab/tests", "gravac-runs"]
+exclude_patterns = [
+    ".*",
+    "build",
+    "dist",
+    "tests",
+    "tools",
+    "agent",
+    "controller",
+    "gravac",
+    "lab/gravac_lab",
+    "lab/tests",
+    "gravac-runs",
+]
 
 myst_heading_anchors = 4  # [links](page.md#heading), with GitHub's anchors
 suppress_warnings = ["myst.header"]  # a page may begin below the first level

@@ -174,7 +174,7 @@ def test_a_controller_of_another_folder_is_nobodys_default(
             assert "no controller serves" in run("status", code=1)
         monkeypatch.setenv("GRAVAC_CONTROLLER", job.controller.url)
         assert json.loads(run("status", "--json"))["url"] == job.controller.url
-        assert "in force" in run("explain", "--job", "alpha")
+        assert "in force" in run("explain", "alpha")
         assert "token" in run("dense", "alpha", "--wait", "0", code=1)
         assert "no controller serves" in run("status", "--data-dir", "mine", code=1)
         monkeypatch.setenv("GRAVAC_CONTROLLER", "ftp://x")

@@ -98,7 +98,7 @@ def test_a_forged_decision_is_shown_beside_the_right_one(trace: Path, tmp_path: 
 def test_no_such_file(tmp_path: Path, options: tuple[str, ...]) -> None:
     code, output = run(tmp_path / "absent.jsonl", *options)
     assert code == 2
-    assert "cannot be opened" in output
+    assert "no file and no job" in output
 
 
 def test_not_a_trace_cannot_move_the_cursor(tmp_path: Path) -> None:

@@ -232,16 +232,6 @@ def test_no_controller(tmp_path: Path) -> None:
     assert f"no controller serves {tmp_path}" in said
 
 
-def test_a_controller_that_is_found_twice_is_asked_once(
-    job: PostedJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its folder, and at the default port."""
-    url = job.controller.url
-    monkeypatch.setattr("gravac_controller.cli.steer.DEFAULT_URL", url)
-    said = run("dense", "alpah", "--data-dir", job.controller.data_dir, code=1)
-    assert f"(did you mean 'alpha'?) at {url}; its jobs: alpha. Or" in said
-
-
 def test_a_pin_is_sent_by_a_codec_that_reaches_it_or_refused(tmp_path: Path) -> None:
     sizes = (
         CodecSize(codec=None, cf=3.9, up_to=1e9),

@@ -51,7 +51,9 @@ def test_counted_bytes_match_allocated_ones(
     for number in range(60):
         report = WindowReport.model_validate_json(reports[number])
         recent.add_window(WindowView.of(1.0, report, spec("job")))
-        recent.add_decision(DecisionView.of(1.0, Decision.model_validate_json(decisions[number]), None))
+        recent.add_decision(
+            DecisionView.of(1.0, Decision.model_validate_json(decisions[number]), None, "topk")
+        )
     gc.collect()
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

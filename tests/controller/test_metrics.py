@@ -19,7 +19,7 @@ from gravac_controller.metrics.service import ServiceMetrics
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.settings import ControllerSettings
 from tests.support.in_process import InProcess, post, register, run
-from tools.harness.builders import Trainer
+from tools.harness.builders import Trainer, spec
 
 Samples = dict[tuple[str, ...], float]
 
@@ -313,8 +313,9 @@ def test_promtool_finds_no_fault(app: InProcess) -> None:
 def test_rules_that_a_plugins_policy_names_count_as_other() -> None:
     """Else anyone's policy could make any number of series."""
     job = live.LiveJob(ControllerSettings())
+    job.apply(1, 1.0, spec())
     first = StaticPolicy(cf=2).start().decision
-    for line, rule in enumerate(("our_rule", "start", "theirs"), start=1):
+    for line, rule in enumerate(("our_rule", "start", "theirs"), start=2):
         job.apply(line, 1.0, first.model_copy(update={"rule": rule}))
     assert job.decisions_by_rule == {"other": 2, "start": 1}
     rows = {row.name: row for row in TABLE}

@@ -62,4 +62,5 @@ def glance(path: Path, settings: ControllerSettings) -> LiveJob:
     if live.latest is not None:
         report = live.latest.report
         live.totals = counted if live.ended else Totals(windows=report.window + 1, steps=report.last_step + 1)
+        live.windows, live.steps = live.totals.windows, live.totals.steps
     return live
