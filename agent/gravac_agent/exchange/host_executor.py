@@ -323,20 +323,26 @@ class HostExecutor:
             return
         self._finish([bucket for bucket in self._ended if bucket.proven and not bucket.unsettled])
         if self._ended:
-            try:
-                unproven = [bucket for bucket in self._ended if not bucket.proven]
-                if unproven and (complete or unproven[0].submitted.sharded):
-                    self._prove(step, unproven)
-                    self._finish([bucket for bucket in self._ended if not bucket.unsettled])
-                waiting = [bucket for bucket in self._ended if bucket.proven]
-                if waiting and find_out(step, waiting, complete, self.encoder, self.tick_codec):
-                    self._finish(waiting)
-            except Exception as error:  # the tick's
-                self._report(step, error)
-                self._finish(list(self._ended))
+            self._finish_known(step, complete)
         step.cpu_seconds += time.thread_time() - cpu
         if complete and step.error is None:
             self._end_step(step)
+
+    def _finish_known(self, step: StepRecord, complete: bool) -> None:
+        """Finish the ended buckets of which it is known what becomes of them. No list of them outlives this call: it
+        would keep their payloads while the step ends.
+        """
+        try:
+            unproven = [bucket for bucket in self._ended if not bucket.proven]
+            if unproven and (complete or unproven[0].submitted.sharded):
+                self._prove(step, unproven)
+                self._finish([bucket for bucket in self._ended if not bucket.unsettled])
+            waiting = [bucket for bucket in self._ended if bucket.proven]
+            if waiting and find_out(step, waiting, complete, self.encoder, self.tick_codec):
+                self._finish(waiting)
+        except Exception as error:  # the tick's
+            self._report(step, error)
+            self._finish(list(self._ended))
 
     def _prove(self, step: StepRecord, buckets: list[InFlight]) -> None:
         """Decode buckets on trial, and send those again, densely, that a rank could not decode."""
