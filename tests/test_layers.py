@@ -203,6 +203,27 @@ def test_no_room_imports_one_above_it() -> None:
     assert breaking(upward) == {}
 
 
+def test_no_two_modules_import_each_other() -> None:
+    """Also not inside functions, which is how a circle hides."""
+    modules = {
+        ".".join((package, *file.relative_to(PACKAGES[package]).with_suffix("").parts)): file
+        for package, file in FILES
+        if file.name != "__init__.py"
+    }
+
+    def targets(file: Path) -> set[str]:
+        return {
+            name
+            for node in nodes(file)
+            if isinstance(node, ast.ImportFrom) and node.module
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        }
+
+    edges = {(name, other) for name, file in modules.items() for other in targets(file) & modules.keys()}
+    assert len(edges) > 1000
+    assert {edge for edge in edges if edge[::-1] in edges} == set()
+
+
 def test_only_the_http_rooms_know_http() -> None:
     """Domain code raises the errors of ``gravac_controller.errors``."""
 

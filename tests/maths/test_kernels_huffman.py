@@ -13,7 +13,8 @@ from gravac.compressors import build
 from gravac.kernels import GRIDS, decode_blocks, dither, encode_blocks, expected_bytes, quantize_nearest
 from gravac.kernels.entropy import canonical
 from gravac.kernels.entropy.blocks import JOINED, join, split
-from gravac.kernels.entropy.huffman import CODED, HEAD_BYTES, RAW, huffman_decode, huffman_encode
+from gravac.kernels.entropy.canonical import CODED, HEAD_BYTES, RAW
+from gravac.kernels.entropy.huffman import huffman_decode, huffman_encode
 from tests.support.maths.backends import everywhere
 from tests.support.maths.checks import KEY
 

@@ -7,8 +7,16 @@ from torch import Tensor
 
 from gravac.kernels.cpu.build import jit
 from gravac.kernels.entropy import canonical
-from gravac.kernels.entropy.canonical import LONGEST, SPARE, SYMBOLS
-from gravac.kernels.entropy.huffman import CODED, HEAD_BYTES, LENGTH_BYTES, STREAMS, most_bytes
+from gravac.kernels.entropy.canonical import (
+    CODED,
+    HEAD_BYTES,
+    LENGTH_BYTES,
+    LONGEST,
+    SPARE,
+    STREAMS,
+    SYMBOLS,
+    most_bytes,
+)
 
 _TABLES = 4
 """Counts kept apart, so that equal neighbors do not wait for each other."""

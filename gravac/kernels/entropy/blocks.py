@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend
-from gravac.kernels.entropy.huffman import HEAD_BYTES, STREAMS, huffman_decode, huffman_encode
+from gravac.kernels.entropy.canonical import HEAD_BYTES, STREAMS
+from gravac.kernels.entropy.huffman import huffman_decode, huffman_encode
 
 JOINED = {2: 8, 3: 5, 5: 3, 7: 2, 16: 2, 39: 1}
 """Codes in a byte, by base: so many that frequent ones can take less than a bit."""

@@ -1,4 +1,4 @@
-"""Canonical Huffman codes of bytes: the length of each code, the codes, and the table that decodes them.
+"""Canonical Huffman codes of bytes: the layout of a message, the codes, and the table that decodes them.
 
 Plain loops over lists, which ``gravac.kernels.cpu.huffman`` compiles for arrays: both backends give the same codes.
 """
@@ -11,9 +11,22 @@ SPARE = 7 * SYMBOLS
 """Numbers that ``assign_lengths`` needs room for."""
 LONGEST = 12
 """Bits of the longest code, so that a table of 4,096 entries decodes every code at once."""
+RAW, CODED = 0, 1
+"""First byte of what is sent: the bytes as they are, or the lengths of all codes and then the codes."""
+STREAMS = 4
+"""Codes are sent in so many parts, which a processor decodes at the same time."""
+LENGTH_BYTES = SYMBOLS // 2
+"""Bytes that the lengths take, two in each."""
+HEAD_BYTES = 1 + LENGTH_BYTES + 4 * STREAMS
+"""Bytes before the codes: the first, the lengths, and where each stream ends, in words of 32 bits."""
 
 Numbers: TypeAlias = Any
 """A list of whole numbers, or an array of them."""
+
+
+def most_bytes(bits: int) -> int:
+    """Returns the bytes that codes of so many bits take at most: each stream fills its last word."""
+    return HEAD_BYTES + bits // 8 + 4 * STREAMS
 
 
 def assign_lengths(counts: Numbers, lengths: Numbers, spare: Numbers) -> int:

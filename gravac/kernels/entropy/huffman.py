@@ -7,23 +7,18 @@ from torch import Tensor
 
 from gravac.kernels import backend
 from gravac.kernels.entropy import canonical
-from gravac.kernels.entropy.canonical import LONGEST, SYMBOLS
+from gravac.kernels.entropy.canonical import (
+    CODED,
+    HEAD_BYTES,
+    LENGTH_BYTES,
+    LONGEST,
+    RAW,
+    STREAMS,
+    SYMBOLS,
+    most_bytes,
+)
 from gravac.kernels.entropy.elias import chain
 from gravac.kernels.packing import pack, unpack
-
-RAW, CODED = 0, 1
-"""First byte of what is sent: the bytes as they are, or the lengths of all codes and then the codes."""
-STREAMS = 4
-"""Codes are sent in so many parts, which a processor decodes at the same time."""
-LENGTH_BYTES = SYMBOLS // 2
-"""Bytes that the lengths take, two in each."""
-HEAD_BYTES = 1 + LENGTH_BYTES + 4 * STREAMS
-"""Bytes before the codes: the first, the lengths, and where each stream ends, in words of 32 bits."""
-
-
-def most_bytes(bits: int) -> int:
-    """Returns the bytes that codes of so many bits take at most: each stream fills its last word."""
-    return HEAD_BYTES + bits // 8 + 4 * STREAMS
 
 
 def huffman_encode(symbols: Tensor) -> Tensor:
