@@ -5,7 +5,7 @@ from typing import Any
 
 from gravac.policies.auto.policy import AutoPolicy
 from gravac.policies.base import ConfiguredPolicy, Plan, Policy, PolicySettings, PolicyState, Verdict
-from gravac.policies.gravac.policy import GravacPolicy
+from gravac.policies.paper.policy import GravacPolicy
 from gravac.policies.roundrobin import RoundRobinPolicy
 from gravac.policies.static import DensePolicy, StaticPolicy
 from gravac.policies.warmup import WarmupPolicy

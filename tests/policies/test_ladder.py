@@ -1,6 +1,6 @@
 import pytest
 
-from gravac.policies.gravac.settings import exponential, geometric, rungs
+from gravac.policies.paper.settings import exponential, geometric, rungs
 
 
 def test_exponential_is_the_papers() -> None:

@@ -1,9 +1,12 @@
 """``variant="paper"`` against Algorithm 1 worked out by hand, in the printed order a, b, c, defects included."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gravac.policies import GravacPolicy
-from gravac.policies.gravac.paper import reachable
+from gravac.policies.paper.algorithm import Algorithm1
+from gravac.policies.paper.printed import reachable
 from gravac.protocol import SmoothedGain
 from tools.harness.cluster import Cluster, Run, level_sums, window_report
 
@@ -148,3 +151,48 @@ def test_a_state_of_the_fixed_variant_starts_the_printed_one_afresh() -> None:
     assert (decision.cf_minimum, decision.cf_candidate, decision.epoch) == (10.0, 20.0, epoch + 1)
     run.policy = GravacPolicy()
     assert run.windows().phase == "warmup"
+
+
+CLOSE = st.sampled_from([0.3, 0.4, 0.401, 0.5, 0.502, 0.8, 0.9, 1.0])
+"""Gains of which some are within 1 %."""
+WINDOW = st.tuples(CLOSE, CLOSE, st.sampled_from([0.1, 0.1005, 0.2, 0.201, 0.4, 0.9]))
+"""Gain of the minimum and of the candidate, and the seconds of a step."""
+
+
+@given(
+    exponential=st.booleans(),
+    cf_min=st.floats(1.5, 60),
+    cf_max=st.floats(60, 5000),
+    epsilon=st.sampled_from([0.0, 0.4, 0.7, 0.9]),
+    omega=st.sampled_from([0.0, 0.01, 0.3]),
+    windows=st.lists(WINDOW, min_size=1, max_size=12),
+)
+# 1.7 times (900 / 1.7) is less than 900: a candidate that is not on the ladder, and so is never measured.
+@example(True, 1.7, 900.0, 0.0, 0.0, [(0.9, 0.3, seconds) for seconds in (0.9, 0.4, 0.2, 0.1, 0.05, 0.03)])
+def test_the_policy_does_what_the_plain_algorithm_does(
+    exponential: bool,
+    cf_min: float,
+    cf_max: float,
+    epsilon: float,
+    omega: float,
+    windows: list[tuple[float, float, float]],
+) -> None:
+    ladder = "exponential" if exponential else "geometric"
+    policy = GravacPolicy(
+        variant="paper", ladder=ladder, cf_min=cf_min, cf_max=cf_max, epsilon=epsilon, omega=omega
+    )
+    run, plain = Run(policy, Cluster()), Algorithm1(cf_min, cf_max, epsilon, omega, exponential)
+    for low, high, seconds in windows:
+        minimum, candidate = run.last.cf_minimum, run.last.cf_candidate
+        assert (minimum, candidate) == (plain.cf_min, plain.candidate)
+        gains = {minimum: low, candidate: high, 1.0: 1.0}  # one gain where they are one CF
+        sent = plain.gate(gains[minimum], gains[candidate])
+        plain.record(sent, 64 / seconds, gains[sent])
+        plain.check(gains[minimum], gains[candidate])
+        run.windows(**levels_with(run.last.epoch, {sent: 64 / seconds * gains[sent]}, gains))
+        assert (run.last.phase == "hold") == (plain.ideal is not None)
+        rows = {row.cf: row.useful_samples_per_second for row in run.last.candidates}
+        assert {cf: value for cf, value in rows.items() if value is not None} == pytest.approx(
+            plain.throughput
+        )
+    assert (run.last.cf_minimum, run.last.cf_candidate) == (plain.cf_min, plain.candidate)

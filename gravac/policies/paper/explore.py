@@ -8,9 +8,9 @@ samples/s of a step that never waits for the network.
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
-from gravac.policies.gravac import greedy
-from gravac.policies.gravac.evaluation import Evaluation
-from gravac.policies.gravac.settings import Left, Search
+from gravac.policies.paper import greedy
+from gravac.policies.paper.evaluation import Evaluation
+from gravac.policies.paper.settings import Left, Search
 from gravac.policies.windows import Measurement
 from gravac.protocol import KnownRule
 from gravac.wording import format_cf, format_gain, format_number, format_percent

@@ -9,9 +9,9 @@ from typing import Any
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import useful
-from gravac.policies.gravac.evaluation import CLEARLY, Evaluation
-from gravac.policies.gravac.explore import left
-from gravac.policies.gravac.settings import Reference
+from gravac.policies.paper.evaluation import CLEARLY, Evaluation
+from gravac.policies.paper.explore import left
+from gravac.policies.paper.settings import Reference
 from gravac.policies.windows import Measurement
 from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
 

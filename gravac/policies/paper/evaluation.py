@@ -6,7 +6,7 @@ from typing import Any
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates
-from gravac.policies.gravac.settings import GravacSettings, GravacState, Search
+from gravac.policies.paper.settings import GravacSettings, GravacState, Search
 from gravac.policies.windows import MOST, Measurement, gain_of, measure, next_decision, predicted_gain
 from gravac.protocol import Candidate, Decision, KnownRule, Phase, WindowReport
 

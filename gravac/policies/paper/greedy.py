@@ -5,7 +5,7 @@ Jobs that were recorded then go on by these rules, and their traces replay.
 
 from gravac.policies import candidates
 from gravac.policies.candidates import Candidates, useful
-from gravac.policies.gravac.evaluation import Evaluation
+from gravac.policies.paper.evaluation import Evaluation
 from gravac.policies.windows import MOST, Measurement
 from gravac.wording import format_cf, format_number, format_percent
 

@@ -16,8 +16,8 @@ There is no dense baseline: T_comp of dense is known only if the gate sent dense
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
-from gravac.policies.gravac.evaluation import Evaluation
-from gravac.policies.gravac.settings import GravacSettings, GravacState, geometric
+from gravac.policies.paper.evaluation import Evaluation
+from gravac.policies.paper.settings import GravacSettings, GravacState, geometric
 from gravac.policies.windows import levels_under, measure, next_decision, unusable
 from gravac.protocol import Candidate, Decision
 from gravac.wording import format_cf, format_gain, format_number, format_percent
@@ -110,7 +110,8 @@ def _restart(evaluation: Evaluation) -> Verdict:
 
 
 def _candidate(settings: GravacSettings, minimum: float, multiplier: float) -> float:
-    return min(settings.cf_max, minimum * multiplier)
+    # Not the smaller one of the two products: 1.7 · (900 / 1.7) is below 900, and no rung.
+    return settings.cf_max if multiplier >= settings.cf_max / minimum else minimum * multiplier
 
 
 def _equal_gain(evaluation: Evaluation) -> bool:

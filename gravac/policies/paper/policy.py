@@ -17,11 +17,11 @@ from gravac.policies.base import (
     Verdict,
     narrow,
 )
-from gravac.policies.gravac import paper
-from gravac.policies.gravac.evaluation import Evaluation
-from gravac.policies.gravac.explore import explore, warmup
-from gravac.policies.gravac.hold import hold
-from gravac.policies.gravac.settings import PRESETS, GravacSettings, GravacState
+from gravac.policies.paper import printed
+from gravac.policies.paper.evaluation import Evaluation
+from gravac.policies.paper.explore import explore, warmup
+from gravac.policies.paper.hold import hold
+from gravac.policies.paper.settings import PRESETS, GravacSettings, GravacState
 from gravac.policies.windows import levels_under, unusable
 from gravac.protocol import Decision, WindowReport
 
@@ -54,7 +54,7 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
 
     def ladder(self) -> tuple[float, ...]:
         settings = self.settings
-        return paper.reachable(settings) if settings.variant == "paper" else settings.rungs
+        return printed.reachable(settings) if settings.variant == "paper" else settings.rungs
 
     def least_window(self) -> int:
         return 1 if self.settings.variant == "paper" else self.settings.min_settled
@@ -70,7 +70,7 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         """Return dense, to measure the baseline; in the paper variant, the first two rungs at once."""
         settings = self.settings
         if settings.variant == "paper":
-            return paper.start(settings, epoch)
+            return printed.start(settings, epoch)
         windows = settings.warmup_windows
         decision = Decision(
             window=-1,
@@ -86,10 +86,10 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         return Verdict(decision, GravacState.beginning(decision, windows, multiplier=None))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
-        """Decide after one window; see ``explore``, ``hold`` and ``paper`` for the rules."""
+        """Decide after one window; see ``explore``, ``hold`` and ``printed`` for the rules."""
         evaluation = Evaluation(self.settings, narrow(state, GravacState), report)
         if self.settings.variant == "paper":
-            return paper.decide(evaluation)
+            return printed.decide(evaluation)
         if not self._fits(evaluation.previous):
             reason = "The ladder is not the one this job was started with: measuring again, from dense up."
             return evaluation.restart("reexplore", reason, windows=self.settings.warmup_windows)
