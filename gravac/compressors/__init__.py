@@ -5,14 +5,13 @@ from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCoun
 from gravac.compressors.dense import BF16, FP16, Dense
 from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.lowrank.svd import SVD
-from gravac.compressors.quantize.dither import Dither
+from gravac.compressors.quantize.dither import Dither, SubtractiveDither
 from gravac.compressors.quantize.elias import EliasQSGD
 from gravac.compressors.quantize.natural import Natural
 from gravac.compressors.quantize.nearest import Nearest
 from gravac.compressors.quantize.nuqsgd import NUQSGD
 from gravac.compressors.quantize.qsgd import QSGD, Int4, Int8
 from gravac.compressors.quantize.sign import BlockSign, OneBit, ScaledSign
-from gravac.compressors.quantize.subtractive import SubtractiveDither
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.quantize.twobit import TwoBit
 from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli

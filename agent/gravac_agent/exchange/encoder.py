@@ -1,8 +1,9 @@
 """One bucket of one step on one rank: add the residual, compress, send, update the memory, and sum the energies."""
 
+import dataclasses
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.aggregators import Aggregator, Draft
 from gravac.collectives import Exchange, InPlace, Transfer
-from gravac.compressors import Key
+from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
 from gravac.kernels import LEAST_CF, Room, Scalar, Sifter, on_device
 from gravac.memories import Bucket, Memory
@@ -26,7 +27,6 @@ from gravac_agent.exchange.compensation import (
     unused_elements,
 )
 from gravac_agent.exchange.failing_buckets import FailingBuckets
-from gravac_agent.exchange.held import HeldBytes
 from gravac_agent.exchange.overflow import (
     Float16Means,
     clamp_if_larger,
@@ -59,6 +59,49 @@ class Uncompressed:
 
 
 EncodedBucket = Compressed | Uncompressed
+
+
+class HeldBytes:
+    """Measures what a transfer holds until the step ends, against the copy of the gradient that it saves.
+
+    A memory that works on one buffer needs the gradient until it is known whether the step counts, and so the transfers
+    that ended wait, undecoded. Their messages are small at a high CF. Those of many ranks, or of a codec that keeps
+    what it sent as a whole tensor, take more room than the second buffer would. Each bucket, codec and CF is measured
+    once, against a float32 copy of the gradient.
+    """
+
+    def __init__(self) -> None:
+        self._small: dict[tuple[int, tuple[str, ...], float], bool] = {}
+
+    def is_small(self, bucket: Bucket, aggregator: Aggregator, cf: float) -> bool:
+        """Return whether the bucket's transfers may wait, as far as is known."""
+        return self._small.get((id(aggregator), bucket.names, cf), True)
+
+    def note(self, bucket: Bucket, aggregator: Aggregator, cf: float, transfer: Transfer) -> None:
+        """Measure the transfer of a bucket that was sent at this CF, unless one was measured already."""
+        key = id(aggregator), bucket.names, cf
+        if key not in self._small:
+            self._small[key] = _held_bytes(transfer) <= 4 * sum(bucket.numels)
+
+
+def _held_bytes(transfer: Transfer) -> int:
+    """Return the bytes of all tensors that a transfer refers to, without those of its codec."""
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(transfer)
+    }
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def _tensors(thing: object) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        yield from _tensors(tuple(thing.values()))
+    elif isinstance(thing, list | tuple):
+        for one in thing:
+            yield from _tensors(one)
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, Compressor):
+        yield from _tensors([getattr(thing, field.name) for field in dataclasses.fields(thing)])
 
 
 @dataclass(slots=True)

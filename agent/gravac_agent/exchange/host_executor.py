@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import cast
 
 import torch
@@ -45,8 +45,7 @@ from gravac_agent.exchange.step import (
     Stop,
     SubmittedBucket,
 )
-from gravac_agent.exchange.tick import Announcement, TickCodec
-from gravac_agent.exchange.verdict import find_out, read_tick
+from gravac_agent.exchange.tick import Announcement, Tick, TickCodec
 from gravac_agent.network.link import Pacer
 from gravac_agent.network.metered import Metered
 
@@ -338,11 +337,55 @@ class HostExecutor:
                 self._prove(step, unproven)
                 self._finish([bucket for bucket in self._ended if not bucket.unsettled])
             waiting = [bucket for bucket in self._ended if bucket.proven]
-            if waiting and find_out(step, waiting, complete, self.encoder, self.tick_codec):
+            if waiting and self._find_out(step, waiting, complete):
                 self._finish(waiting)
         except Exception as error:  # the tick's
             self._report(step, error)
             self._finish(list(self._ended))
+
+    def _find_out(self, step: StepRecord, ended: Collection[InFlight], complete: bool) -> bool:
+        """Set ``step.counts`` if it is known, before any gradient that undoes the step is overwritten.
+
+        A step whose collectives failed does not count.
+
+        Args:
+            step: The running step.
+            ended: The buckets that wait.
+            complete: All transfers of the step have ended. Then wait for the tick, since nothing else is left to do.
+
+        Returns:
+            Whether the buckets that wait for it can be decoded.
+
+        Raises:
+            Exception: What the collective of the tick raised.
+        """
+        if step.counts is not None or step.error is not None:
+            return True
+        if any(bucket.error is not None for bucket in ended):
+            step.counts = False
+            return True
+        # Means in float16 may overflow, which shows when all of them are there.
+        if step.tick_work is None or not (complete or (step.tick_work.is_completed() and not step.overflows)):
+            return False
+        tick = self._read_tick(step)
+        finite = step.finite and all(
+            self.encoder.is_finite(bucket.transfer, bucket.submitted.buffer)
+            for bucket in ended
+            if bucket.unsettled
+        )
+        step.counts = finite and tick.sums.nonfinite == 0
+        return True
+
+    def _read_tick(self, step: StepRecord) -> Tick:
+        """Wait for the step's tick, once, and return it. Raises what the collective raised."""
+        if step.ended is None:
+            assert step.tick is not None
+            assert step.tick_work is not None
+            begin = time.monotonic()
+            step.tick_work.wait()
+            step.activity.append(("communicate", begin, time.monotonic()))
+            step.ended = self.tick_codec.unpack(step.tick)
+        return step.ended
 
     def _prove(self, step: StepRecord, buckets: list[InFlight]) -> None:
         """Decode buckets on trial, and send those again, densely, that a rank could not decode."""
@@ -426,7 +469,7 @@ class HostExecutor:
     def _end_step(self, step: StepRecord, sharded: bool = False) -> None:
         """Wait for the tick and hand the result to the training thread."""
         try:
-            tick = read_tick(step, self.tick_codec)
+            tick = self._read_tick(step)
         except Exception as error:
             self._report(step, error)
             return

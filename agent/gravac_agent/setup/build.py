@@ -16,7 +16,8 @@ from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac.signals.gain import GainTracker
 from gravac.version import __version__
-from gravac_agent.devices.choose import device_of
+from gravac_agent.devices.base import Device
+from gravac_agent.devices.cuda import CudaDevice
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import OwnGroups, check_equal, fail_together, gather_texts
 from gravac_agent.exchange.encoder import Encoder
@@ -288,6 +289,19 @@ def assemble(
         metered,
         builder,
     )
+
+
+def device_of(device: torch.device) -> Device | None:
+    """Return the accelerator that gradients are on; None for the host's memory, where the exchange has threads instead.
+
+    Raises:
+        ValueError: There is no exchange for such a device.
+    """
+    if device.type == "cpu":
+        return None
+    if device.type == "cuda":
+        return CudaDevice(torch.device("cuda", device.index or 0))
+    raise ValueError(f"gradients on {device.type} are not compressed, only those on cpu and cuda")
 
 
 def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
