@@ -19,7 +19,8 @@ from gravac.collectives import ALONE, COLLECTIVES, Collective, Workload
 from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_compressor
 from gravac.memories import MEMORIES, Bucket, Memory
-from gravac.policies import POLICIES, Policy
+from gravac.policies import POLICIES, AutoPolicy, Policy
+from gravac.policies.auto import space
 from gravac.protocol import Record
 from gravac.registry import PluginWarning, Registry
 
@@ -30,6 +31,9 @@ RANKS = 8
 """World size for which bytes of members with several rounds are given."""
 
 Kind = Literal["compressor", "aggregator", "memory", "collective", "policy"]
+
+
+Group = Literal["auto", "papers"]
 
 
 class Setting(Record):
@@ -61,6 +65,9 @@ class Entry(Record):
 
     kind: Kind
     name: str
+    group: Group | None = Field(
+        description="auto: what policy auto uses by itself; papers: all others, for you to choose. None: a collective."
+    )
     summary: str = Field(description="One sentence.")
     details: str = Field(
         description="How it works, what it costs, its formulas: paragraphs of plain text. May be empty."
@@ -142,6 +149,7 @@ def _entry(
     return Entry(
         kind=kind,
         name=member.name,
+        group=_group(kind, member.name),
         summary=summary,
         details="\n\n".join(details),
         source=member.source,
@@ -149,6 +157,13 @@ def _entry(
         settings=_settings(owner),
         costs=costs,
     )
+
+
+def _group(kind: Kind, name: str) -> Group | None:
+    if kind == "collective":  # the agent chooses one, whatever the policy
+        return None
+    chosen = {**space.members(), "policy": {AutoPolicy.name}}
+    return "auto" if name in chosen.get(kind, ()) else "papers"
 
 
 def _settings(owner: type[Any]) -> tuple[Setting, ...]:

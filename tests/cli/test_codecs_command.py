@@ -35,10 +35,20 @@ def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> N
     assert code == 0
     assert "\x1b" not in output  # plain, without a terminal
     for section in output.split("\n\n"):
-        title, _, *rows = section.splitlines()
+        title, *rows = section.splitlines()
         registry = REGISTRIES.pop(title.partition(":")[0])
-        listed = [row.split()[0] for row in rows if not row.startswith(("Name", " "))]
-        assert listed == list(registry)
+        groups: dict[str, list[str]] = {"": []}
+        for row in rows:
+            if row in ("Chosen by auto:", "From the papers:"):
+                groups[row] = []
+            elif not row.startswith(("Name", " ")):
+                groups[list(groups)[-1]].append(row.split()[0])
+        listed = [name for group in groups.values() for name in group]
+        assert sorted(listed) == sorted(registry)
+        assert all(group == [name for name in registry if name in group] for group in groups.values())
+        if registry is COMPRESSORS:
+            chosen = {"dense", "topk", "bf16", "int8", "nearest", "dither", "dither-subtractive"}
+            assert set(groups["Chosen by auto:"]) == chosen
     assert not REGISTRIES
     assert output == "\n".join(line.rstrip() for line in output.split("\n"))
 

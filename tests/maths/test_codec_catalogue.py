@@ -12,6 +12,8 @@ from gravac.collectives import COLLECTIVES
 from gravac.compressors import COMPRESSORS, build
 from gravac.memories import MEMORIES
 from gravac.policies import POLICIES
+from gravac.policies.auto import space
+from gravac_agent.settings import AgentSettings
 
 REGISTRIES = {
     "compressor": COMPRESSORS,
@@ -47,6 +49,18 @@ def test_every_registry_is_in_it() -> None:
 )
 def test_each_family_of_the_literature_has_its_member(name: str) -> None:
     assert {("compressor", name), ("aggregator", name)} & NAMES
+
+
+def test_the_group_auto_is_what_the_default_plan_space_uses() -> None:
+    plans = {plan.codec for plan in space.plans((), AgentSettings().compressor)[1:]} | {"dense"}
+    texts = {AgentSettings().compressor if codec is None else codec for codec in plans}
+    codecs = {name.partition(":")[0] for text in texts for name in text.split("+")}
+    auto = {(entry.kind, entry.name) for entry in entries() if entry.group == "auto"}
+    assert auto == {("compressor", codec) for codec in codecs} | {
+        ("memory", AgentSettings().memory),
+        ("policy", AgentSettings().policy),
+    }
+    assert {entry.kind for entry in entries() if entry.group is None} == {"collective"}
 
 
 @pytest.mark.parametrize(("kind", "name"), sorted(NAMES))

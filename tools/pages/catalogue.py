@@ -9,7 +9,8 @@ HEAD = f"""# Catalogue
 
 Everything that can be chosen by name. Made from the code by `tools/pages/catalogue.py`; a test fails when this page is
 out of date. On a terminal: `gravac codecs`, `gravac codecs topk`; as data: `gravac codecs --json`. Members of installed
-plugins are listed there too.
+plugins are listed there too. *Chosen by auto* is what policy `auto` uses by itself; the others are *from the papers*,
+for you to choose.
 
 Settings follow the name, after a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`. Two codecs
 combine as `selector+quantizer`: `topk+bf16`, the default, sends the elements that `topk` selects, rounded by `bf16`.
@@ -34,12 +35,18 @@ def page() -> str:
 
 def _overview(named: list[Entry]) -> str:
     head = ["Name", entries.sends_of(named[0].kind, named), "What"]
-    rows = [
-        [f"[{entry.name}](#{_anchor(entry)})", entries.sends(entry), _text(entries.what(entry, named))]
-        for entry in named
-    ]
     shown = [number for number, name in enumerate(head) if name]
-    return _table([head[number] for number in shown], [[row[number] for number in shown] for row in rows])
+    blocks = []
+    for group, members in entries.grouped(named[0].kind, named):
+        rows = [
+            [f"[{entry.name}](#{_anchor(entry)})", entries.sends(entry), _text(entries.what(entry, named))]
+            for entry in members
+        ]
+        table = _table(
+            [head[number] for number in shown], [[row[number] for number in shown] for row in rows]
+        )
+        blocks += [f"{group}:", table] if group else [table]
+    return "\n\n".join(blocks)
 
 
 def _anchor(entry: Entry) -> str:

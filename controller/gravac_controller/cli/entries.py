@@ -1,12 +1,12 @@
 """The entries of the catalogue as text, for ``gravac codecs`` and docs/catalogue.md."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from gravac.catalogue import RANKS, Cost, Entry, Kind
+from gravac.catalogue import RANKS, Cost, Entry, Group, Kind
 from gravac_controller.cli.wording import Listing, size
 
 
@@ -35,6 +35,7 @@ KINDS: dict[Kind, KindWords] = {
         "Policies", "rules that choose the compression factor", 'Agent(model, optimizer, policy="{}")'
     ),
 }
+GROUPS: dict[Group | None, str] = {"auto": "Chosen by auto", "papers": "From the papers", None: ""}
 LINK = f"Link of {RANKS} ranks"
 NOTHING = 1.2e-38
 """A smaller error is not a float32."""
@@ -44,6 +45,14 @@ NUMERIC = {"Elements", "CF asked", "CF reached", "Payload", LINK, "Held"}
 def numeric(column: str) -> bool:
     """Whether a column of ``costs`` or of ``sends`` is aligned right."""
     return column.partition(",")[0] in NUMERIC
+
+
+def grouped(kind: Kind, entries: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield the title of each group of a kind, empty where it has none, and the group's entries."""
+    for group, title in GROUPS.items():
+        named = [entry for entry in entries if (entry.kind, entry.group) == (kind, group)]
+        if named:
+            yield title, named
 
 
 def use(entry: Entry) -> str:
@@ -133,11 +142,13 @@ def overview(console: Console, entries: Sequence[Entry]) -> None:
         head, _, of = sends_of(kind, entries).partition(", ")
         sent = f"; {head.lower()}: {of}" if head else ""
         console.print(f"{words.title}: {words.does}{sent}", style="bold")
-        table = Listing(("Name",), (head,) if head else (), prose="What", leaving=(), head="dim")
-        for entry in entries:
-            if entry.kind == kind:
+        for group, named in grouped(kind, entries):
+            if group:
+                console.print(f"{group}:")
+            table = Listing(("Name",), (head,) if head else (), prose="What", leaving=(), head="dim")
+            for entry in named:
                 table.add_row(entry.name, *([sends(entry)] if head else []), what(entry, entries))
-        console.print(table)
+            console.print(table)
         console.print()
 
 

@@ -12,6 +12,8 @@ from gravac.wording import plan_in_words
 
 DEFAULT_COMPRESSOR = "topk+bf16"
 """The agent's default. Another one was the user's choice, and limits the space to its strengths."""
+DEFAULT_MEMORY = "residual"
+"""The agent's default. The rule leaves the job's memory as it is, and its plans were simulated with this one."""
 SIZES: Mapping[str, float] = {
     "bf16": 2.0,
     "fp16": 2.0,
@@ -51,6 +53,13 @@ OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
 SAME = 0.99
 """Plans of one codec whose bytes differ by less are one plan: the codec has no size between them."""
 UNCOMPRESSED = frozenset({"dense", "none"})
+
+
+def members() -> Mapping[str, frozenset[str]]:
+    """Return what the rule uses when a user chooses nothing: names of codecs and memories, by kind."""
+    texts = ("dense", *(codec for codec, _ in DEFAULTS if codec is not None))
+    codecs = (part.partition(":")[0] for text in texts for part in text.split("+"))
+    return {"compressor": frozenset(codecs), "memory": frozenset({DEFAULT_MEMORY})}
 
 
 def size_of(codec: str) -> float | None:
