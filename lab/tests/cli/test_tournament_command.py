@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
-from lab.lab.lab.tests.support.tournament import row, written
+from lab.tests.support.tournament import row, written
 
 from gravac_controller.cli import main
 from gravac_lab.bench.tournament import PRESETS, Tournament

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from lab.lab.lab.tests.support.tournament import AT, run
+from lab.tests.support.tournament import AT, run
 
 from gravac_lab.tournament import LossCurve, Run, baselines, place, standings
 from gravac_lab.tournament.regret import Job, cell

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from lab.lab.lab.tests.support.tournament import AT, run
+from lab.tests.support.tournament import AT, run
 
 from gravac_lab.tournament import LossCurve, Run
 from gravac_lab.tournament.regret import Cell, Job, cell, family

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.lab.lab.tests.support.tournament import row, written
+from lab.tests.support.tournament import row, written
 
 from gravac_lab.tournament import RowError, Spread, read_rows, standings
 
