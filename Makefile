@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-frameworks lint docs clean new-codec new-policy gpu gpu-wheels
+.PHONY: demo test test-all test-frameworks lint docs clean new-codec new-policy gpu gpu-wheels
 
 demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
 
+# What runs in one process, and smoke tests of the rest: five minutes. make test-all: everything.
 test: $(READY)
-	$(BIN)/python -m tools.run_tests $(ARGS)
+	$(BIN)/python -m tools.run_tests fast $(ARGS)
+
+test-all: $(READY)
+	$(BIN)/python -m tools.run_tests all $(ARGS)
 
 # Training frameworks, each in an environment of its own with what its page in docs/frameworks/ installs. Not in CI:
 # the environments take about 1.5 GB and several minutes. make test-frameworks FRAMEWORKS=lightning: that one only.

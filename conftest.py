@@ -1,16 +1,33 @@
-"""For all tests: the same surroundings everywhere, the same examples every time, and two phases to run them in."""
+"""For all tests: the same surroundings everywhere, the same examples every time, two tiers, and two phases of each."""
 
 import gc
+import json
 import os
 import signal
+import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 LONG = ("long", "distributed", "browser")
 """Marks of tests that begin first, so that no worker is left with one at the end."""
+REST = (*LONG, "alone")
+"""Marks of tests that are not in the fast tier, unless they are marked ``smoke``."""
+PROCESSES = ("start", "controller", "shared", "run_ranks", "run_each", "warm")
+"""Fixtures that start processes; tests that use one are not in the fast tier either."""
+FOLDERS = ("browser", "chaos", "frameworks", "gpu", "monitoring", "ranks", "demo", "testbed")
+"""Folders of tests that start processes."""
+EXAMPLES = 5
+"""Most examples of a property in the fast tier."""
+SLOW_SECONDS = 5.0
+"""Computing time of a test above which the fast tier names it. Above twice that, the run fails.
+
+Computing time, not that of a clock: that of a busy machine says nothing about the test. Twice: the first test of a
+worker to need a large module imports it, and processes that share a core's caches compute more slowly.
+"""
 OURS = "GRAVAC_"
 CHOSEN = ("GRAVAC_KERNELS",)
 """Settings that reach the tests when the caller sets them."""
@@ -32,17 +49,69 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("together", "alone"),
         help="only tests that may run beside others, or only those that measure time (`make test` runs both)",
     )
+    parser.addoption(
+        "--tier",
+        choices=("fast", "rest", "all"),
+        help="fast: what runs in one process, and smoke tests of the rest (`make test`); rest: what that leaves out",
+    )
     parser.addoption("--skips", type=Path, help="file to which a line is added for each skipped test: why")
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Add why each test was skipped to the file that `make test` asks for: it sums up both runs."""
-    config = terminalreporter.config
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Take the computing time of each test."""
+    began = time.process_time()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("computing", round(time.process_time() - began, 3)))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Add why each test was skipped to the file that `make test` asks for: it sums up all runs. Name slow tests."""
     path = config.getoption("--skips")
     if path is not None and not hasattr(config, "workerinput"):
         reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
         with path.open("a") as file:
             file.writelines(f"{' '.join(reason.split())}\n" for reason in reasons)
+    if slow := config.stash.get(SLOW, None):
+        terminalreporter.section("slow", red=True, bold=True)
+        for test, computing in sorted(slow.items(), key=lambda entry: -entry[1]):
+            terminalreporter.line(f"{computing:6.1f} s of computing: {test}")
+        terminalreporter.line(
+            f"The fast tier has tests of less than {SLOW_SECONDS:g} s, and fails above twice that. "
+            "Make them faster, or mark them `long`."
+        )
+
+
+SLOW = pytest.StashKey[dict[str, float]]()
+
+
+class Durations:
+    """Writes how long each test of a tier took to ``build/durations.json``: by the clock, whole, and of computing."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._slow = config.stash.setdefault(SLOW, {})
+        self._of: dict[str, dict[str, float]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        entry = self._of.setdefault(report.nodeid, {"seconds": 0.0, "computing": 0.0})
+        entry["seconds"] = round(entry["seconds"] + report.duration, 3)
+        if report.when == "call":
+            entry["computing"] = dict(report.user_properties).get("computing", 0.0)  # type: ignore[assignment]
+            # Of one that starts processes, the computing is elsewhere, and what it waits for is not its fault.
+            if self._config.getoption("--tier") == "fast" and entry["computing"] > SLOW_SECONDS:
+                self._slow[report.nodeid] = entry["computing"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        path = self._config.rootpath / "build" / "durations.json"
+        path.parent.mkdir(exist_ok=True)
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(known | self._of, indent=0, sort_keys=True))
+        if max(self._slow.values(), default=0.0) > 2 * SLOW_SECONDS and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,29 +128,65 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # as in the background of a script; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--tier") is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(config))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The second phase does not import what has none of its tests: that alone would take it a quarter of a minute."""
-    if config.getoption("--phase") != "alone" or collection_path.suffix != ".py":
+    """What has no test of this phase or tier is not imported: that alone would take a quarter of a minute."""
+    if collection_path.suffix != ".py":
         return None
-    return True if "alone" not in collection_path.read_text() else None
+    text = collection_path.read_text()
+    if config.getoption("--phase") == "alone" and "alone" not in text:
+        return True
+    if config.getoption("--tier") == "fast" and "smoke" not in text and in_folder(collection_path, config):
+        return True
+    return None
+
+
+def in_folder(path: Path, config: pytest.Config) -> bool:
+    """Whether the tests of this folder start processes."""
+    return not set(FOLDERS).isdisjoint(path.relative_to(config.rootpath).parts)
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Whether a test is in the fast tier: it is marked ``smoke``, or it starts no process and does not take long."""
+    if item.get_closest_marker("smoke"):
+        return True
+    return not (
+        in_folder(item.path, item.config)
+        or any(item.get_closest_marker(mark) for mark in REST)
+        or set(PROCESSES) & set(getattr(item, "fixturenames", ()))
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests first; keep the tests of the phase asked for."""
+    """Long tests first; keep the tests of the phase and of the tier asked for."""
     items.sort(key=lambda item: not any(item.get_closest_marker(mark) for mark in LONG))
-    phase = config.getoption("--phase")
-    if phase is None:
-        return
+    phase, tier = config.getoption("--phase"), config.getoption("--tier")
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        alone = item.get_closest_marker("alone") is not None
-        (kept if alone == (phase == "alone") else left_out).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = kept
+        of_phase = phase is None or (item.get_closest_marker("alone") is not None) == (phase == "alone")
+        of_tier = tier in (None, "all") or is_fast(item) == (tier == "fast")
+        (kept if of_phase and of_tier else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+    if tier == "fast":
+        for item in items:
+            few_examples(item)
+
+
+def few_examples(item: pytest.Item) -> None:
+    """Also of a property that says how many examples it wants, which a profile would not change."""
+    function = getattr(item, "obj", None)
+    if is_hypothesis_test(function):
+        wanted = function._hypothesis_internal_use_settings
+        function._hypothesis_internal_use_settings = settings(
+            wanted, max_examples=min(wanted.max_examples, EXAMPLES)
+        )
 
 
 def pytest_collection_finish() -> None:

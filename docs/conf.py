@@ -22,19 +22,8 @@ extensions = [
 ]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**.md", "lab/benchmarks/README.md", "lab/benchmarks/tournament/README.md"]
-exclude_patterns = [
-    ".*",
-    "build",
-    "dist",
-    "tests",
-    "tools",
-    "agent",
-    "controller",
-    "gravac",
-    "lab/gravac_lab",
-    "lab/tests",
-    "gravac-runs",
-]
+ours = ["tests", "tools", "agent", "controller", "gravac", "lab/gravac_lab", "lab/tests"]
+exclude_patterns = [".*", "build", "dist", "gravac-runs", *ours]
 
 myst_heading_anchors = 4  # [links](page.md#heading), with GitHub's anchors
 suppress_warnings = ["myst.header"]  # a page may begin below the first level

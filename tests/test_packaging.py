@@ -28,6 +28,7 @@ def run(*command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.smoke
 def test_wheel(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}

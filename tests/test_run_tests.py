@@ -1,7 +1,7 @@
-"""``make test``: two runs of pytest, each with its own tests, and one exit code."""
+"""``make test`` and ``make test-all``: runs of pytest, each with its own tests, and one exit code."""
 
+import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tools.run_tests import exit_code
+
+pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).parents[1]
 TESTS = """
@@ -49,14 +51,64 @@ def test_fails_beside():
 def test_fails_for_itself():
     assert "cheese" == "chalk"
 """
+TIERED = """
+import time
+import pytest
+from hypothesis import given, settings, strategies as st
+
+def compute(seconds):
+    until = time.process_time() + seconds
+    while time.process_time() < until: pass
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.smoke), 3])
+def test_of_ranks(world): pass
+
+@pytest.mark.parametrize("many", [pytest.param(1, marks=pytest.mark.long), 2])
+def test_of_one_process(many): pass
+
+@pytest.mark.alone
+def test_for_itself(): pass
+
+@pytest.fixture
+def controller(): pass
+
+@pytest.fixture
+def client(controller): pass
+
+def test_of_a_process_by_its_fixture(client): pass
+
+examples = []
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers())
+def test_property(number): examples.append(number)
+
+def test_few_examples(): assert len(examples) == 5
+
+def test_slow(): compute(0.6)
+
+def test_that_waits(): time.sleep(0.8)
+"""
+IN_A_FOLDER = """
+import pytest
+
+def test_page(): pass
+
+@pytest.mark.smoke
+def test_first_page(): pass
+"""
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Tests with this project's conftest."""
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    """Tests with this project's conftest, for which half a second is slow."""
+    text = (ROOT / "conftest.py").read_text()
+    assert "SLOW_SECONDS = 5.0" in text
+    (tmp_path / "conftest.py").write_text(text.replace("SLOW_SECONDS = 5.0", "SLOW_SECONDS = 0.5"))
     (tmp_path / "test_it.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  browser\n  distributed\n")
+    markers = "".join(f"  {mark}\n" for mark in ("alone", "browser", "distributed", "long", "smoke"))
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{markers}")
     return tmp_path
 
 
@@ -93,6 +145,43 @@ def test_a_run_without_tests_is_no_failure(tree: Path) -> None:
     assert code == 0, output
     assert "== --phase=alone: exit code 5" in output
     assert output.splitlines()[-1] == "== skipped: 0"
+
+
+def test_the_tiers_are_the_whole_and_slow_tests_are_named(tree: Path) -> None:
+    (tree / "test_it.py").write_text(TIERED)
+    (tree / "browser").mkdir()
+    (tree / "browser" / "test_page.py").write_text(IN_A_FOLDER)
+    durations = tree / "build" / "durations.json"
+
+    code, output = run_tests(tree, "fast", "--numprocesses=0")
+    assert code == 0, output
+    fast = json.loads(durations.read_text())
+    assert {name.split("::")[1] for name in fast} == {
+        *("test_of_ranks[2]", "test_of_one_process[2]", "test_property", "test_few_examples", "test_slow"),
+        *("test_that_waits", "test_first_page"),
+    }
+    assert output.count("s of computing") == 1
+    assert " s of computing: test_it.py::test_slow\n" in output
+    waits = fast["test_it.py::test_that_waits"]
+    assert waits["seconds"] >= 0.8 > 0.5 > waits["computing"]
+    assert "--phase=alone" not in output
+
+    durations.unlink()
+    code, output = run_tests(tree, "rest", "--numprocesses=0")
+    assert code == 0, output
+    rest = json.loads(durations.read_text())
+    assert {name.split("::")[1] for name in rest} == {
+        *("test_of_ranks[3]", "test_of_one_process[1]", "test_for_itself", "test_page"),
+        "test_of_a_process_by_its_fixture",
+    }
+
+    (tree / "test_it.py").write_text(TIERED.replace("compute(0.6)", "compute(1.1)"))
+    code, output = run_tests(tree, "fast", "--numprocesses=0", "-k", "test_slow")
+    assert code == 1, output
+    assert "mark them `long`" in output
+    code, output = run_tests(tree, "fast", "--numprocesses=0", "-k", "test_for_itself")
+    assert code == 5
+    assert "`make test-all` runs them" in output
 
 
 def test_what_is_installed_by_hand_can_be_hidden() -> None:

@@ -117,7 +117,7 @@ KINDS = {
      base class; gravac/compressors/base.py says what each method promises.
   2. Say what it is: the docstrings, which become the catalogue, source, traits, bound; `examples` if it has settings.
   3. python -m tools.new --check codec {name}     the pages again, and these tests
-  4. make lint; make test ARGS="tests/ranks/test_codecs_live.py" trains with it on real processes
+  4. make lint; make test-all ARGS="tests/ranks/test_codecs_live.py" trains with it on real processes
 """,
     ),
     "policy": Kind(
@@ -131,7 +131,7 @@ KINDS = {
   1. Write the policy: {file}. gravac/policies/base.py says what each method promises; decide() is pure.
   2. Say what it is: the docstrings, source, ladder(). If it has settings, describe each and give `examples`.
   3. python -m tools.new --check policy {name}     the pages again, and these tests
-  4. make lint; make test ARGS="tests/test_steering.py" runs it under operators' orders
+  4. make lint; make test-all ARGS="tests/test_steering.py" runs it under operators' orders
 """,
     ),
 }

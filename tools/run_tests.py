@@ -1,7 +1,8 @@
-"""Run all tests: ``python -m tools.run_tests [pytest arguments]``, which is what ``make test`` does.
+"""Run a tier of tests: ``python -m tools.run_tests [fast|rest|all] [pytest arguments]``.
 
-Two runs of pytest: first the tests that may share the machine, on three workers; then those marked ``alone``, which
-measure time, one by one. Both run, whatever the first one returns. The exit code is 0 when nothing failed, 5 when
+``make test`` runs the fast one, ``make test-all`` all; ``rest`` is what the fast one leaves out. Two runs of pytest:
+first the tests that may share the machine, on three workers; then those marked ``alone``, which measure time, one by
+one (none of them is fast). Both run, whatever the first one returns. The exit code is 0 when nothing failed, 5 when
 neither run had a test, and otherwise that of the first run that failed. The last line says how many tests were skipped,
 and which system packages would add them.
 """
@@ -52,17 +53,23 @@ def summary(reasons: list[str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    tier, *arguments = arguments if arguments[:1] in (["fast"], ["rest"], ["all"]) else ("all", *arguments)
     # A fresh clone compiles the kernels: once, while the workers import torch, and not in each process that uses them.
     compiling = subprocess.Popen([sys.executable, "-c", COMPILE], env=os.environ | {"OMP_NUM_THREADS": "1"})
     with tempfile.TemporaryDirectory() as folder:
         skips = Path(folder) / "skips"
         skips.touch()
         # xdist's workers must agree on the order of parametrized tests, so on the order of sets.
-        together = run([*TOGETHER, f"--skips={skips}", *arguments], PYTHONHASHSEED="0")
+        options = [f"--tier={tier}", f"--skips={skips}", *arguments]
+        codes = [run([*TOGETHER, *options], PYTHONHASHSEED="0")]
         compiling.wait()
-        alone = run([*ALONE, f"--skips={skips}", *arguments])
+        if tier != "fast":
+            codes.append(run([*ALONE, *options]))
         print(summary(skips.read_text().splitlines()), flush=True)
-    return exit_code(together, alone)
+    code = exit_code(*codes)
+    if (tier, code) == ("fast", NO_TESTS):
+        print("== None of these tests is in the fast tier: `make test-all` runs them.")
+    return code
 
 
 if __name__ == "__main__":

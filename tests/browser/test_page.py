@@ -31,6 +31,7 @@ def test_waits_for_the_first_job_and_then_fills(controller: Controller, open_pag
     assert tab.page.locator("#waiting").is_hidden()
 
 
+@pytest.mark.smoke
 def test_shows_the_plan_and_why(controller: Controller, open_page: OpenPage) -> None:
     recorded = RecordedJob(Http(controller))
     recorded.until("hold")

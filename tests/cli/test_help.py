@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import COMMANDS, main
@@ -26,6 +27,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         assert command.get_short_help_str(), name
 
 
+@pytest.mark.smoke
 def test_help_loads_no_command() -> None:
     """Whatever they need, asking what there is takes a tenth of a second."""
     code = (

@@ -27,6 +27,8 @@ from tests.support.traces_made import make
 from tools.harness.builders import PostedJob
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 
+pytestmark = pytest.mark.distributed
+
 TRACE = str(Path(__file__).parent.parent / "traces/first-light.jsonl")
 OPERATOR = "an-operators-token-0123456789abc"
 

@@ -14,6 +14,8 @@ from gravac_controller.cli import main
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:

@@ -20,6 +20,8 @@ from gravac_controller.lock import CONTROL_TOKEN_NAME
 from tools.harness.builders import PostedJob
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 
+pytestmark = pytest.mark.distributed
+
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"
 

@@ -27,6 +27,8 @@ from gravac_controller.views.models import EndView, Snapshot, WindowDelta
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
+pytestmark = pytest.mark.distributed
+
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"
 BEARER = {"Authorization": f"Bearer {AGENT}"}

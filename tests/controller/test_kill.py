@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.killing import Sender, kill_again_and_again, progress
 
+pytestmark = pytest.mark.distributed
+
 KILLS = 10
 
 

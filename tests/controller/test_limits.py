@@ -14,6 +14,8 @@ from tests.support.sse import Reader
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller, read_answer
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:

@@ -7,6 +7,8 @@ import pytest
 from gravac import proof
 from tools.harness.controller import Controller
 
+pytestmark = pytest.mark.distributed
+
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"
 

@@ -17,6 +17,8 @@ from tools.harness.builders import spec
 from tools.harness.controller import PATIENCE_SECONDS, Controller, zygotes
 from tools.harness.forked import surroundings
 
+pytestmark = pytest.mark.distributed
+
 TOKEN = "a-token-of-the-tests-0123456789"
 
 

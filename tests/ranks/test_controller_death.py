@@ -21,6 +21,7 @@ from tools.harness.controller import Controller
 pytestmark = pytest.mark.distributed
 
 
+@pytest.mark.smoke
 def test_killed_three_times_no_window_is_lost_or_doubled(run_ranks: RunRanks, tmp_path: Path) -> None:
     one, two = run_ranks("controller_dies", 2, kills=[23, 67, 111], steps=205, window=10)
     assert one["ready"]

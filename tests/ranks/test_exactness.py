@@ -9,7 +9,7 @@ from tests.support.ranks.harness import RunEach, RunRanks
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.smoke), 3])
 def test_dense_is_plain_ddp_bit_for_bit(run_each: RunEach, world: int) -> None:
     cases = [{"how": how, "buckets": buckets} for how in ("disabled", "dense") for buckets in (1, 8)]
     for case, results in run_each("same_as_ddp", world, cases):

@@ -84,6 +84,7 @@ def wait_for_none(mark: str) -> None:
     assert not left
 
 
+@pytest.mark.smoke
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None:

@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
-from lab.tests.support.tournament import row, written
 
 from gravac_controller.cli import main
 from gravac_lab.bench.tournament import PRESETS, Tournament
 from gravac_lab.cli.tournament import predicted
 from gravac_lab.tournament import read_rows
+from lab.tests.support.tournament import row, written
 from tests.support.figures import texts
 
 

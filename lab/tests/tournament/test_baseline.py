@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from lab.tests.support.tournament import AT, run
 
 from gravac_lab.tournament import LossCurve, Run, baselines, place, standings
 from gravac_lab.tournament.regret import Job, cell
+from lab.tests.support.tournament import AT, run
 
 LUCKY = (5.0, 4.0, 3.0, 1.5, 1.0)
 """The one dense run without rounding errors, which happens to be ahead of its repetitions."""

@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from lab.tests.support.tournament import AT, run
 
 from gravac_lab.tournament import LossCurve, Run
 from gravac_lab.tournament.regret import Cell, Job, cell, family
+from lab.tests.support.tournament import AT, run
 
 DENSE = (5.0, 4.0, 3.0, 2.0, 1.0)
 TARGET = 0.8

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.tests.support.tournament import row, written
 
 from gravac_lab.tournament import RowError, Spread, read_rows, standings
+from lab.tests.support.tournament import row, written
 
 
 def test_each_seed_is_compared_with_its_own_dense_and_alone(tmp_path: Path) -> None:
