@@ -166,6 +166,7 @@ def test_settings_page_is_fresh() -> None:
     assert written == settings_page(), "python -m tools.pages.settings > docs/settings.md"
 
 
+@pytest.mark.distributed
 def test_claims_page_is_fresh(tmp_path: Path) -> None:
     plot = tmp_path / "objectives.svg"
     command = [sys.executable, "-m", "lab.benchmarks.claims", "--plot", str(plot)]
@@ -312,6 +313,7 @@ REST = ROOT / "docs/api.md"
 CONTROL_TOKEN = "an-operators-token-0123456789abc"
 
 
+@pytest.mark.distributed
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl (Debian: apt-get install curl)")
 def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     for name, body in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", REST.read_text(), re.DOTALL):
@@ -335,6 +337,7 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     assert ran > 15
 
 
+@pytest.mark.distributed
 def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks(REST, "python")
     assert "http://127.0.0.1:8756" in example
@@ -344,6 +347,7 @@ def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureF
     assert "First 2 dense windows" in printed
 
 
+@pytest.mark.distributed
 def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
     paths = controller.ask("GET", "/openapi.json").json["paths"]
     assert len(paths) > 10

@@ -252,6 +252,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_memory_is_bounded_whatever_comes(path: Path) -> None:
     """32 MB of address space beyond the imports suffice for 300 MB of one line, and for 30,000 compressed lines."""

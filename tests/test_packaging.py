@@ -97,6 +97,7 @@ def test_still_no_torch():
 """
 
 
+@pytest.mark.distributed
 def test_the_plugin_works_from_a_wheel_in_a_foreign_project(foreign: Path) -> None:
     """The example of the docs passes; a rule that differs fails, and says where, what and why."""
     (foreign / "test_a_stricter_rule.py").write_text(STRICTER)
@@ -152,6 +153,7 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "GRAVAC_KERNELS": "reference", **more}
 
 
+@pytest.mark.distributed
 def test_a_plugins_members_are_chosen_by_name(programs: Path, tmp_path: Path) -> None:
     """Lazily; broken and shadowing entry points are named with their distribution and stop nobody else."""
     done = subprocess.run(

@@ -220,6 +220,7 @@ def step(left: list[int]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.distributed
 def test_a_kill_at_any_point_of_turning_or_compressing_loses_nothing(tmp_path: Path) -> None:
     source = tmp_path / "source"
     made = Scribe(source)

@@ -112,6 +112,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.distributed
 def test_steps_go_on_where_they_stopped(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that hangs is killed with its children, a failed one runs again, and one that passed does not."""
     figure, facts = FIGURES[0].line(), machine_line({"device": "H"})
@@ -154,6 +155,7 @@ def test_steps_go_on_where_they_stopped(build: Path, monkeypatch: pytest.MonkeyP
     )
 
 
+@pytest.mark.distributed
 def test_outcomes_of_tests(tmp_path: Path) -> None:
     """As pytest writes them."""
     (tmp_path / "test_some.py").write_text(

@@ -57,6 +57,7 @@ def test_a_wrong_choice_is_named(undecided: pytest.MonkeyPatch) -> None:
         use("fast")  # type: ignore[arg-type]
 
 
+@pytest.mark.distributed
 def test_numba_is_loaded_only_when_needed() -> None:
     """Loading takes half a second that the controller and the command line need not spend."""
     code = "import gravac.kernels as k, gravac.compressors; print('numba' in sys.modules); "

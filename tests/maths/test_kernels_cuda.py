@@ -44,6 +44,7 @@ def test_the_same_results() -> None:
     )
 
 
+@pytest.mark.distributed
 @needs_triton
 def test_they_compile_without_a_gpu() -> None:
     """Takes some seconds; what was compiled before, Triton has on disk."""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
@@ -21,6 +23,7 @@ print(kernels.active())
 """
 
 
+@pytest.mark.distributed
 def test_every_member_works_without_numpy() -> None:
     environment = {
         **os.environ,

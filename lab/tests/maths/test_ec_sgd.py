@@ -62,6 +62,7 @@ def test_hard_threshold_does_not_mind_sorted_data_and_top_k_does(figures: Figure
     assert row["total_error_threshold_sorted"] < row["total_error_top_sorted"]
 
 
+@pytest.mark.distributed
 def test_what_it_writes(tmp_path: Path) -> None:
     """Started as people start it."""
     arguments = ["--quick", "--only", "variance", "--data", "w8a", "--steps", "40", "--seed", "5"]
