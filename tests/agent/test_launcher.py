@@ -19,7 +19,7 @@ from gravac_agent.run_log import _replay
 from tests.support.invalid_answers import INVALID_ANSWERS
 from tests.support.peer import SPEC, Peer, eventually, job_end, serving, window_report
 
-pytestmark = pytest.mark.usefixtures("short_pauses")
+pytestmark = [pytest.mark.usefixtures("short_pauses"), pytest.mark.distributed]
 
 
 def journaled(path: Path) -> list[int]:
