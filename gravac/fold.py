@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from gravac.policies import aligned, build, steering
+from gravac.policies import build, steering
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, JobAnswer, JobSpec, Override, WindowAnswer, WindowReport
 from gravac.wording import first_problem, shortened
@@ -162,8 +162,7 @@ class JobFold:
             had, got = getattr(self.spec, field), getattr(spec, field)
             if had != got:
                 raise ValueError(f"{field}: job {spec.job!r} runs {had!r}, got {got!r}; use another job name")
-        policy = aligned(spec.policy, self.spec.policy)
-        if policy != self.spec.policy and build(policy).spec() != self.policy.spec():
+        if spec.policy != self.spec.policy and build(spec.policy).spec() != self.policy.spec():
             raise ValueError(
                 f"policy: job {spec.job!r} runs {shortened(self.policy.spec().model_dump_json(), 300)}, got "
                 f"{shortened(spec.policy.model_dump_json(), 300)}; use another job name to change it"
@@ -180,7 +179,7 @@ class JobFold:
                 over = f"The order of {self.ordered.actor} ({self.ordered.action}) came too late for the start before."
             self.ordered, self.orders_waiting = None, 0
         self.next_window = max(self.next_window, spec.first_window)
-        self.spec = spec.model_copy(update={"policy": policy})
+        self.spec = spec
         self.policy = self.policy.fitted(self.spec)
         return over
 

@@ -117,31 +117,7 @@ def test_settings_left_to_their_defaults_are_the_same_policy() -> None:
     assert fold.spec.incarnation == "second"
 
 
-def without_baseline(spec: JobSpec) -> JobSpec:
-    """As in journals written before the setting existed."""
-    settings = {name: value for name, value in spec.policy.settings.items() if name != "baseline"}
-    return changed(spec, policy=PolicySpec(name=spec.policy.name, settings=settings))
-
-
-def test_a_job_from_before_a_setting_goes_on_by_its_own_rule_after_an_upgrade() -> None:
-    older = without_baseline(SPEC)
-    fold = JobFold(older)
-    assert fold.policy == GravacPolicy(**{**SPEC.policy.settings, "baseline": "any"})
-    for incarnation in ("second", "third"):  # both brought by the upgraded trainer
-        fold.resume(changed(SPEC, incarnation=incarnation))
-        assert fold.spec.policy == older.policy  # so that a journal's next part begins by the same rule
-    assert JobFold(fold.spec).policy == fold.policy
-    with pytest.raises(ValueError, match="policy: job 'job' runs"):
-        fold.resume(changed(SPEC, incarnation="fourth", policy=GravacPolicy(epsilon=0.4).spec()))
-
-
-def test_an_older_trainer_comes_back_to_a_newer_job() -> None:
-    fold = JobFold(SPEC)
-    fold.resume(changed(without_baseline(SPEC), incarnation="second"))
-    assert fold.spec.policy == SPEC.policy
-
-
-def test_a_setting_both_know_is_still_compared() -> None:
+def test_another_setting_is_another_policy() -> None:
     other = GravacPolicy(**{**SPEC.policy.settings, "baseline": "any"})
     with pytest.raises(ValueError, match="policy: job 'job' runs"):
         JobFold(SPEC).resume(changed(SPEC, incarnation="second", policy=other.spec()))

@@ -60,7 +60,7 @@ def foreign(wheel: Path, tmp_path: Path) -> Path:
     environment(tmp_path / "env", wheel)
     project = tmp_path / "project"
     (project / "traces").mkdir(parents=True)
-    shutil.copy(ROOT / "tests/traces/schema-1.jsonl.gz", project / "traces" / "run.jsonl.gz")
+    shutil.copy(ROOT / "tests/traces/mlp-loopback.jsonl.gz", project / "traces" / "run.jsonl.gz")
     configuration, tests = re.findall(
         r"^```(?:toml|python)\n(.*?)^```$", (ROOT / "docs/testing.md").read_text(), re.M | re.S
     )

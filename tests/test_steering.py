@@ -15,7 +15,6 @@ from gravac.traces.replay import check, replay
 from tests.support.traces_made import Ticker
 from tools.harness.cluster import Cluster, job_spec, policy_lines
 
-HERE = Path(__file__).parent
 POLICIES = policy_lines()
 CLUSTER = Cluster()
 
@@ -264,12 +263,6 @@ def test_a_trace_with_orders_replays_byte_for_byte(tmp_path: Path) -> None:
     path.write_bytes(b"".join(without))
     found = check(path)
     assert any("pinned" in difference.message for difference in found.differences)
-
-
-def test_a_trace_from_before_there_were_orders_still_reads_and_replays() -> None:
-    found = check(HERE / "traces/first-light.jsonl")
-    assert found.ok, found.differences
-    assert (found.windows, found.decisions) == (8, 10)
 
 
 @pytest.mark.parametrize(

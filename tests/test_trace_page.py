@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,10 @@ TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
 PUBLISHED = Draft202012Validator(json.loads((DOCS / "trace.schema.json").read_text()))
 
 
-def stored(path: Path) -> list[Any]:
+def lines(path: Path) -> list[Any]:
     data = path.read_bytes()
     text = gzip.decompress(data) if path.suffix == ".gz" else data
     return [json.loads(line) for line in text.splitlines()]
-
-
-def lines(path: Path) -> Iterator[Any]:
-    """As stored, or, of an older schema, as today's gravac would write them."""
-    old = stored(path)[0]["schema"] < SCHEMA
-    yield from (
-        (json.loads(encode(line.record, line.time, "")[0]) for line in read_trace(path))
-        if old
-        else stored(path)
-    )
 
 
 def test_the_page_is_fresh() -> None:

@@ -63,8 +63,8 @@ def edited(data: bytes, line: int, old: bytes, new: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("line", "old", "new", "words"),
     [
-        (1, b'"schema":4', b'"schema":5', "line 1: schema: this gravac reads versions 1 to 4, the line has 5; a newer"),
-        (3, b'"schema":4', b'"schema":0', "line 3: schema: this gravac reads versions 1 to 4, the line has 0$"),
+        (1, b'"schema":1', b'"schema":2', "line 1: schema: this gravac reads version 1, the line has 2; a newer"),
+        (3, b'"schema":1', b'"schema":0', "line 3: schema: this gravac reads version 1, the line has 0$"),
         (3, b'"kind":"window"', b'"kind":"wonder"', "line 3: kind: must be one of job, window, .*got 'wonder'"),
         (3, b'"job":"job"', b'"job":"mob"', "line 3: window.job: this is the trace of 'job', got 'mob'"),
         (3, b'"cf":1.0', b'"cf":0.5', r"line 3: window.cf: .*greater than or equal to 1 \(got 0.5\)"),

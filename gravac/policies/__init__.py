@@ -44,34 +44,10 @@ def parse(text: str, changes: Mapping[str, Any] | None = None) -> Policy:
 def build(spec: PolicySpec) -> Policy:
     """Build the policy that a recorded spec describes.
 
-    A spec has every setting. One that it lacks was added later, and has the value that means what was done before.
-
     Raises:
         ValueError: There is no such policy, setting or value. The message names what is allowed.
     """
-    return POLICIES.find(spec.name)(**{**_before(spec.name), **spec.settings})
-
-
-def aligned(brought: PolicySpec, running: PolicySpec) -> PolicySpec:
-    """Return ``brought``, the spec that a trainer comes back with, with the settings that ``running`` has.
-
-    A setting that was added later, and that only one of the two knows, stays as the running job has it. So a job
-    survives an upgrade of gravac and goes on as it began.
-    """
-    if brought.name != running.name:
-        return brought
-    settings = dict(brought.settings)
-    for name in _before(running.name):
-        if name not in running.settings:
-            settings.pop(name, None)
-        else:
-            settings.setdefault(name, running.settings[name])
-    return PolicySpec(name=brought.name, settings=settings)
-
-
-def _before(name: str) -> Mapping[str, Any]:
-    """What settings that a recorded spec may lack meant before they were added."""
-    return POLICIES[name].Settings.before if name in POLICIES else {}
+    return POLICIES.find(spec.name)(**spec.settings)
 
 
 __all__ = [
@@ -88,7 +64,6 @@ __all__ = [
     "StaticPolicy",
     "Verdict",
     "WarmupPolicy",
-    "aligned",
     "build",
     "parse",
 ]

@@ -6,10 +6,9 @@ decisions, byte for byte, on every platform (promise P7).
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import model_validator
 
@@ -148,10 +147,6 @@ class PolicySettings(Record):
     def fitted(self, spec: JobSpec) -> Self:
         """Return these settings with the CFs that the compressor of a job reaches instead of those asked for."""
         return self
-
-    before: ClassVar[Mapping[str, Any]] = {}
-    """Settings added after journals were first written, with the value that means what was done until then. A recorded
-    spec that lacks one has that value."""
 
 
 SettingsT = TypeVar("SettingsT", bound=PolicySettings)

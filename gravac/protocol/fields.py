@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA = 5
-"""Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.traces.upgrades``).
+SCHEMA = 1
+"""Version of these records. A reader refuses any other.
 
 It grows with every field, even one with a default. Records take no unknown fields, so an older reader would otherwise
 report the field instead of the newer version.

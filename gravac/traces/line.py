@@ -1,6 +1,6 @@
 """One line of a trace (a job's journal is its trace): how it is written, read and sealed. No I/O.
 
-    {"kind":"window","schema":2,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
+    {"kind":"window","schema":1,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
 
 ``digest`` is the first 16 hex digits of SHA-256 over the previous line's digest and this line's bytes before
 ``,"digest":``. So the lines form a chain, which shows that a line was altered, removed, added or moved. The chain
@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, Override, WindowReport
 from gravac.traces.parts import Part
-from gravac.traces.upgrades import upgrade
 from gravac.wording import first_problem
 
 TraceRecord = Part | JobSpec | WindowReport | Decision | Override | Event | End
@@ -72,8 +71,8 @@ class Line:
         record: the record itself.
         digest: digest that the line carries.
         expected: digest that its bytes give.
-        body: the record's JSON as written, which saves serializing it again to compare. Empty when the line was
-            upgraded from an older schema, or was not read from a file.
+        body: the record's JSON as written, which saves serializing it again to compare. Empty when the line was not
+            read from a file.
     """
 
     number: int
@@ -156,10 +155,10 @@ def decode(
         recognize: returns the record of a body that the caller already holds.
 
     Returns:
-        The line, upgraded to today's schema.
+        The line.
 
     Raises:
-        TraceError: the line is not a record of this schema or an older one. The message names the field.
+        TraceError: the line is not a record of this schema. The message names the field.
     """
     parts = split(raw)
     if parts is None:
@@ -172,32 +171,20 @@ def decode(
     if head is None:
         raise TraceError(path, number, 'not a trace line: it does not begin {"kind":…,"schema":…,"time":…')
     kind, schema = head[1].decode(), int(head[2])
-    if not 1 <= schema <= SCHEMA:
+    if schema != SCHEMA:
         newer = "; a newer gravac wrote it" if schema > SCHEMA else ""
-        message = f"schema: this gravac reads versions 1 to {SCHEMA}, the line has {schema}{newer}"
+        message = f"schema: this gravac reads version {SCHEMA}, the line has {schema}{newer}"
         raise TraceError(path, number, message)
     if kind not in KINDS:
         raise TraceError(path, number, f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
     body = sealed[head.end() :]
-    now = body if schema == SCHEMA else _upgraded(kind, schema, body, number, path)
-    record = None if recognize is None else recognize(kind, now)
+    record = None if recognize is None else recognize(kind, body)
     if record is None:
         try:
-            record = KINDS[kind].model_validate_json(now)
+            record = KINDS[kind].model_validate_json(body)
         except ValidationError as error:
             raise TraceError(path, number, _fault(kind, error)) from None
-    return Line(number, kind, float(head[3]), record, digest, expected, body if schema == SCHEMA else b"")
-
-
-def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> bytes:
-    try:
-        return upgrade(kind, schema, body)
-    except ValueError as problem:
-        try:  # today's schema usually finds the same fault and can name the field
-            KINDS[kind].model_validate_json(body)
-        except ValidationError as error:
-            raise TraceError(path, number, _fault(kind, error)) from None
-        raise TraceError(path, number, f"{kind}: {problem}") from None
+    return Line(number, kind, float(head[3]), record, digest, expected, body)
 
 
 def _fault(kind: str, error: ValidationError) -> str:

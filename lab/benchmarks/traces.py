@@ -23,7 +23,7 @@ from gravac.protocol import JobSpec, WindowReport
 from gravac.traces import TraceRecord, TraceWriter, read_trace
 from gravac.traces.line import encode
 
-STORED = Path(__file__).parent.parent / "tests/traces/schema-1.jsonl.gz"
+STORED = Path(__file__).parents[2] / "tests/traces/mlp-loopback.jsonl.gz"
 CHUNK = 1000
 """Windows that are compressed at a time when sizes are measured: a few MB, as a part of a journal has."""
 

@@ -43,18 +43,9 @@ force. Each part is a complete trace, and together they are one.
 
 ## Versions
 
-This is schema {schema}. Every line has its own version, so a newer gravac can continue a journal. Older lines stay
-readable for ever: `gravac/traces/upgrades.py` has an upgrade from each version to the next, and `tests/traces` a trace
-of each version, which replays. A newer version is refused with a message that says so. The version grows with every
-field, even an optional one: records take no unknown fields, so an older gravac could otherwise only report the field.
-
-| Version | New in it |
-|---|---|
-| 1 | |
-| 2 | `window.spread` (for older windows computed from their ranks), `job.settings`, `job.environment.revision` |
-| 3 | `window.steps` |
-| 4 | `codec` of decisions, candidates and levels, `window_steps`, `efficiency`, `job.optimizer`, sums of updates |
-| 5 | `job.sizes`, `job.model.digest` |
+This is schema {schema}. Every line has its version. Another version is refused with a message that says so. The version
+grows with every field, even an optional one: records take no unknown fields, so an older gravac could otherwise only
+report the field.
 
 ## Reading and repairs
 

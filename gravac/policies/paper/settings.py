@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -78,14 +78,6 @@ def rungs(ladder: LadderName | tuple[float, ...], cf_min: float, cf_max: float) 
 
 class GravacSettings(PolicySettings):
     """Which CFs GraVAC may choose, and when it calls one better, worse or equal."""
-
-    before: ClassVar[Mapping[str, Any]] = {
-        "preset": "none",
-        "baseline": "any",
-        "search": "greedy",
-        "retry_windows": 4,
-        "denominator": "compensated",
-    }
 
     variant: Literal["fixed", "paper"] = Field(
         default="fixed", description="fixed: the algorithm with its defects repaired; paper: as printed."
