@@ -1,26 +1,21 @@
 """The application: routes, error answers, request counting, and the guard around them."""
 
-import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gravac.version import __version__
 from gravac_controller.api import openapi, problems
 from gravac_controller.api.access import Access
 from gravac_controller.api.guard import Guard
-from gravac_controller.api.problems import ApiError
-from gravac_controller.api.requests import JOB_NAME
-from gravac_controller.api.routes.agent import WINDOWS, agent_routes
+from gravac_controller.api.routes.agent import agent_routes
 from gravac_controller.api.routes.control import control_routes
 from gravac_controller.api.routes.metrics import metrics_routes
 from gravac_controller.api.routes.read import read_routes
 from gravac_controller.api.routes.service import mount_pages, service_routes
 from gravac_controller.api.services import Services
-from gravac_controller.errors import Refused
 from gravac_controller.hosts import own_name
 from gravac_controller.metrics.service import ServiceMetrics
 
@@ -41,7 +36,7 @@ def create_app(services: Services) -> ASGIApp:
     ]
     app = bare_app(services, routers)
     mount_pages(app)
-    return guarded(DirectWindows(app, routers, services.metrics), services)
+    return guarded(app, services)
 
 
 def bare_app(services: Services, routers: Sequence[APIRouter]) -> FastAPI:
@@ -73,40 +68,6 @@ def guarded(app: ASGIApp, services: Services) -> ASGIApp:
         changes_per_second=settings.max_changes_per_second,
         count_refused=services.metrics.count_refused,
     )
-
-
-class DirectWindows:
-    """ASGI middleware that passes posted windows to the endpoint of their route, without FastAPI's router.
-
-    Nearly all requests of agents are windows. Measured 2026-11-22, ``lab/benchmarks/load.py posting --seconds 6``, four
-    interleaved pairs on a busy machine: 1.6 ms of the controller's CPU a window with this, 2.2 ms through the router.
-    The route is declared in FastAPI as well, for its documentation and for unusual requests.
-    """
-
-    def __init__(self, app: ASGIApp, routers: Iterable[APIRouter], metrics: ServiceMetrics) -> None:
-        self._app, self._metrics = app, metrics
-        before, after = map(re.escape, WINDOWS.split("{job}"))
-        self._path = re.compile(f"{before}({JOB_NAME}){after}")
-        self._route = next(
-            route
-            for router in routers
-            for route in router.routes
-            if isinstance(route, APIRoute) and route.path == WINDOWS and "POST" in (route.methods or ())
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        window = scope["type"] == "http" and scope["method"] == "POST" and self._path.fullmatch(scope["path"])
-        if not window:
-            await self._app(scope, receive, send)
-            return
-        scope["route"] = self._route  # as FastAPI does; requests are counted by route
-        try:
-            answer = await self._route.endpoint(job=window[1], request=Request(scope, receive))
-        except (ApiError, Refused) as raised:
-            error = ApiError.of(raised) if isinstance(raised, Refused) else raised
-            self._metrics.count_refused(error.reason)
-            answer = error.response()
-        await answer(scope, receive, send)
 
 
 class RequestCounter:

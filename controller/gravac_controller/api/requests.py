@@ -23,8 +23,9 @@ DRAIN_BYTES = 64 * 1024 * 1024
 DRAIN_SECONDS = 5.0
 MOST = 2**53
 
-JOB_NAME = "[A-Za-z0-9._-]{1,64}"
-JobName = Annotated[str, Path(pattern=f"^{JOB_NAME}$", description="Name of the job.", examples=["my-job"])]
+JobName = Annotated[
+    str, Path(pattern="^[A-Za-z0-9._-]{1,64}$", description="Name of the job.", examples=["my-job"])
+]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Items on the page at most.")]
 After = Annotated[
     str | None,

@@ -13,9 +13,6 @@ from gravac_controller.jobs.checks import check_event, check_same_job
 from gravac_controller.live import job_views
 from gravac_controller.views.models import EventView, JobSummary
 
-WINDOWS = "/v1/jobs/{job}/windows"
-"""Path of posted windows."""
-
 
 def agent_routes(services: Services) -> APIRouter:
     """Return the routes of one controller."""
