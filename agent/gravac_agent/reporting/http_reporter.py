@@ -93,6 +93,7 @@ class HttpReporter:
         self._hung = False
         self._given_up = False
         self._cannot_start = False  # the agent's own controller did not, when it was last tried
+        self._start_ended = None if process is not None else 0.0  # well or not; the first start of its own one
         self._closing, self._closing_until = threading.Event(), 0.0
         self._wake.set()  # register at once
         self._thread = threading.Thread(target=self._run, name="gravac-reporter", daemon=True)
@@ -135,9 +136,8 @@ class HttpReporter:
 
     def _silent(self) -> bool:
         """Return whether the controller had time to answer: windows may be shorter than an answer or its start."""
-        starting = self._process is not None and not self._ready.is_set()
-        patience = START_SECONDS if starting else self._request_seconds
-        return time.monotonic() - self._unanswered_since >= patience
+        patience = START_SECONDS if self._start_ended is None else self._request_seconds
+        return time.monotonic() - max(self._unanswered_since, self._start_ended or 0.0) >= patience
 
     def report_event(self, event: Event) -> None:
         with self._lock:
@@ -300,6 +300,9 @@ class HttpReporter:
             self._given_up = closing and self._cannot_start
             self._cannot_start = True
             raise NoAnswer(str(error)) from None
+        finally:
+            if self._start_ended is None:
+                self._start_ended = time.monotonic()
         self._cannot_start = False
 
     def _register(self, connection: Connection) -> None:
