@@ -193,6 +193,10 @@ class Memory(ABC):
         """Returns whether these parameters have (or may have) a residual."""
 
     @abstractmethod
+    def forget(self, names: Collection[str]) -> None:
+        """Drops all that is held for these parameters, without reading it: the memory failed on them."""
+
+    @abstractmethod
     def commit(self) -> None:
         """Makes the draft the memory: the step counts."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac.memories.base import Bucket, Memory, overflown
-from gravac.memories.states import to_dense
+from gravac.memories.states import VELOCITY, to_dense
 
 
 class Slot(Protocol):
@@ -65,6 +65,13 @@ class BucketedMemory(Memory, Generic[SlotT]):
         self._slot(bucket, excess.device)
         before = self._excess.get(bucket.names)
         self._excess[bucket.names] = excess.clone() if before is None else before.add_(excess)
+
+    def forget(self, names: Collection[str]) -> None:
+        for held in [held for held in self._slots if not set(held).isdisjoint(names)]:
+            del self._slots[held]
+            self._excess.pop(held, None)
+        for key in [key for key in self._unassigned if key.removeprefix(VELOCITY) in names]:
+            del self._unassigned[key]
 
     def commit(self) -> None:
         for slot in self._slots.values():

@@ -31,6 +31,9 @@ class NoMemory(Memory):
     def has_residual(self, bucket: Bucket) -> bool:
         return False
 
+    def forget(self, names: Collection[str]) -> None:
+        return
+
     def commit(self) -> None:
         return
 

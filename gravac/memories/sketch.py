@@ -136,6 +136,15 @@ class SketchMemory(Memory):
     def has_residual(self, bucket: Bucket) -> bool:
         return not self._held.keys().isdisjoint(bucket.names)
 
+    def forget(self, names: Collection[str]) -> None:
+        for name in names:
+            self._held.pop(name, None)
+            self._drafts.pop(name, None)
+            self._numels.pop(name, None)
+        for bucket in [bucket for bucket in self._offered if not set(bucket.names).isdisjoint(names)]:
+            del self._offered[bucket]
+            self._withheld.pop(bucket, None)
+
     def commit(self) -> None:
         self._most = self._bytes()
         for name, draft in self._drafts.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 from gravac.compressors import Key, Payload, TopK
 from gravac.compressors import build as build_codec
 from gravac.memories import MEMORIES, Memory, build, convert, reshard
-from gravac.memories.states import VELOCITY
+from gravac.memories.states import TAG, VELOCITY
 from tests.support.maths.memory_steps import (
     EXAMPLES,
     ONE,
@@ -66,6 +66,23 @@ def test_exact_memories_lose_nothing(text: str, plan: list[tuple[float, bool, bo
     for name in SIZES:
         left = residual.get(name, torch.zeros(SIZES[name])).double()
         torch.testing.assert_close(left, net[name], rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_what_is_forgotten_is_gone_and_the_rest_stays(text: str) -> None:
+    memory = build(text)
+    for number in range(3):
+        step(memory, TWO, gradients(number), number)
+    before, first = memory.state_dict(), TWO[0].names
+    loaded = build(text)
+    loaded.load_state_dict(memory.state_dict())  # belongs to no bucket yet
+    for one in (memory, loaded):
+        one.forget(first)
+        after = one.state_dict()
+        kept = {name for name in before if name.removeprefix(VELOCITY) not in first}
+        assert after.keys() - {TAG} == kept - {TAG}
+        assert not one.has_residual(TWO[0])
+        step(one, TWO, gradients(7), 7)
 
 
 @pytest.mark.parametrize("cf", [1.0, 9.0])

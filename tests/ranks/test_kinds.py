@@ -86,6 +86,24 @@ def test_a_bucket_that_keeps_failing_goes_dense_on_all_ranks(run_ranks: RunRanks
     assert results[0]["said"] == 1
 
 
+def test_a_memory_that_fails_in_dense_steps_is_given_up_on_all_ranks(run_each: RunEach) -> None:
+    cases = [
+        {"method": "compensate"},
+        {"method": "update", "memory": "partial:beta=0.3"},
+        {"method": "compensate", "memory": "momentum:momentum=0.5"},
+        {"method": "update", "memory": "conef-sketch"},
+    ]
+    for case, results in run_each("memory_fails", 3, cases):
+        for rank, result in enumerate(results):
+            assert result["parameters"] == results[0]["parameters"], case
+            assert result["failed"] == 3 + 3, case  # compressed, then dense
+            assert result["errors"] == ([5, 6, 7, 8, 9, 10] if rank == 1 else []), case
+            # From then on the bucket's gradients are those of plain DDP, bit for bit; the others are compressed.
+            assert result["same"][11:] == [[True, False]] * 3, case
+            assert result["held"] == [False, True], case
+        assert results[0]["said"] == [1, 1], case
+
+
 def test_a_bucket_that_a_rank_cannot_decode_goes_dense_in_the_same_step(run_each: RunEach) -> None:
     cases = [
         {"culprits": [1], "compressor": "topk"},

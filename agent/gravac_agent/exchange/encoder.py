@@ -26,7 +26,7 @@ from gravac_agent.exchange.compensation import (
     norm_sq,
     unused_elements,
 )
-from gravac_agent.exchange.failing_buckets import FailingBuckets
+from gravac_agent.exchange.failing_buckets import FailingBuckets, bucket_label
 from gravac_agent.exchange.overflow import (
     Float16Means,
     clamp_if_larger,
@@ -182,6 +182,7 @@ class Encoder:
         self._in_use = plan.codec
         if bucket.number == 0 and self.unused_everywhere is not None:
             self.rollback()  # what a backward that did not end has withheld
+        plan, failed_before = self.failing.plan_for(bucket, plan), sums.failed
         raw = self.passes_through(plan, bucket)
         if (
             not gradient.numel()
@@ -192,7 +193,6 @@ class Encoder:
             return Uncompressed(raw)
         if self.raw_mean.wanted:
             self.raw_mean.add(bucket, gradient)
-        plan, failed_before = self.failing.plan_for(bucket, plan), sums.failed
         sums.failed = 0
         aggregator = self.aggregator_of(plan)
         unused = self.unused(bucket, gradient)
@@ -219,6 +219,8 @@ class Encoder:
             gradient: DDP's own buffer, as it was given to ``encode``.
             counts: Whether the step counts; on a device a tensor of shape ``()``, which is not read.
         """
+        if not self.failing.keeps_memory(bucket):
+            return
         try:
             if transfer is None or isinstance(transfer, InPlace):
                 self.memory.settle(bucket, gradient, counts)
@@ -277,6 +279,17 @@ class Encoder:
             self._noted.add(sentence)
             self._notes.append(sentence)
 
+    def give_up_memory(self, names: tuple[str, ...]) -> None:
+        """Drop what the memory holds of a bucket that it keeps failing on. Call it on the exchange thread."""
+        self.note(
+            f"The error memory keeps failing on {bucket_label(names)}: its residual of them is lost, and from now on "
+            "their gradients are sent as plain DDP sends them."
+        )
+        try:
+            self.memory.forget(names)
+        except Exception:
+            log.exception("memory %s cannot forget %s", self.memory.spec, bucket_label(names))
+
     def pop_notes(self) -> list[str]:
         """Return the sentences noted since the last call. Call it between steps."""
         if not self._notes:
@@ -322,13 +335,17 @@ class Encoder:
             )
 
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
-        """Whether this step sends the raw gradient: dense, nothing measured, no residual."""
+        """Whether this step sends the raw gradient: dense, nothing measured, no residual or no memory any more."""
+        if not self.failing.keeps_memory(bucket):
+            return True
         idle = plan.cf == 1.0 and not plan.measured and not self.memory.transforms
         return idle and not self.memory.has_residual(bucket)
 
     def unused(self, bucket: Bucket, gradient: Tensor) -> Tensor | None:
         """Return which elements' residual must stay in the memory; None: all of it is sent."""
-        if self.unused_everywhere is None or not (self.memory.transforms or self.memory.has_residual(bucket)):
+        if self.unused_everywhere is None or not self.failing.keeps_memory(bucket):
+            return None
+        if not (self.memory.transforms or self.memory.has_residual(bucket)):
             return None
         return unused_elements(bucket, gradient)
 
@@ -348,8 +365,9 @@ class Encoder:
             compensated, draft = self._prepare(plan, bucket, gradient, key, sums, survey, unused)
             finite = compensated is not None
         except Exception:
+            what = "the gradient alone" if plan.cf == 1.0 else "zeros"
             log.exception(
-                "compressing bucket %d failed; this rank sends zeros for it in this step", bucket.number
+                "compressing bucket %d failed; this rank sends %s in this step", bucket.number, what
             )
             sums.failed = 1
             draft = None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, 0.0)

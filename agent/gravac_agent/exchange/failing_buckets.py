@@ -1,4 +1,5 @@
 """Buckets that all ranks agree to send densely: those that keep failing to encode, and those that a rank cannot decode.
+One that keeps failing even then does without the error memory.
 
 A mean that one rank cannot decode is known to that rank alone, and the others would step with it. So the first time
 that a bucket is sent with a codec, all ranks decode it on trial, before any of them uses the mean.
@@ -30,6 +31,7 @@ class FailingBuckets:
         self._names: dict[int, tuple[str, ...]] = {}
         self._streaks: dict[tuple[str, ...], int] = {}
         self._dense: set[tuple[str, ...]] = set()
+        self._without_memory: set[tuple[str, ...]] = set()
         self._bad_steps = 0
         self._decoded: set[tuple[int, tuple[str, ...]]] = set()
 
@@ -37,6 +39,10 @@ class FailingBuckets:
         """Return the plan for this bucket: a dense one if the ranks agreed on that."""
         self._names[bucket.number] = bucket.names
         return Plan(plan.directive.dense(), 1.0) if self._dense and bucket.names in self._dense else plan
+
+    def keeps_memory(self, bucket: Bucket) -> bool:
+        """Return whether the error memory takes part in this bucket. Equal on all ranks."""
+        return not self._without_memory or bucket.names not in self._without_memory
 
     def record(self, bucket: Bucket, *, failed: bool) -> None:
         """Record whether encoding this bucket failed in this step."""
@@ -57,15 +63,20 @@ class FailingBuckets:
         self._bad_steps = 0
         return True
 
-    def agree(self, group: dist.ProcessGroup) -> list[tuple[str, ...]]:
+    def agree(self, group: dist.ProcessGroup) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
         """Exchange which buckets keep failing on any rank. All ranks call it.
 
-        Returns the parameter names of the buckets that are sent densely from now on.
+        Returns:
+            The parameter names of the buckets that are sent densely from now on, and of those that already were and
+            do without the error memory from now on.
         """
-        return self._agree(
+        failing = self._exchange(
             [number for number, names in self._names.items() if self._streaks.get(names, 0) >= FAILED_STEPS],
             communicator(group),
         )
+        without = [names for names in failing if names in self._dense and names not in self._without_memory]
+        self._without_memory.update(without)
+        return self._go_dense(failing), without
 
     def is_proven(self, bucket: Bucket, aggregator: Aggregator) -> bool:
         """Return whether all ranks have decoded this bucket before, sent with this aggregator. Equal on all ranks."""
@@ -86,19 +97,21 @@ class FailingBuckets:
             The parameter names of the buckets that are sent densely from now on.
         """
         self._decoded.update((id(aggregator), bucket.names) for bucket in buckets)
-        return self._agree(failed, ranks)
+        return self._go_dense(self._exchange(failed, ranks))
 
-    def _agree(self, numbers: Sequence[int], ranks: Communicator) -> list[tuple[str, ...]]:
+    def _exchange(self, numbers: Sequence[int], ranks: Communicator) -> list[tuple[str, ...]]:
+        """Return the parameter names of the buckets that any rank gives the number of."""
         failing = torch.zeros(_PLACES, dtype=torch.uint8)
         for number in numbers:
             failing[number % _PLACES] = 1
         ranks.maximum(failing).wait()
-        new = [
-            names
-            for number, names in sorted(self._names.items())
-            if failing[number % _PLACES] and names not in self._dense
-        ]
+        return [names for number, names in sorted(self._names.items()) if failing[number % _PLACES]]
+
+    def _go_dense(self, failing: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        new = [names for names in failing if names not in self._dense]
         self._dense.update(new)
+        for names in new:
+            self._streaks.pop(names, None)
         return new
 
     def clear(self) -> None:
@@ -106,6 +119,7 @@ class FailingBuckets:
         self._decoded.clear()
         self._streaks.clear()
         self._dense.clear()
+        self._without_memory.clear()
 
 
 def bucket_label(names: tuple[str, ...]) -> str:

@@ -265,11 +265,15 @@ class StepLoop:
     def _agree_on_failing(self) -> None:
         """Agree on the buckets that are sent densely from now on. Runs on the exchange thread."""
         try:
-            for names in self._encoder.failing.agree(self._group):
+            dense, without_memory = self._encoder.failing.agree(self._group)
+            for names in dense:
                 self.announcement.add(f"dense {names}")
                 self._encoder.note(
                     f"Compressing {bucket_label(names)} keeps failing: it is sent densely from now on."
                 )
+            for names in without_memory:
+                self.announcement.add(f"without memory {names}")
+                self._encoder.give_up_memory(names)
         except Exception:  # the next collective fails, too, and is raised where the training sees it
             log.exception("ranks could not agree on buckets that keep failing")
 

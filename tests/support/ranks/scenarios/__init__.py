@@ -39,6 +39,7 @@ from tests.support.ranks.scenarios.hybrid_jobs import (
 from tests.support.ranks.scenarios.kinds import (
     cannot_decode,
     keeps_failing,
+    memory_fails,
     mixed_kinds,
     narrow,
     overflow_of_the_mean,
@@ -148,6 +149,7 @@ __all__ = [
     "loads_wrongly",
     "logged",
     "many_steps",
+    "memory_fails",
     "mixed_kinds",
     "momentum_in_the_memory",
     "monitored",

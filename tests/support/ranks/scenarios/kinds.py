@@ -2,6 +2,8 @@
 
 import copy
 import json
+import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac.memories import Bucket
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
@@ -340,4 +343,65 @@ def cannot_decode(rank: int, world: int, folder: str, culprits: list[int], **opt
         "layout": [target, layout],
         "residuals": [name in residuals for name in (names[-4], names[0])],
         "said": sum("cannot decode" in line for line in lines),
+    }
+
+
+def memory_fails(rank: int, world: int, folder: str, method: str, **options: Any) -> dict[str, Any]:
+    """From step 5 on the memory of one rank fails on one bucket, in dense steps too. Beside it plain DDP."""
+    plain, module = wrapped(buckets=4), wrapped(buckets=4)
+    for one in (plain, module):  # DDP regroups its buckets after the first step
+        nn.functional.cross_entropy(one(batch(rank, 0)[0]), batch(rank, 0)[1]).backward()
+        one.zero_grad()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    chosen = {"controller": None, "policy": "static:cf=10", "window": 5, "job": "forgetful"} | options
+    errors: list[int] = []
+    listener = logging.Handler(logging.ERROR)
+    listener.emit = lambda record: errors.append(step)  # type: ignore[method-assign]
+    logging.getLogger("gravac.agent").addHandler(listener)
+    with Agent(module, optimizer, data_dir=folder, **chosen) as agent:
+        assert agent._parts is not None
+        loop, memory = agent._parts.loop, agent._parts.memory
+        names = tuple(name for name, _ in module.module.named_parameters())[-4:]
+        real = {name: getattr(memory, name) for name in ("terms", "compensate", "update", "state_dict")}
+
+        def broken(name: str, bucket: Bucket, *given: Any, **more: Any) -> Any:
+            if rank == 1 and step >= 5 and set(bucket.names) == set(names):
+                raise RuntimeError("deliberate")
+            return real[name](bucket, *given, **more)
+
+        def state_dict() -> dict[str, Tensor]:
+            state: dict[str, Tensor] = real["state_dict"]()
+            if rank == 1 and step >= 5 and not state.keys().isdisjoint(names):
+                raise RuntimeError("deliberate")
+            return state
+
+        for name in ("update",) if method == "update" else ("terms", "compensate"):
+            setattr(memory, name, partial(broken, name))
+        memory.state_dict = state_dict  # type: ignore[method-assign]
+        same = []
+        for step in range(14):
+            plain.load_state_dict(module.state_dict())
+            plain.zero_grad()
+            x, y = batch(rank, step)
+            nn.functional.cross_entropy(plain(x), y).backward()
+            nn.functional.cross_entropy(module(x), y).backward()
+            pairs = [
+                bool(torch.equal(a.grad, b.grad))  # type: ignore[arg-type]
+                for a, b in zip(module.parameters(), plain.parameters(), strict=True)
+            ]
+            same.append([all(pairs[-4:]), all(pairs[:-4])])
+            optimizer.step()
+            optimizer.zero_grad()
+        residuals = flat(agent)["residual"]
+        failed, trace = loop.failed_steps, agent.trace_path
+        held, others = (any(name in each for each in residuals) for name in (names[0], "0.weight"))
+    logging.getLogger("gravac.agent").removeHandler(listener)
+    lines = [] if trace is None else trace.read_text().splitlines()
+    return {
+        "parameters": fingerprint(module),
+        "failed": failed,
+        "errors": errors,
+        "same": same,
+        "held": [held, others],
+        "said": [sum(what in line for line in lines) for what in ("sent densely", "error memory keeps")],
     }
