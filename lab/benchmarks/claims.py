@@ -30,12 +30,12 @@ FOLDER = Path(__file__).parent / "tournament"
 ROWS, JOBS = (
     tuple(
         FOLDER / name
-        for name in ("rows.jsonl.gz", "more.jsonl.gz", "repeats.jsonl.gz", "collectives.jsonl.gz")
+        for name in ("rows.jsonl.xz", "more.jsonl.xz", "repeats.jsonl.xz", "collectives.jsonl.xz")
     ),
-    FOLDER / "jobs.jsonl.gz",
+    FOLDER / "jobs.jsonl.xz",
 )
 """The table of efficiencies, by which policies decide, is made of the first and the third file."""
-FRONTIER = FOLDER / "frontier.jsonl.gz"
+FRONTIER = FOLDER / "frontier.jsonl.xz"
 """More codecs, error memories and learning rates, of two tasks."""
 README = "[benchmarks](../lab/benchmarks/README.md)"
 DEFAULT, UNBOUNDED = "auto", "auto:bound=1"

@@ -19,7 +19,7 @@ from gravac_lab.tournament import Baseline, Run, baselines, place, read_rows
 from gravac_lab.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
-ROWS = [FOLDER / name for name in ("rows.jsonl.gz", "more.jsonl.gz", "repeats.jsonl.gz")]
+ROWS = [FOLDER / name for name in ("rows.jsonl.xz", "more.jsonl.xz", "repeats.jsonl.xz")]
 LATE = [0.2 * step for step in range(41)]
 LOST = [0.05 * step for step in range(31)]
 """Values tried for the two constants."""

@@ -26,7 +26,7 @@ from gravac_lab.tournament.curves import seconds_to, target_level
 from gravac_lab.tournament.rows import DENSE
 from gravac_lab.tournament.run_steps import step_seconds
 
-ROWS = Path(__file__).parent / "tournament" / "rows.jsonl.gz"
+ROWS = Path(__file__).parent / "tournament" / "rows.jsonl.xz"
 RANKS = 4
 SLOW = ("30mbit", "100mbit", "1gbit")
 OBJECTIVES = ("t_comp", "useful")

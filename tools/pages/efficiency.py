@@ -15,7 +15,7 @@ from gravac_lab.tournament.rows import ALONE, DENSE
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "lab" / "benchmarks" / "tournament"
-FILES, RANKS = ("rows.jsonl.gz", "repeats.jsonl.gz"), 4
+FILES, RANKS = ("rows.jsonl.xz", "repeats.jsonl.xz"), 4
 """The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
 TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
 LEAST = 0.01

@@ -1,7 +1,7 @@
-"""Rows of a tournament: one JSON object a line, one line for each run. Files may be compressed (``.gz``)."""
+"""Rows of a tournament: one JSON object a line, one line for each run. Files may be compressed (``.xz``)."""
 
-import gzip
 import json
+import lzma
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +133,7 @@ def whole_lines(path: Path) -> list[str]:
         OSError: The file cannot be read.
     """
     data = path.read_bytes()
-    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8")
     return text[: text.rfind("\n") + 1].splitlines()
 
 
