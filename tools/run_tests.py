@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         skips = Path(folder) / "skips"
         skips.touch()
         # xdist's workers must agree on the order of parametrized tests, so on the order of sets.
-        options = [f"--tier={tier}", f"--skips={skips}", *arguments]
+        options = [f"--tier={tier}", f"--skips={skips}", "--durations=10", *arguments]
         codes = [run([*TOGETHER, *options], PYTHONHASHSEED="0")]
         compiling.wait()
         if tier != "fast":

@@ -147,7 +147,7 @@ def test_the_plots_show_every_plan(rows: Path, tmp_path: Path) -> None:
     ],
 )
 def test_errors_say_what_to_give(words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(Path(__file__).parents[3])
     done = run(*words)
     assert done.exit_code == 2, done.output
     assert says in " ".join(done.output.split())

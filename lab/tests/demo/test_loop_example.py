@@ -14,7 +14,7 @@ from tests.support.ranks.harness import zygotes
 from tests.support.warm import WarmPython
 from tools.harness.forked import Forked, surroundings
 
-SCRIPT = Path(__file__).parents[2] / "examples/train_loop.py"
+SCRIPT = Path(__file__).parents[3] / "examples/train_loop.py"
 STEPS = 60
 
 pytestmark = pytest.mark.distributed

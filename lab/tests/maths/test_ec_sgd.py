@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "lab" / "benchmarks" / "ec_sgd.py"
+BENCHMARK = Path(__file__).parents[3] / "lab" / "benchmarks" / "ec_sgd.py"
 Figures = Callable[..., list[dict[str, Any]]]
 
 
