@@ -85,7 +85,12 @@ RUNS = {
         task="lm", windows=20, window=8, compressor="powersgd", policy="gravac:ladder=16/64", emulated="200mbit"
     ),
     "mlp-four-ranks-shaped": Run(
-        task="mlp", windows=30, compressor="sidco", policy="gravac:warmup_windows=3", ranks=4, shaped=5e7
+        task="mlp",
+        windows=30,
+        compressor="sidco",
+        policy="gravac:warmup_windows=3,retry_windows=1000000",
+        ranks=4,
+        shaped=5e7,
     ),
     "mlp-controller-killed": Run(
         task="mlp", windows=40, compressor="topk+bf16", policy="gravac", emulated="50mbit", killed=(120, 240)
@@ -99,7 +104,6 @@ RUNS = {
     "mlp-ruled-out": Run(
         task="mlp", windows=24, compressor="topk", policy="gravac:ladder=10/1000", emulated="50mbit"
     ),
-    "mlp-greedy": Run(task="mlp", windows=24, compressor="topk+bf16", policy="gravac:search=greedy", emulated="20mbit"),
     "mlp-steered-parts": Run(
         task="mlp",
         windows=40,

@@ -100,7 +100,6 @@ FIGURES = (
 )
 POLICIES: dict[str, dict[str, object]] = {
     "gravac": {},
-    "search=greedy": {"search": "greedy"},
     "variant=paper": {"variant": "paper"},
 }
 GAINS = ("falling", "flat")

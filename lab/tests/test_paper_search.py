@@ -25,13 +25,6 @@ def test_gravac_ends_within_5_percent_of_the_best_on_every_figure(program: Modul
             assert row.windows <= 11, row  # two dense ones, and one a rung
 
 
-def test_the_greedy_search_does_not(program: ModuleType) -> None:
-    """So the figures can tell the two apart. What it ended at is in issue 14."""
-    least = {row.figure: row.least for row in program.rows(0.0, [0]) if row.policy == "search=greedy"}
-    assert (least["VGG16, ε 0.7"], least["VGG16, ε 0.9"]) == (340, 455)
-    assert least["ResNet101, ε 0.7, geometric"] == 775
-
-
 def test_t_comp_is_that_of_the_paper_and_every_gain_passes(program: ModuleType) -> None:
     for figure in program.FIGURES:
         for shape in program.GAINS:

@@ -101,9 +101,9 @@ def test_explaining_what_is_in_force() -> None:
     assert "Confirmed after 5 later windows, last after window 7: Holding CF 10" in output
     facts = json.loads(run("explain", TRACE, "--json"))
     assert (facts["epoch"], facts["in_force"], facts["cf_before"], facts["windows"]) == (3, True, 20.0, 4)
-    assert facts["decision"]["rule"] == "saturated"
+    assert facts["decision"]["rule"] == "top"
     assert (facts["codec_before"], facts["codec"]) == ("topk", "topk")
-    assert facts["efficiency"] == pytest.approx(0.7), "an old trace: no optimizer, so as under Adam"
+    assert facts["efficiency"] == pytest.approx(0.7), "no optimizer is known, so as under Adam"
     assert facts["step_seconds"] == pytest.approx(0.22)
 
 

@@ -1,6 +1,5 @@
 """The GraVAC policy: search the ladder of CFs for the best T_comp, then hold it.
 
-``policy.py`` chooses between the repaired rules (``explore.py``, ``hold.py``; ``greedy.py`` is how the search ended in
-older jobs) and the printed ones (``printed.py``).
+``policy.py`` chooses between the repaired rules (``explore.py``, ``hold.py``) and the printed ones (``printed.py``).
 ``algorithm.py`` is Algorithm 1 in plain Python, to read.
 """

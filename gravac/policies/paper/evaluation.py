@@ -44,11 +44,6 @@ class Evaluation:
         """Return the smoothed gain of ``cf`` at the end of the window."""
         return gain_of(self.report, cf)
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the rules are those from before searches were thorough."""
-        return self.settings.search == "greedy"
-
     def promised(self, cf: float) -> float | None:
         """Return about the largest gain that ``cf`` can reach by the window's curve; None if that is not known."""
         if self.settings.denominator == "gradient":  # the curve is of the gradient with the residual
@@ -97,14 +92,7 @@ class Evaluation:
     def choose(self, rows: Candidates) -> tuple[Candidate, Candidate]:
         """Return the row to hold, which on a tie is the lower CF, and the row with the best T_comp."""
         settings = self.settings
-        if self.greedy:
-            return candidates.choose(rows, settings.epsilon, settings.omega_throughput)
         return candidates.choose(self.compared(rows), settings.epsilon, settings.omega)
-
-    def rung_below(self, cf: float) -> float:
-        """Return the next lower rung: dense below the first."""
-        rungs = self.settings.rungs
-        return rungs[rungs.index(cf) - 1]
 
     def fewer(self, cf: float) -> float:
         """Return how many times less a step at ``cf`` sent in this window than a dense one."""

@@ -8,7 +8,6 @@ samples/s of a step that never waits for the network.
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
-from gravac.policies.paper import greedy
 from gravac.policies.paper.evaluation import Evaluation
 from gravac.policies.paper.settings import Left, Search
 from gravac.policies.windows import Measurement
@@ -115,12 +114,8 @@ def explore(evaluation: Evaluation) -> Verdict:
         return _extend(evaluation, cf)
     rows = candidates.mark(evaluation.candidates, cf, "passed")
     keeps = f"{format_cf(cf)} keeps {format_gain(gain)} of the gradient (≥ ε {format_gain(settings.epsilon)})"
-    if evaluation.greedy:
-        pays, rates = greedy.rates(evaluation, rows)
-        stop = greedy.stop(evaluation, rows, measured, gain, keeps)
-    else:
-        pays, rates = _rates(evaluation, rows)
-        stop = _stop(evaluation, rows, gain, f"{keeps} and gives {rates}")
+    pays, rates = _rates(evaluation, rows)
+    stop = _stop(evaluation, rows, gain, f"{keeps} and gives {rates}")
     if stop is not None:
         return finish(evaluation, "saturated", stop, rows)
     if cf == settings.rungs[-1]:
@@ -132,8 +127,15 @@ def _rates(evaluation: Evaluation, rows: Candidates) -> tuple[bool, str]:
     """Return whether the candidate is clearly the best so far, and a comparison with the best of the others."""
     here = candidates.row(rows, evaluation.previous.cf_candidate)
     best = max((row for row in evaluation.compared(rows) if row.cf != here.cf), key=useful)
-    rates = f"{format_number(useful(here))} useful samples/s against {format_number(useful(best))} {greedy.at(best.cf)}"
+    rates = (
+        f"{format_number(useful(here))} useful samples/s against {format_number(useful(best))} {_at(best.cf)}"
+    )
     return useful(here) > useful(best) * (1 + evaluation.settings.omega_throughput), rates
+
+
+def _at(cf: float) -> str:
+    """Return where a rate was measured, in words."""
+    return "dense" if cf == 1.0 else f"at {format_cf(cf)}"
 
 
 def _stop(evaluation: Evaluation, rows: Candidates, gain: float, evidence: str) -> str | None:
@@ -180,10 +182,9 @@ def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) 
     settings, state = evaluation.settings, evaluation.state
     chosen, best = evaluation.choose(rows)
     if chosen.cf != best.cf:
-        tie = settings.omega_throughput if evaluation.greedy else settings.omega
         choice = (
             f"{_holding(chosen.cf)}: its {format_number(useful(chosen))} is within "
-            f"{format_percent(tie)} of the best ({format_number(useful(best))} {greedy.at(best.cf)}), "
+            f"{format_percent(settings.omega)} of the best ({format_number(useful(best))} {_at(best.cf)}), "
             "and it compresses less."
         )
     elif chosen.cf == 1.0 and all(row.verdict != "passed" for row in rows if row.cf > 1.0):

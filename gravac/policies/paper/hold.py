@@ -18,7 +18,7 @@ from gravac.wording import format_cf, format_gain, format_number, format_percent
 DRIFT_WINDOWS = 2
 """Windows in a row that must drift: a single one may be an accident."""
 LOW_WINDOWS = 2
-"""Windows in a row whose gain must be below ε before it steps down (one with ``search=greedy``)."""
+"""Windows in a row whose gain must be below ε before it steps down."""
 FITTING_WINDOWS = 2
 """Windows in a row in which a stronger CF must be able to win before it is tried again."""
 DOUBLINGS = 4
@@ -84,7 +84,7 @@ def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -
     What a stronger CF gains shows in hold, what less compression would gain on a faster network does not.
     """
     cf, state = measured.cf, evaluation.state
-    if evaluation.greedy or cf == 1.0:
+    if cf == 1.0:
         return None
     was, now = reference.exposed_seconds, measured.exposed_seconds
     fell = (
@@ -132,7 +132,7 @@ def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -
     """Hold, or try a stronger CF again."""
     settings, cf = evaluation.settings, measured.cf
     reason = f"Holding {format_cf(measured.cf)}: {_rates(measured, gain)}."
-    up = None if evaluation.greedy else _able_to_win(evaluation, measured, gain)
+    up = _able_to_win(evaluation, measured, gain)
     if up is None:
         return _stay(evaluation, reason, drifting=0, low=0, fitting=0, promising=0)
     fitting = evaluation.state.fitting + 1
@@ -197,26 +197,22 @@ def _why(evaluation: Evaluation, up: float) -> str:
 def _too_low(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
     """Hold on after one window with too little gain; step down after the next."""
     low, least = evaluation.state.low + 1, format_gain(evaluation.settings.epsilon)
-    if low < LOW_WINDOWS and not evaluation.greedy:
+    if low < LOW_WINDOWS:
         reason = (
             f"Holding {format_cf(cf)}, though its gain fell to {format_gain(gain)}, below ε {least}: "
             "one such window may be an accident."
         )
         return _stay(evaluation, reason, low=low, drifting=0, fitting=0, promising=0)
     search = evaluation.state.search
-    if evaluation.greedy:
-        lower, how = evaluation.rung_below(cf), "one rung down"
-    else:
-        below = reversed([rung for rung in evaluation.settings.rungs if rung < cf])
-        lower = next((rung for rung in below if evaluation.hopeless(rung) is None), 1.0)
-        how = f"{low} windows in a row, down"
-        update = {
-            "waited": 0,
-            "misses": search.misses + 1,
-            "left": left(evaluation, lower),
-        }
-        search = search.model_copy(update=update)
-    reason = f"The gain of {format_cf(cf)} fell to {format_gain(gain)}, below ε {least}: {how}, to {format_cf(lower)}."
+    below = reversed([rung for rung in evaluation.settings.rungs if rung < cf])
+    lower = next((rung for rung in below if evaluation.hopeless(rung) is None), 1.0)
+    search = search.model_copy(
+        update={"waited": 0, "misses": search.misses + 1, "left": left(evaluation, lower)}
+    )
+    reason = (
+        f"The gain of {format_cf(cf)} fell to {format_gain(gain)}, below ε {least}: {low} windows in a row, down, to "
+        f"{format_cf(lower)}."
+    )
     rows = candidates.mark(candidates.mark(evaluation.candidates, cf, "too_strong", gain), lower, "chosen")
     return evaluation.decide(
         "scale_down",

@@ -42,7 +42,7 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         "epsilon=1,omega_throughput=0",
         "variant=paper",
         "variant=paper,ladder=geometric,cf_min=3,cf_max=50,omega=0.3",
-        "search=greedy,epsilon=0.2,cooldown_windows=2",
+        "epsilon=0.2,cooldown_windows=2",
         "ladder=geometric,retry_windows=1,denominator=gradient,epsilon=0.1",
         "preset=paper-geometric,variant=fixed",
     )

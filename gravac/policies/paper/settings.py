@@ -105,7 +105,7 @@ class GravacSettings(PolicySettings):
         default=0.01,
         description=(
             "Gains closer than this (relative) are equal: the minimum moves up. T_comp closer than this are equal: "
-            "the lower CF is held (search=greedy: closer than omega_throughput)."
+            "the lower CF is held."
         ),
     )
     omega_throughput: Share = Field(
@@ -147,19 +147,11 @@ class GravacSettings(PolicySettings):
         ),
     )
 
-    search: Literal["thorough", "greedy"] = Field(
-        default="thorough",
-        description=(
-            "thorough: tries rungs while one can still win, steps down after two windows below epsilon, and tries a "
-            "stronger CF again when it may fit; greedy: stops at the first rung that does not pay, steps down after "
-            "one window and never climbs from hold. Fixed variant."
-        ),
-    )
     retry_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=4,
         description=(
             "Windows after a search before hold tries a stronger CF again; doubled after each try in vain, up to 16 "
-            "times. No wait when the curve promises clearly more than at the last try. Fixed variant, thorough."
+            "times. No wait when the curve promises clearly more than at the last try. Fixed variant."
         ),
     )
     denominator: GainDenominator = Field(
