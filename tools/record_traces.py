@@ -85,12 +85,7 @@ RUNS = {
         task="lm", windows=20, window=8, compressor="powersgd", policy="gravac:ladder=16/64", emulated="200mbit"
     ),
     "mlp-four-ranks-shaped": Run(
-        task="mlp",
-        windows=30,
-        compressor="sidco",
-        policy="gravac:warmup_windows=3,retry_windows=1000000",
-        ranks=4,
-        shaped=5e7,
+        task="mlp", windows=30, compressor="sidco", policy="gravac:warmup_windows=3", ranks=4, shaped=5e7
     ),
     "mlp-controller-killed": Run(
         task="mlp", windows=40, compressor="topk+bf16", policy="gravac", emulated="50mbit", killed=(120, 240)
