@@ -84,7 +84,6 @@ def wait_for_none(mark: str) -> None:
     assert not left
 
 
-@pytest.mark.smoke
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None:
@@ -158,9 +157,10 @@ def test_the_page_stays_until_enter(tmp_path: Path, warm: dict[str, str]) -> Non
         os.close(here)
 
 
+@pytest.mark.smoke
 @pytest.mark.distributed
 def test_plain_loopback_says_so(tmp_path: Path, warm: dict[str, str]) -> None:
-    words = ("demo", "--steps", "5", "--window", "5", "--link", "none", "--compare")
+    words = ("demo", "--steps", "20", "--window", "5", "--link", "none", "--compare")
     done = gravac(*words, cwd=tmp_path, **warm)
     assert done.returncode == 0, done.stderr
     assert "EMULATED" not in done.stdout
