@@ -30,7 +30,7 @@ PAGES = [
 ]
 MADE_BY_USERS = (
     "gravac-runs/",
-    "build/gpu",
+    "build/",
     "gravac/compressors/my",
     "gravac/compressors/sparse/my",
     "gravac/policies/my",
