@@ -62,7 +62,10 @@ class RecordedJob:
     curves: bool = False
     straggles: dict[int, range] = field(default_factory=dict)
     """Ranks that take 1.9 times as long, by the windows in which they do."""
-    settings: dict[str, JsonValue] = field(default_factory=lambda: {"epsilon": 0.3})
+    settings: dict[str, JsonValue] = field(
+        default_factory=lambda: {"epsilon": 0.3, "retry_windows": 1_000_000}
+    )
+    """Of the policy ``gravac``. By default it holds what it found."""
     policy: Literal["gravac", "auto"] = "gravac"
     window: int = 0
 
