@@ -123,10 +123,10 @@ def test_the_plugin_works_from_a_wheel_in_a_foreign_project(foreign: Path) -> No
         "test_stricter": "FAILED",
         "test_absent": "FAILED",
     }, said + done.stderr
-    assert "run.jsonl.gz: 28 decisions differ in 30 windows." in said
-    assert "after window 5, step 119 (measured at CF 10):" in said
-    assert "recorded: CF 10, hold, hold: Holding CF 10: 501 samples/s" in said
-    assert "now:      CF 1, hold, scale_down: The gain of CF 10 fell to 0.59, below ε 0.60" in said
+    assert "run.jsonl.gz: 4 decisions differ in 30 windows." in said
+    assert "after window 16, step 169 (measured at CF 20):" in said
+    assert "recorded: CF 40 (else 10), explore, climb: CF 20 keeps 0.60 of the gradient (≥ ε 0.30)" in said
+    assert "now:      CF 1, hold, too_strong: CF 20 keeps only 0.60 of the gradient, below ε 0.60" in said
     assert "no trace walk in " in said
 
 

@@ -103,11 +103,11 @@ def a_step(name: str, code: str, kind: str = "figures", seconds: int = 60) -> St
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``benchmarks.cuda`` is a program that runs its last argument; results go to a folder of the test."""
     fake = tmp_path / "fake"
-    (fake / "benchmarks").mkdir(parents=True)
-    (fake / "benchmarks" / "cuda.py").write_text("import sys\nexec(sys.argv[-1])\n")
+    (fake / "lab" / "benchmarks").mkdir(parents=True)
+    (fake / "lab" / "benchmarks" / "cuda.py").write_text("import sys\nexec(sys.argv[-1])\n")
     monkeypatch.setattr(program, "BUILD", tmp_path)
     monkeypatch.setattr(program, "ROOT", fake)
-    monkeypatch.setattr(program, "SOURCES", ("benchmarks",))
+    monkeypatch.setattr(program, "SOURCES", ("lab",))
     monkeypatch.setattr(program, "environment", lambda: {"PYTHONPATH": str(fake)})
     return tmp_path
 
@@ -148,7 +148,7 @@ def test_steps_go_on_where_they_stopped(build: Path, monkeypatch: pytest.MonkeyP
     assert again.steps["bad"].state == "passed"
     assert again.steps["good"].date == date  # it was not run again
     assert program.main(["--rehearse", "--seconds", "5", "--again"]) == 0  # no time for any
-    (build / "fake/benchmarks/other.py").write_text("")
+    (build / "fake/lab/benchmarks/other.py").write_text("")
     assert program.main(["--rehearse", "--step", "good"]) == 0
     assert (
         load(build / "gpu-rehearsal.json", rehearsal=True).steps["good"].source != found.steps["good"].source

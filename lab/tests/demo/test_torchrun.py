@@ -11,7 +11,7 @@ from tests.support.ranks.harness import free_port, tails, zygotes
 from tests.support.warm import WarmPython
 from tools.harness.forked import surroundings
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def demo(folder: Path, *arguments: str) -> str:

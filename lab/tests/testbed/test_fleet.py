@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.distributed
@@ -16,10 +16,10 @@ def test_a_controller_takes_the_windows_of_a_fleet() -> None:
     command = [
         sys.executable,
         "lab/benchmarks/fleet.py",
-        str(TESTS / "traces/lm-topk-shaped.jsonl.gz"),
+        str(ROOT / "tests/traces/lm-topk-shaped.jsonl.gz"),
         *words,
     ]
-    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     small, large = done.stdout.splitlines()
     assert small.startswith("16 ranks, 16 listed, 8 windows")
