@@ -29,7 +29,7 @@ BUILD = ROOT / "build"
 WHEELS, SITE = BUILD / "gpu-wheels", BUILD / "gpu-site"
 NEEDED = ("pydantic", "pydantic_settings", "fastapi", "uvicorn", "prometheus_client", "click", "rich")
 NEEDED_BY_TESTS = ("pytest", "pytest_timeout", "hypothesis")
-SOURCES = ("gravac", "agent", "controller", "lab/benchmarks", "lab/gravac_lab", "tools/gpu", "tests/gpu", "tests/support")
+SOURCES = ("gravac", "agent", "controller", "lab", "tools/gpu", "tests/gpu", "tests/support")
 LEAST_SECONDS = 30
 """A step is not begun with less time than this."""
 TAIL = 4000
