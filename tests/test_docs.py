@@ -196,7 +196,7 @@ def test_the_readme_is_read_in_a_minute() -> None:
     assert len([line for line in example.splitlines() if line.strip()]) == 6
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings == ["Install", "Use", "What it says to you", "Does it pay?", "Try", "Limits", "Links"]
-    assert len(text.split()) < 700
+    assert len(text.split()) < 600
 
 
 TRAINING = """

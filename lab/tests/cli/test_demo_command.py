@@ -113,7 +113,7 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
     assert all(decision["reason"] for decision in facts["decisions"])
     # Two ranks hand over a gradient of 1,052,416 floats at each of 20 steps.
     assert facts["dense_bytes"] == 2 * 20 * 1_052_416 * 4
-    assert facts["payload_bytes"] < facts["dense_bytes"] / 2, "of all steps but the first ones"
+    assert facts["payload_bytes"] < facts["dense_bytes"] / 3, "of all steps but the first two"
     assert facts["speedup"] == pytest.approx(facts["steps_per_second"] / facts["dense_steps_per_second"])
     assert f"dense {facts['dense_heldout_loss']:.4f}" in done.stderr
     epochs = {decision["epoch"] for decision in facts["decisions"]}
