@@ -92,7 +92,8 @@ def run(
     else:
         command = [sys.executable, "-m", "lab.benchmarks.cuda", "--lines", *arguments]
     begun, log = time.monotonic(), BUILD / "gpu.log"
-    with log.open("wb") as stream:
+    with log.open("ab") as stream:
+        start = stream.tell()
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -109,7 +110,7 @@ def run(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    output = log.read_text(errors="replace")
+    output = log.read_bytes()[start:].decode(errors="replace")
     lines = output.splitlines()
     result = Result(
         state="passed" if code == 0 else "timed out" if code is None else "failed",
