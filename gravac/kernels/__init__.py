@@ -4,7 +4,16 @@ from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
 from gravac.kernels.entropy.blocks import decode_blocks, encode_blocks, expected_bytes
 from gravac.kernels.histogram import Tally, tally
-from gravac.kernels.linalg import add_finite, energy, finite_or_zero, inner, inner_at, product, scatter_add
+from gravac.kernels.linalg import (
+    add_finite,
+    energy,
+    finite_or_zero,
+    inner,
+    inner_at,
+    product,
+    scatter_add,
+    subtract_unless,
+)
 from gravac.kernels.nearest import (
     GRIDS,
     MOST_BLOCK,
@@ -109,6 +118,7 @@ __all__ = [
     "scatter_add",
     "select_top",
     "stochastic_round",
+    "subtract_unless",
     "take_above",
     "take_run",
     "take_top",

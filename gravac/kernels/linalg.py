@@ -51,6 +51,24 @@ def add_finite(out: Tensor, x: Tensor, scale: float = 1.0) -> None:
         out[part].add_(x[part].float().nan_to_num(0.0, 0.0, 0.0), alpha=scale)
 
 
+def subtract_unless(kept: Tensor, out: Tensor, x: Tensor) -> None:
+    """Compute ``out -= x`` where x is finite; leave ``out`` as it is where ``kept`` is true.
+
+    A GPU that finds ``kept`` true reads nothing else, so that a step which may have to be undone costs hardly anything.
+
+    Args:
+        kept: bool of shape ``()``, beside ``out``. The host does not read it.
+        out: float32, shape ``(n,)``.
+        x: Any floating dtype, shape ``(n,)``.
+    """
+    if x.dtype in _FLOATS and backend.on_gpu(kept, out, x):
+        from gravac.kernels.cuda.linalg import subtract_unless as on_device
+
+        on_device(kept, out, x.detach())
+        return
+    torch.where(kept, out, out - x.float().nan_to_num(0.0, 0.0, 0.0), out=out)
+
+
 def finite_or_zero(x: Tensor) -> Tensor:
     """Returns a copy of x with 0 for what is not finite.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.kernels import add_finite
+from gravac.kernels import add_finite, subtract_unless
 from gravac.memories.base import Bucket, Terms
 from gravac.memories.bucketed import BucketedMemory
 
@@ -176,6 +176,17 @@ class ResidualMemory(BucketedMemory[_Slot]):
         """Settle by a tensor that is not read, so that the residual may be all zero and counts as there."""
         assert slot.stage is not None
         stage, slot.stage, had = slot.stage, _Stage.ADDING, slot.has_residual
+        if had and stage is _Stage.REMOVED and payload is not None and payload.support is not None:
+            # Only what was sent is added back and taken again, so that a step that counts reads no whole bucket.
+            places = payload.support.long()
+            after = slot.residual.index_select(0, places)
+            assert compressor is not None
+            compressor.decompress(payload, slot.residual)
+            subtract_unless(counts, slot.residual, gradient)
+            undone = slot.residual.index_select(0, places)
+            slot.residual.index_copy_(0, places, torch.where(counts, after, undone))
+            slot.after, slot.stage = (True, True), _Stage.DECIDED
+            return
         before = slot.residual.clone() if slot.has_residual else torch.zeros_like(slot.residual)
         if slot.has_residual and stage is not _Stage.EMPTIED:
             _undo(before, stage, gradient, compressor, payload)

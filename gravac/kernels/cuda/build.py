@@ -11,6 +11,10 @@ import triton.language as tl
 from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+_constants: dict[Any, tuple[str, ...]] = {}
+"""Names of a kernel's compile-time constants, in the order of its parameters; they come last."""
+_compiled: dict[tuple[Any, ...], Any] = {}
+"""What Triton has compiled, by all that makes a variant. Its own search for it takes the host longer than a launch."""
 
 
 def jit(*wide: str) -> Callable[[F], F]:
@@ -26,6 +30,7 @@ def jit(*wide: str) -> Callable[[F], F]:
         parameters = inspect.signature(function).parameters.items()
         plain = [name for name, it in parameters if name not in wide and it.annotation is not tl.constexpr]
         made = triton.jit(function, do_not_specialize=plain, do_not_specialize_on_alignment=plain)
+        _constants[function] = tuple(name for name, it in parameters if it.annotation is tl.constexpr)
         return cast(F, made)
 
     return make
@@ -50,4 +55,18 @@ def launch(
     device = arguments[0].device  # type: ignore[union-attr]  # a tensor always comes first
     # Our threads start with the first GPU as their current one, wherever the model lies.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)  # type: ignore[index]
+        function = kernel.fn  # type: ignore[attr-defined]
+        fixed = tuple(constants[name] for name in _constants[function])
+        variant = function, device.index, warps, fixed, *map(_kind, arguments)
+        compiled = _compiled.get(variant)
+        if compiled is not None:
+            compiled[programs, 1, 1](*arguments, *fixed)
+            return
+        compiled = kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)  # type: ignore[index]
+        if compiled is not None:  # nothing is compiled where Triton interprets
+            _compiled[variant] = compiled
+
+
+def _kind(value: Tensor | float) -> object:
+    """Return what the compiler looks at of an argument: its type, of a tensor also whether it can be read in runs."""
+    return (value.dtype, value.data_ptr() % 16 == 0) if isinstance(value, Tensor) else type(value)

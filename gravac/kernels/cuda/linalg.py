@@ -4,7 +4,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from gravac.kernels.cuda.blocks import begin_of, raw, read, room, widened
+from gravac.kernels.cuda.blocks import begin_of, raw, read, room, widened, write
 from gravac.kernels.cuda.build import jit, launch
 
 INNER_BLOCK, SCATTER_BLOCK = 4096, 1024
@@ -63,3 +63,21 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> N
         count,
         SIZE=SCATTER_BLOCK,
     )
+
+
+@jit("out", "x")
+def _subtract_unless(
+    kept: tl.tensor, out: tl.tensor, x: tl.tensor, n: tl.int64, SIZE: tl.constexpr
+) -> None:
+    if tl.load(kept) == 0:
+        begin, at = begin_of(SIZE), tl.arange(0, SIZE)
+        left = room(n, begin, SIZE)
+        value = widened(read(x + begin, at, left, SIZE))
+        value = tl.where(tl.abs(value) < float("inf"), value, 0.0)
+        write(out + begin, at, read(out + begin, at, left, SIZE) - value, left, SIZE)
+
+
+def subtract_unless(kept: Tensor, out: Tensor, x: Tensor) -> None:
+    """Do what ``gravac.kernels.subtract_unless`` does."""
+    n = out.numel()
+    launch(_subtract_unless, -(-n // INNER_BLOCK), kept.view(torch.uint8), out, raw(x), n, SIZE=INNER_BLOCK)

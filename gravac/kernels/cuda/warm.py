@@ -19,9 +19,14 @@ def run_all(device: torch.device) -> None:
     tally = kernels.tally(x)
     for dtype in _FLOATS:
         gradient = x.to(dtype)
-        kernels.tally(gradient, x, out=out, sums=True)
-        kernels.tally(gradient, out=out, sums=True)
+        for sums in (False, True):  # where p is made elsewhere, in place of the residual, and not at all
+            kernels.tally(gradient, x, out=out, sums=sums)
+            kernels.tally(gradient, out, out=out, sums=sums)
+            kernels.tally(gradient, out=out, sums=sums)
+        kernels.tally(gradient)
+        kernels.subtract_unless(x[0] == 0.0, out, gradient)
         kernels.product(gradient, x)
+        kernels.product(x, gradient)
         kernels.product(gradient, gradient)
     kernels.tally(x, x, out=out)
     indices, values = kernels.take_top(x.clone(), 2, tally, clear=True)

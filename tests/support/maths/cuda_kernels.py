@@ -39,6 +39,12 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         yield
 
 
+def whatever_nan(counts: Tensor) -> Tensor:
+    """Return counts with all NaN in one bin: a CPU and a GPU make different ones of inf - inf."""
+    first = (0x7F800000 >> 19) + 1
+    return torch.cat([counts[:first], counts[first:].sum(0, keepdim=True)])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_residual_is_added_and_all_is_counted(dtype: torch.dtype, kind: str) -> None:
@@ -49,7 +55,7 @@ def test_the_residual_is_added_and_all_is_counted(dtype: torch.dtype, kind: str)
             out = put(torch.full_like(e, 7.0))
             found = kernels.tally(put(g), put(e), share=0.3, out=out, sums=True)
             assert found.products is not None
-            return out, found.counts, found.energies, found.products, found.summary
+            return out, whatever_nan(found.counts), found.energies, found.products, found.summary
 
         mine = triton(run)
         with on("reference"):
@@ -91,7 +97,7 @@ def test_what_is_counted_is_copied_or_left() -> None:
         mine, copy = put(x), put(torch.empty(300))
         first = kernels.tally(mine, out=copy).counts
         again = kernels.tally(mine, mine, share=0.5, out=mine).counts
-        return mine, copy, first, again, kernels.tally(copy).counts
+        return mine, copy, *map(whatever_nan, (first, again, kernels.tally(copy).counts))
 
     alike(run)
 
@@ -274,6 +280,21 @@ def test_products_lose_nothing() -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_step_is_undone_unless_it_counts(kept: bool, dtype: torch.dtype) -> None:
+    for n in (0, 1, 700, *LARGE):
+        out, x = vector(n, n, "mixed"), vector(n, n + 1, "wild").to(dtype)
+
+        def run(put: Place, out: Tensor = out, x: Tensor = x) -> Tensor:
+            mine = put(out)
+            kernels.subtract_unless(put(torch.tensor(kept)), mine, put(x))
+            return mine
+
+        found = alike(run)
+        assert torch.equal(found, out) == (kept or not n)
+
+
 @pytest.mark.parametrize("codec", ["topk", "topk+bf16", "topk+int4", "int8", "randomk"])
 def test_codecs_send_the_same_bytes(codec: str) -> None:
     """Two levels at once, over the wire and back."""
@@ -286,7 +307,8 @@ def test_codecs_send_the_same_bytes(codec: str) -> None:
         wire = tuple(payload.pack() for payload in payloads)
         for cf, buffer in zip((4.0, 50.0), wire, strict=True):
             compressor.decompress(compressor.unpack(buffer, 400, cf, key, torch.float32), decoded, 0.5)
-        return *wire, decoded
+        # Adding to the memory of a GPU takes numbers below the normal ones as 0.
+        return *wire, torch.where(decoded.abs() < torch.finfo(torch.float32).tiny, 0.0, decoded)
 
     alike(run)
 

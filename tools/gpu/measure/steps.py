@@ -100,7 +100,7 @@ def _block(training: Training, steps: int) -> float:
 
 
 def host_time(device: torch.device, shape: str, precision: Precision, steps: int) -> Iterator[Figure]:
-    """Measure how long the trainer's thread is inside the agent: in DDP's hook, by bucket, and before the optimizer."""
+    """Measure how long the trainer's thread is inside the agent: in DDP's hook, by bucket, and at the end of a step."""
     for name, codec, cf in PLANS:
         with Training(shape, device, precision, codec, cf) as training:
             assert training.agent is not None
@@ -114,14 +114,17 @@ def host_time(device: torch.device, shape: str, precision: Precision, steps: int
         yield Figure(name=f"{what} a bucket", value=middle, unit="s", low=low, high=high, most=most)
         yield Figure(name=f"{what} the last bucket", value=statistics.median(s[-1] for s in hooks), unit="s")
         yield Figure(name=f"{what} all buckets of a step", value=statistics.median(map(sum, hooks)), unit="s")
-        yield Figure(name=f"{what} before the optimizer", value=statistics.median(ends), unit="s")
+        yield Figure(name=f"{what} the end of a step", value=statistics.median(ends), unit="s")
         yield Figure(name=f"{what} buckets", value=float(len(hooks[0])))
         del training
         _empty(device)
 
 
 def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[float]]:
-    """Return for each step the seconds in the hook, by bucket, and those in what ends the step before the optimizer."""
+    """Return for each step the seconds in the hook, by bucket, and those in what ends a step.
+
+    Without a device that is before the optimizer; with one, when the next forward begins.
+    """
     session = training.agent._session if training.agent is not None else None
     assert session is not None
     submit, finish_step = session.submit, session.finish_step
@@ -137,12 +140,12 @@ def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[floa
     def timed_end() -> None:
         begun = time.perf_counter()
         finish_step()
-        if len(ends) < len(hooks) and hooks[-1]:  # not the call at the beginning of the next step
-            ends.append(time.perf_counter() - begun)
+        ends[-1] += time.perf_counter() - begun
 
     session.submit, session.finish_step = timed_submit, timed_end  # type: ignore[method-assign]
     for _ in range(steps):
         hooks.append([])
+        ends.append(0.0)
         training.step()
     del session.submit, session.finish_step
     synchronize(training.device)
