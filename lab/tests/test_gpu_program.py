@@ -5,7 +5,9 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +16,12 @@ from tests.support.maths.backends import on
 from tools.gpu import __main__ as program
 from tools.gpu.figures import Figure, figures_in, machine_in, machine_line
 from tools.gpu.launch import ON_ONE_GPU, RanksFailed, environment, run_ranks
-from tools.gpu.results import Result, Results, load, save, table
-from tools.gpu.steps import STEPS, Step
-from tools.gpu.trace import SPAN, waits
 
 ROOT = Path(__file__).parents[2]
 FIGURES = [
     Figure(name="ratio", value=6.25, unit="x", low=6.0, high=6.5, least=5.0),
     Figure(name="host", value=1.5e-4, unit="s", most=1e-4),
-    Figure(name="moved", value=2.5e9, unit="B/s", note="a copy"),
+    Figure(name="moved", value=2.5e9, unit="B/s"),
     Figure(name="buckets", value=12.0),
 ]
 
@@ -54,105 +53,91 @@ def test_figures_are_written_with_units_and_targets() -> None:
     assert Figure(name="held", value=0.0, unit="B").text() == "0 B"
 
 
-def result(state: str = "passed", source: str = "aa") -> Result:
-    return Result(state=state, seconds=61.2, date="2026-11-23T10:00:00+00:00", source=source)  # type: ignore[arg-type]
+def result(state: str = "passed", source: str = "aa", **more: object) -> dict[str, object]:
+    plain = {"seconds": 61.2, "date": "2026-11-23T10:00:00+00:00", "machine": {}, "figures": [], "tests": {}}
+    return {"state": state, "source": source, "failures": {}, "tail": "", **plain, **more}
 
 
-def test_results_are_kept_and_shown(tmp_path: Path) -> None:
-    tests = result("failed")
-    tests.tests, tests.failures = {"passed": 3, "failed": 1, "skipped": 0}, {"test_a[nccl]": "assert 1 == 2"}
-    tests.tail = "last ``` words"
-    figures = result(source="bb")
-    figures.figures = FIGURES
-    results = Results(False, {"device": "H"}, {"topk": figures, "one-rank": tests})
-    files = tmp_path / "new" / "gpu.json", tmp_path / "new" / "gpu.md"
-    save(results, *files)
-    assert load(files[0], rehearsal=False) == results
-    shown = files[1].read_text()
-    assert "| ratio | 6.25x (6x to 6.5x) | at least 5x: yes |\n" in shown
-    assert "| moved (a copy) | 2.5 GB/s |  |\n" in shown
-    assert (
-        "2026-11-23, 61 s: failed. Tests: 3 passed, 1 failed.\n- **test_a[nccl]**: assert 1 == 2\n" in shown
+def test_results_are_shown() -> None:
+    tests = result(
+        "failed",
+        tests={"passed": 3, "failed": 1, "skipped": 0},
+        failures={"test_a[nccl]": "assert 1 == 2"},
+        tail="last ``` words",
     )
+    steps = {
+        "machine": result(machine={"device": "H"}),
+        "topk": result(source="bb", figures=[asdict(figure) for figure in FIGURES]),
+        "tests": tests,
+    }
+    shown = "\n".join(program.table(steps, rehearsal=False)) + "\n"
+    assert "| device | H |\n" in shown
+    assert "| ratio | 6.25x (6x to 6.5x) | at least 5x: yes |\n" in shown
+    assert "| moved | 2.5 GB/s |  |\n" in shown
+    assert (
+        "version aa, 61 s: failed. Tests: 3 passed, 1 failed.\n- **test_a[nccl]**: assert 1 == 2\n" in shown
+    )
+    assert "version bb, 61 s: passed.\n" in shown
     assert "Not run: `make gpu STEP=loopback`." in shown
-    assert "different versions of the program" in shown
     assert shown.count("```") == 2  # the output cannot end the block
-    with pytest.raises(SystemExit, match="or of a rehearsal: move it away"):
-        load(files[0], rehearsal=True)
-
-
-def test_a_rehearsal_says_so() -> None:
-    assert next(iter(table(Results(True)))).startswith("# Rehearsal on a CPU")
+    assert next(iter(program.table({}, rehearsal=True))).startswith("# Rehearsal on a CPU")
 
 
 def test_every_step_fits_a_command_of_ten_minutes_and_exists() -> None:
-    names = [step.name for step in STEPS]
-    assert len(set(names)) == len(names)
-    for step in STEPS:
-        assert step.seconds < 590
-        if step.kind == "tests":
-            assert (ROOT / step.arguments[0]).exists()
-    assert {step.name for step in STEPS if step.kind == "figures"} == cuda.PARTS.keys()
-
-
-def a_step(name: str, code: str, kind: str = "figures", seconds: int = 60) -> Step:
-    return Step(name, name.title(), kind, (code,), (code,), seconds)  # type: ignore[arg-type]
+    assert all(seconds <= 590 for _, seconds in program.STEPS.values())
+    assert all((ROOT / name).exists() for name in program.TESTS)
+    assert set(program.STEPS) - {"tests"} == cuda.PARTS.keys()
 
 
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``benchmarks.cuda`` is a program that runs its last argument; results go to a folder of the test."""
-    fake = tmp_path / "fake"
-    (fake / "lab" / "benchmarks").mkdir(parents=True)
-    (fake / "lab" / "benchmarks" / "cuda.py").write_text("import sys\nexec(sys.argv[-1])\n")
+    """``benchmarks.cuda`` is a program that runs what a file named like its step says; results go to ``tmp_path``."""
+    fake = tmp_path / "fake" / "lab" / "benchmarks"
+    fake.mkdir(parents=True)
+    (fake / "cuda.py").write_text("import sys\nexec(open(sys.argv[2]).read())\n")
     monkeypatch.setattr(program, "BUILD", tmp_path)
-    monkeypatch.setattr(program, "ROOT", fake)
+    monkeypatch.setattr(program, "ROOT", tmp_path / "fake")
     monkeypatch.setattr(program, "SOURCES", ("lab",))
-    monkeypatch.setattr(program, "environment", lambda: {"PYTHONPATH": str(fake)})
+    monkeypatch.setattr(program, "environment", lambda: {"PYTHONPATH": str(tmp_path / "fake")})
+    monkeypatch.setattr(program, "STEPS", {"good": ("", 60), "bad": ("", 60), "hanging": ("", 2)})
     return tmp_path
 
 
 @pytest.mark.distributed
-def test_steps_go_on_where_they_stopped(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_go_on_where_they_stopped(build: Path) -> None:
     """A step that hangs is killed with its children, a failed one runs again, and one that passed does not."""
     figure, facts = FIGURES[0].line(), machine_line({"device": "H"})
-    left = "import subprocess, time; subprocess.Popen(['sleep', '77.7']); time.sleep(60)"
-    steps = (
-        a_step("good", f"print({figure!r}); print({facts!r})"),
-        a_step("bad", f"print({figure!r}); sys.exit('broken')"),
-        a_step("hanging", left, seconds=2),
-    )
-    monkeypatch.setattr(program, "STEPS", steps)
-    copies = build / "copies"
-    begun = time.monotonic()
+    for name, code in {
+        "good": f"print({figure!r}); print({facts!r})",
+        "bad": f"print({figure!r}); sys.exit('broken')",
+        "hanging": "import subprocess, time; subprocess.Popen(['sleep', '77.7']); time.sleep(60)",
+    }.items():
+        (build / "fake" / name).write_text(code)
+
+    def found() -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((build / "gpu-rehearsal.json").read_text())
+        return data
+
+    copies, begun = build / "copies", time.monotonic()
     assert program.main(["--rehearse", "--copy", str(copies)]) == 1
     assert time.monotonic() - begun < 30
-    found = load(build / "gpu-rehearsal.json", rehearsal=True)
-    assert {name: one.state for name, one in found.steps.items()} == {
-        "good": "passed",
-        "bad": "failed",
-        "hanging": "timed out",
-    }
-    assert found.machine == {"device": "H"}
-    assert found.steps["bad"].figures == [FIGURES[0]]
-    assert "broken" in found.steps["bad"].tail
+    first = found()
+    states = {name: step["state"] for name, step in first.items()}
+    assert states == {"good": "passed", "bad": "failed", "hanging": "timed out"}
+    assert first["good"]["machine"] == {"device": "H"}
+    assert first["bad"]["figures"] == [asdict(FIGURES[0])]
+    assert "broken" in first["bad"]["tail"]
     assert "sleep 77.7" not in running()
     assert {file.name for file in copies.iterdir()} == {"gpu-rehearsal.json", "gpu-rehearsal.md", "gpu.log"}
 
-    mended = a_step("bad", "print('fine')")
-    monkeypatch.setattr(program, "STEPS", (steps[0], mended))
-    date = found.steps["good"].date
+    (build / "fake" / "bad").write_text("print('fine')")
     assert program.main(["--rehearse", "--step", "bad"]) == 0
-    assert program.main(["--rehearse"]) == 0
-    again = load(build / "gpu-rehearsal.json", rehearsal=True)
-    assert again.steps["bad"].state == "passed"
-    assert again.steps["good"].date == date  # it was not run again
-    assert program.main(["--rehearse", "--seconds", "5", "--again"]) == 0  # no time for any
+    assert program.main(["--rehearse", "--step", "good", "--step", "bad"]) == 0
+    assert found()["bad"]["state"] == "passed"
+    assert found()["good"]["date"] == first["good"]["date"]  # it was not run again
     (build / "fake/lab/benchmarks/other.py").write_text("")
     assert program.main(["--rehearse", "--step", "good"]) == 0
-    assert (
-        load(build / "gpu-rehearsal.json", rehearsal=True).steps["good"].source != found.steps["good"].source
-    )
+    assert found()["good"]["source"] != first["good"]["source"]
 
 
 @pytest.mark.distributed
@@ -184,7 +169,7 @@ def test_outcomes_of_tests(tmp_path: Path) -> None:
 
 
 def test_packages_that_are_missing_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "WHEELS", tmp_path)
+    monkeypatch.setattr(program, "BUILD", tmp_path)
     monkeypatch.setattr(program, "NEEDED", ("not_there_at_all",))
     with pytest.raises(SystemExit, match=r"lacks not_there_at_all, and .* is empty: run `make gpu-wheels`"):
         program.environment()
@@ -233,42 +218,3 @@ def test_figures_from_before_a_rank_failed_are_kept(
     with pytest.raises(RanksFailed, match="a rank hangs"):
         cuda.main(["loopback", "--device=cpu", "--small", "--lines"])
     assert figures_in(capsys.readouterr().out.splitlines()) == [FIGURES[0]]
-
-
-def event(category: str, name: str, at: float, **arguments: object) -> dict[str, object]:
-    return {"ph": "X", "cat": category, "name": name, "ts": at, "dur": 1.0, "args": arguments}
-
-
-def test_a_profile_is_read() -> None:
-    """Written by hand, with the names that torch's profiler gives to calls and copies."""
-    span = {**event("user_annotation", SPAN, 100.0), "dur": 50.0}
-    tick = [
-        event("cuda_runtime", "cudaMemcpyAsync", 120.0, correlation=7),
-        event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 160.0, correlation=7, bytes=312),
-    ]
-    later = [
-        event("cuda_runtime", "cudaMemcpyAsync", 151.0, correlation=8),
-        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 165.0, correlation=8, bytes=9000),
-        event("cuda_runtime", "cudaStreamSynchronize", 152.0, correlation=9),
-        event("cuda_runtime", "cudaEventSynchronize", 153.0, correlation=10),
-    ]
-    quiet = {"traceEvents": [span, *tick, *later, {"ph": "M", "name": "process_name"}]}
-    assert waits(quiet) == {"waits": {}, "events": 0, "copies": [312], "large": 0, "synchronous": 0}
-    loud = [{**one, "ts": float(str(one["ts"])) - 10.0} for one in later]
-    found = waits({"traceEvents": [span, *tick, *loud]})
-    assert found == {
-        "waits": {"cudaStreamSynchronize": 1},
-        "events": 1,
-        "copies": [9000, 312],
-        "large": 1,
-        "synchronous": 1,
-    }
-    with pytest.raises(ValueError, match="has no span"):
-        waits({"traceEvents": tick})
-
-
-def test_the_file_is_json_with_a_format(tmp_path: Path) -> None:
-    save(Results(False, {}, {"topk": result()}), tmp_path / "a.json", tmp_path / "a.md")
-    data = json.loads((tmp_path / "a.json").read_text())
-    assert data["format"] == 1
-    assert data["steps"]["topk"]["state"] == "passed"

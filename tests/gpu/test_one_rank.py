@@ -10,6 +10,8 @@ import pytest
 from tests.support.gpu.cases import GPU_ONLY, STREAMED, Runs
 from tests.support.gpu.exact import SIZES, difference
 from tests.support.gpu.places import CPU, NCCL, Place, on
+from tests.support.gpu.trace import SPAN, waits
+from tests.support.lab import needs_lab
 from tools.gpu.figures import Figure
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -64,6 +66,7 @@ def test_whole_steps_never_wait(runs: Runs, place: Place, name: str) -> None:
     (found,) = runs.results(*place, 1, name)
     (expected,) = runs.results(*CPU, 1, name)
     assert found["strict_steps"] == 12
+    assert found["compiled"] == []
     assert found["parameters"] == expected["parameters"]
     assert found["payload_bytes"] == expected["payload_bytes"]
 
@@ -91,6 +94,7 @@ def test_a_net_learns(runs: Runs, place: Place, precision: str) -> None:
     assert found["finite"]
 
 
+@needs_lab
 @on(CPU, NCCL)
 def test_what_the_benchmark_measures_on_ranks_works(runs: Runs, place: Place) -> None:
     """Of a tiny model, so that figures are nonsense; but all of them are there."""
@@ -119,3 +123,35 @@ def test_a_compiled_net_learns(runs: Runs, place: Place, name: str) -> None:
 def test_capturing_a_step_is_refused(runs: Runs, place: Place) -> None:
     (found,) = runs.results(*place, 1, "captured")
     assert "backward is captured in a CUDA graph" in str(found["said"])
+
+
+def event(category: str, name: str, at: float, **arguments: object) -> dict[str, object]:
+    return {"ph": "X", "cat": category, "name": name, "ts": at, "dur": 1.0, "args": arguments}
+
+
+def test_a_profile_is_read() -> None:
+    """Written by hand, with the names that torch's profiler gives to calls and copies."""
+    span = {**event("user_annotation", SPAN, 100.0), "dur": 50.0}
+    tick = [
+        event("cuda_runtime", "cudaMemcpyAsync", 120.0, correlation=7),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 160.0, correlation=7, bytes=312),
+    ]
+    later = [
+        event("cuda_runtime", "cudaMemcpyAsync", 151.0, correlation=8),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 165.0, correlation=8, bytes=9000),
+        event("cuda_runtime", "cudaStreamSynchronize", 152.0, correlation=9),
+        event("cuda_runtime", "cudaEventSynchronize", 153.0, correlation=10),
+    ]
+    quiet = {"traceEvents": [span, *tick, *later, {"ph": "M", "name": "process_name"}]}
+    assert waits(quiet) == {"waits": {}, "events": 0, "copies": [312], "large": 0, "synchronous": 0}
+    loud = [{**one, "ts": float(str(one["ts"])) - 10.0} for one in later]
+    found = waits({"traceEvents": [span, *tick, *loud]})
+    assert found == {
+        "waits": {"cudaStreamSynchronize": 1},
+        "events": 1,
+        "copies": [9000, 312],
+        "large": 1,
+        "synchronous": 1,
+    }
+    with pytest.raises(ValueError, match="has no span"):
+        waits({"traceEvents": tick})

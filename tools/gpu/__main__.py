@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -17,19 +18,32 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from tools.gpu.figures import figures_in, machine_in
-from tools.gpu.results import Result, Results, load, save
-from tools.gpu.steps import STEPS, Step
+from tools.gpu.figures import Figure, figures_in, machine_in
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
-WHEELS, SITE = BUILD / "gpu-wheels", BUILD / "gpu-site"
 NEEDED = ("pydantic", "pydantic_settings", "fastapi", "uvicorn", "prometheus_client", "click", "rich")
-NEEDED_BY_TESTS = ("pytest", "pytest_timeout", "hypothesis")
-SOURCES = ("gravac", "agent", "controller", "lab", "tools/gpu", "tests/gpu", "tests/support")
+NEEDED_BY_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis")
+SOURCES = ("gravac", "agent", "lab/benchmarks", "tools/gpu", "tests/gpu", "tests/support")
+STEPS = {
+    "machine": ("The machine", 120),
+    "topk": ("Top-k", 300),
+    "gpt": ("A step against plain DDP", 540),
+    "tests": ("Tests", 590),
+    "host": ("Host time", 240),
+    "memory": ("Memory", 240),
+    "loopback": ("Steps of two ranks over NCCL and sockets", 300),
+    "kernels": ("Other kernels", 240),
+}
+"""Names, titles and most seconds, in the order in which they are worth a GPU's time. All but the tests are parts of
+``lab/benchmarks/cuda.py``."""
+TESTS = ("tests/gpu", "tests/support/maths/cuda_kernels.py")
 LEAST_SECONDS = 30
 """A step is not begun with less time than this."""
 TAIL = 4000
@@ -38,10 +52,10 @@ TAIL = 4000
 
 def environment() -> dict[str, str]:
     """Return the variables that a step's program gets: this checkout first, then the wheels if packages are missing."""
-    paths = [str(ROOT), str(ROOT / "agent"), str(ROOT / "controller")]
+    paths = [str(ROOT), str(ROOT / "agent"), str(ROOT / "controller"), str(ROOT / "lab")]
     if missing := [name for name in (*NEEDED, *NEEDED_BY_TESTS) if importlib.util.find_spec(name) is None]:
         _install(missing)
-        paths.append(str(SITE))
+        paths.append(str(BUILD / "gpu-site"))
     if os.environ.get("PYTHONPATH"):
         paths.append(os.environ["PYTHONPATH"])
     return {
@@ -50,23 +64,22 @@ def environment() -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         # Plugins that the machine has for others change nothing, and what they warn of is no error.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTEST_ADDOPTS": "-p pytest_timeout -p no:cacheprovider -W default",
+        "PYTEST_ADDOPTS": "-p pytest_timeout -p xdist -p no:cacheprovider -W default",
     }
 
 
 def _install(missing: list[str]) -> None:
-    wheels = sorted(WHEELS.glob("*.whl"))
+    wheels, site = sorted((BUILD / "gpu-wheels").glob("*.whl")), BUILD / "gpu-site"
     if not wheels:
         raise SystemExit(
-            f"this Python lacks {', '.join(missing)}, and {WHEELS} is empty: run `make gpu-wheels` on a machine with a "
-            "network and bring that folder along"
+            f"this Python lacks {', '.join(missing)}, and {BUILD / 'gpu-wheels'} is empty: run `make gpu-wheels` on a "
+            "machine with a network and bring that folder along"
         )
-    stamp = SITE / ".installed"
-    names = "\n".join(wheel.name for wheel in wheels)
+    stamp, names = site / ".installed", "\n".join(wheel.name for wheel in wheels)
     if stamp.exists() and stamp.read_text() == names:
         return
-    shutil.rmtree(SITE, ignore_errors=True)
-    options = ["--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", f"--target={SITE}"]
+    shutil.rmtree(site, ignore_errors=True)
+    options = ["--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", f"--target={site}"]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, *map(str, wheels)], check=True)
     stamp.write_text(names)
 
@@ -80,22 +93,25 @@ def source() -> str:
     return found.hexdigest()[:12]
 
 
-def run(
-    step: Step, surroundings: dict[str, str], seconds: float, rehearsal: bool
-) -> tuple[Result, dict[str, str]]:
-    """Run a step, and kill it and all it started when time is up. Returns its result and facts about the machine."""
-    arguments = step.rehearsal if rehearsal else step.arguments
-    report = BUILD / "gpu-tests.xml"
+def command_of(step: str, report: Path, rehearse: bool) -> list[str]:
+    """Return the program of a step. A rehearsal is small and on the CPU."""
+    if step != "tests":
+        small = ["--device=cpu", "--small", "--pairs=2"] if rehearse else []
+        return [sys.executable, "-m", "lab.benchmarks.cuda", "--lines", step, *small]
+    workers = min(8, os.cpu_count() or 1)
+    # Those of kernels have no processes of their own and no mark: they run on a GPU where there is one.
+    chosen = [TESTS[0], "-m", "not gpu"] if rehearse else [*TESTS, "-m", "gpu or not distributed"]
+    return [sys.executable, "-m", "pytest", "-q", "-s", f"-n{workers}", f"--junitxml={report}", *chosen]
+
+
+def run(step: str, surroundings: dict[str, str], seconds: float, rehearse: bool) -> dict[str, Any]:
+    """Run a step, and kill it and all it started when time is up. Returns its result, for JSON."""
+    report, begun, log = BUILD / "gpu-tests.xml", time.monotonic(), BUILD / "gpu.log"
     report.unlink(missing_ok=True)
-    if step.kind == "tests":
-        command = [sys.executable, "-m", "pytest", "-q", "-s", f"--junitxml={report}", *arguments]
-    else:
-        command = [sys.executable, "-m", "lab.benchmarks.cuda", "--lines", *arguments]
-    begun, log = time.monotonic(), BUILD / "gpu.log"
     with log.open("ab") as stream:
         start = stream.tell()
         process = subprocess.Popen(
-            command,
+            command_of(step, report, rehearse),
             cwd=ROOT,
             env=surroundings,
             stdout=stream,
@@ -111,20 +127,22 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     output = log.read_bytes()[start:].decode(errors="replace")
-    lines = output.splitlines()
-    result = Result(
-        state="passed" if code == 0 else "timed out" if code is None else "failed",
-        seconds=time.monotonic() - begun,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        source=source(),
-        figures=figures_in(lines),
-        tail="" if code == 0 else output[-TAIL:],
-    )
+    result: dict[str, Any] = {
+        "state": "passed" if code == 0 else "timed out" if code is None else "failed",
+        "seconds": time.monotonic() - begun,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": source(),
+        "machine": machine_in(output.splitlines()),
+        "figures": [asdict(figure) for figure in figures_in(output.splitlines())],
+        "tests": {},
+        "failures": {},
+        "tail": "" if code == 0 else output[-TAIL:],
+    }
     if report.exists():
-        result.tests, result.failures = outcomes(report)
-        if not result.tests["passed"]:
-            result.state = "failed" if code == 0 else result.state  # all skipped: nothing was shown
-    return result, machine_in(lines)
+        result["tests"], result["failures"] = outcomes(report)
+        if code == 0 and not result["tests"]["passed"]:
+            result["state"] = "failed"  # all skipped: nothing was shown
+    return result
 
 
 def outcomes(report: Path) -> tuple[dict[str, int], dict[str, str]]:
@@ -134,57 +152,45 @@ def outcomes(report: Path) -> tuple[dict[str, int], dict[str, str]]:
         bad = next((found for kind in ("failure", "error") if (found := case.find(kind)) is not None), None)
         if bad is not None:
             failures[case.get("name", "")] = (bad.get("message") or "").partition("\n")[0][:300]
-        numbers[
-            "failed" if bad is not None else "skipped" if case.find("skipped") is not None else "passed"
-        ] += 1
+        skipped = case.find("skipped") is not None
+        numbers["failed" if bad is not None else "skipped" if skipped else "passed"] += 1
     return numbers, failures
 
 
-def run_steps(chosen: list[Step], results: Results, options: argparse.Namespace) -> None:
-    """Run steps in the time there is, and save after each."""
-    surroundings, until, now = environment(), time.monotonic() + options.seconds, source()
-    name = "gpu-rehearsal" if options.rehearse else "gpu"
-    files = BUILD / f"{name}.json", BUILD / f"{name}.md"
-    for step in chosen:
-        before = results.steps.get(step.name)
-        if before is not None and before.state == "passed" and before.source == now and not options.again:
-            print(f"{step.name}: passed on {before.date}", flush=True)
+def table(steps: dict[str, Any], rehearsal: bool) -> Iterator[str]:
+    """Yield the lines of the page that shows the results."""
+    yield "# Rehearsal on a CPU: these figures say nothing about a GPU" if rehearsal else "# On a GPU"
+    yield from ("", "Written by `make gpu`. Medians; quartiles in parentheses.", "", "| | |", "|---|---|")
+    machine = steps.get("machine", {}).get("machine", {})
+    yield from (f"| {name} | {value} |" for name, value in machine.items())
+    for name, (title, _) in STEPS.items():
+        yield from ("", f"## {title}", "")
+        if name not in steps:
+            yield f"Not run: `make gpu STEP={name}`."
             continue
-        left = until - time.monotonic()
-        if left < LEAST_SECONDS:
-            print(f"{step.name}: no time left; run the same command again", flush=True)
-            continue
-        result, machine = run(step, surroundings, min(step.seconds, left), options.rehearse)
-        results.steps[step.name] = result
-        results.machine |= machine
-        save(results, *files)
-        if options.copy is not None:
-            options.copy.mkdir(parents=True, exist_ok=True)
-            for file in (*files, BUILD / "gpu.log"):
-                shutil.copy(file, options.copy)
-        print(f"{step.name}: {result.state} after {result.seconds:.0f} s", flush=True)
-        if result.tail:
-            print(result.tail, flush=True)
-        for figure in result.figures:
-            print(f"  {figure.name}: {figure.text()} {figure.target()}", flush=True)
+        result = steps[name]
+        counts = ", ".join(f"{count} {kind}" for kind, count in result["tests"].items() if count)
+        said = f"{result['date'][:10]}, version {result['source']}, {result['seconds']:.0f} s: {result['state']}."
+        yield said + (f" Tests: {counts}." if counts else "")
+        yield from (f"- **{test}**: {why}" for test, why in result["failures"].items())
+        figures = [Figure(**figure) for figure in result["figures"]]
+        if figures:
+            yield from ("", "| figure | value | target |", "|---|---|---|")
+        yield from (f"| {figure.name} | {figure.text()} | {figure.target()} |" for figure in figures)
+        if result["tail"]:
+            yield from ("", "```", *result["tail"].replace("```", "'''").splitlines()[-15:], "```")
 
 
 def main(arguments: list[str]) -> int:
-    names = [step.name for step in STEPS]
     parser = argparse.ArgumentParser(
         prog="tools.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--step", action="append", choices=names, help="only this one; may be repeated")
-    parser.add_argument(
-        "--seconds", type=float, default=3600, help="for all steps together; the rest is left for later"
-    )
-    parser.add_argument("--again", action="store_true", help="also steps that passed already")
-    parser.add_argument(
-        "--copy", type=Path, metavar="FOLDER", help="copy results and log there after each step"
-    )
-    parser.add_argument(
-        "--rehearse", action="store_true", help="on the CPU, in small: tries the program, no figures"
-    )
+    add = parser.add_argument
+    add("--step", action="append", choices=list(STEPS), help="only this one; may be repeated")
+    add("--seconds", type=float, default=3600, help="for all steps together; the rest is left for later")
+    add("--again", action="store_true", help="also steps that passed already")
+    add("--copy", type=Path, metavar="FOLDER", help="copy results and log there after each step")
+    add("--rehearse", action="store_true", help="on the CPU, in small: tries the program, no figures")
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("torch") is None:
         raise SystemExit(f"{sys.executable} has no torch: make gpu GPU_PYTHON=… names the Python that has it")
@@ -197,11 +203,38 @@ def main(arguments: list[str]) -> int:
                 "ARGS=--rehearse tries the program on the CPU"
             )
     BUILD.mkdir(exist_ok=True)
-    chosen = [step for step in STEPS if step.name in (options.step or names)]
-    results = load(BUILD / ("gpu-rehearsal.json" if options.rehearse else "gpu.json"), options.rehearse)
-    run_steps(chosen, results, options)
-    states = {step.name: results.steps[step.name].state for step in chosen if step.name in results.steps}
-    return 0 if len(states) == len(chosen) and set(states.values()) == {"passed"} else 1
+    chosen = [step for step in STEPS if step in (options.step or STEPS)]
+    file = BUILD / ("gpu-rehearsal.json" if options.rehearse else "gpu.json")
+    steps: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    surroundings, until, now = environment(), time.monotonic() + options.seconds, source()
+    for step in chosen:
+        before = steps.get(step, {})
+        if before.get("state") == "passed" and before["source"] == now and not options.again:
+            print(f"{step}: passed on {before['date']}", flush=True)
+            continue
+        left = until - time.monotonic()
+        if left < LEAST_SECONDS:
+            print(f"{step}: no time left; run the same command again", flush=True)
+            continue
+        result = steps[step] = run(step, surroundings, min(STEPS[step][1], left), options.rehearse)
+        for path, text in (
+            (file, json.dumps(steps, indent=1)),
+            (file.with_suffix(".md"), "\n".join(table(steps, options.rehearse))),
+        ):
+            path.with_suffix(".new").write_text(text + "\n")
+            path.with_suffix(".new").replace(path)  # a run that is killed leaves whole files
+            if options.copy is not None:
+                options.copy.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, options.copy)
+        if options.copy is not None:
+            shutil.copy(BUILD / "gpu.log", options.copy)
+        print(
+            f"{step}: {result['state']} after {result['seconds']:.0f} s", result["failures"] or "", flush=True
+        )
+        print(result["tail"], end="", flush=True)
+        for figure in (Figure(**figure) for figure in result["figures"]):
+            print(f"  {figure.name}: {figure.text()} {figure.target()}", flush=True)
+    return 0 if {steps.get(step, {}).get("state") for step in chosen} == {"passed"} else 1
 
 
 if __name__ == "__main__":

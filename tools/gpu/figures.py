@@ -22,7 +22,6 @@ class Figure:
         high: Third quartile.
         least: The figure should be at least this.
         most: The figure should be at most this.
-        note: What else a reader needs.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Figure:
     high: float | None = None
     least: float | None = None
     most: float | None = None
-    note: str = ""
 
     @property
     def met(self) -> bool | None:

@@ -66,9 +66,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> N
 
 
 @jit("out", "x")
-def _subtract_unless(
-    kept: tl.tensor, out: tl.tensor, x: tl.tensor, n: tl.int64, SIZE: tl.constexpr
-) -> None:
+def _subtract_unless(kept: tl.tensor, out: tl.tensor, x: tl.tensor, n: tl.int64, SIZE: tl.constexpr) -> None:
     if tl.load(kept) == 0:
         begin, at = begin_of(SIZE), tl.arange(0, SIZE)
         left = room(n, begin, SIZE)

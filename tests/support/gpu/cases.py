@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class Runs:
     """
 
     def __init__(self, shared: Path) -> None:
-        """Args: ``shared``: folder in which workers that test at the same time leave what they found on the CPU."""
+        """Args: ``shared``: folder in which workers that test at the same time leave what they found."""
         self._shared = shared
         self._found: dict[tuple[str, str, int, str], list[Any] | str] = {}
 
@@ -99,19 +100,15 @@ class Runs:
     def _together(self, device: Device, backend: Backend, world: int, name: str) -> Sequence[str]:
         cases = TWO_RANKS if world > 1 else ONE_RANK
         if device == "cpu":
-            return (
-                [*cases]
-                if world == 1
-                else [*dict.fromkeys(("plain", "both delayed", "infinite", *FAST, name))]
-            )
-        if name not in CODECS:
-            return [name]
-        return FAST if backend == "nccl" else CODECS
+            together = [*cases] if world == 1 else ["plain", "both delayed", "infinite", *FAST]
+        else:
+            together = [*(FAST if backend == "nccl" else CODECS)] if name in CODECS else []
+        return together if name in together else [name]
 
     def _run(self, device: Device, backend: Backend, world: int, names: Sequence[str]) -> None:
         wanted = [name for name in names if (device, backend, world, name) not in self._found]
         run = partial(_ranks, device, backend, world, wanted)
-        ranks = self._once(f"{world}-{'-'.join(wanted)}"[:100], run) if device == "cpu" else run()
+        ranks = self._once(sha256(repr((device, backend, world, wanted)).encode()).hexdigest(), run)
         for number, name in enumerate(wanted):
             found = ranks if isinstance(ranks, str) else [rank[number] for rank in ranks]
             self._found[device, backend, world, name] = found

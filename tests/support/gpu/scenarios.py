@@ -14,9 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac import Agent
-from tests.support.gpu import exact
-from tools.gpu import trace
-from tools.gpu.measure import steps
+from tests.support.gpu import exact, trace
 
 CFS = (1.0, 10.0, 40.0, 3.0, 160.0, 1.5)
 """Switched from step to step. All of them come in ``cases.WARM`` steps."""
@@ -48,7 +46,18 @@ def on_streams(device: torch.device, scenario: str, **arguments: Any) -> dict[st
 
 
 def unwaited(device: torch.device, steps: int, first: int, **arguments: Any) -> dict[str, Any]:
-    """Train while torch raises where the host waits for the GPU. On the CPU there is nothing to wait for."""
+    """Train while torch raises where the host waits for the GPU. On the CPU there is nothing to wait for.
+
+    ``compiled`` of the result: kernels that were compiled after the agent had started.
+    """
+    compiled: list[str] = []
+    if device.type == "cuda":
+        import triton
+
+        from gravac import kernels
+
+        kernels.warm()  # what the agent does when it starts
+        triton.knobs.runtime.jit_post_compile_hook = lambda **given: compiled.append(str(given.get("repr")))
 
     @contextmanager
     def strict() -> Iterator[None]:
@@ -66,7 +75,7 @@ def unwaited(device: torch.device, steps: int, first: int, **arguments: Any) -> 
     finally:
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
-    return found | {"strict_steps": steps - first}
+    return found | {"strict_steps": steps - first, "compiled": compiled}
 
 
 def profiled(device: torch.device, steps: int, first: int, folder: str, **arguments: Any) -> dict[str, Any]:
@@ -162,6 +171,8 @@ def learning(
 
 def measured(device: torch.device) -> dict[str, Any]:
     """Run what ``lab/benchmarks/cuda.py`` measures on ranks, on a model that is too small to say anything."""
+    from lab.benchmarks.cuda_parts import steps  # only here: the other scenarios do without the laboratory
+
     tiny: dict[str, Any] = {"shape": "tiny", "precision": "bf16"}
     return {
         "against_ddp": steps.measured(device, "against_ddp", pairs=2, block=1, **tiny),
@@ -175,20 +186,27 @@ def captured(device: torch.device) -> dict[str, Any]:
     """Capture a step into a CUDA graph, which would freeze the plan: the agent must say so."""
     if device.type != "cuda":
         return {"said": None}
-    module = DistributedDataParallel(exact.Exact().to(device), bucket_cap_mb=exact.CAP_MB)
-    optimizer = torch.optim.SGD(module.parameters(), lr=exact.RATE)
-    batch = [g.to(device) for g in exact.gradients(0, 0, exact.SIZES, torch.float32)]
-    said = None
-    with Agent(module, optimizer, controller=None, policy="static:cf=10"):
-        for _ in range(12):  # in the first ten, DDP itself asks its events for times, which no capture allows
-            module(*batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        torch.cuda.synchronize()
-        try:
-            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+    said = ""
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):  # as torch asks of DDP that will be captured
+        module = DistributedDataParallel(exact.Exact().to(device), bucket_cap_mb=exact.CAP_MB)
+        optimizer = torch.optim.SGD(module.parameters(), lr=exact.RATE)
+        batch = [g.to(device) for g in exact.gradients(0, 0, exact.SIZES, torch.float32)]
+        with Agent(module, optimizer, controller=None, policy="static:cf=10"):
+            for _ in range(
+                12
+            ):  # in the first ten, DDP itself asks its events for times, which no capture allows
                 module(*batch).backward()
-            optimizer.step()  # nothing of the agent's raises in backward
-        except Exception:
-            said = traceback.format_exc()[-4000:]
+                optimizer.step()
+                optimizer.zero_grad()
+            torch.cuda.synchronize()
+            try:
+                with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+                    module(*batch).backward()
+            except Exception:
+                said += traceback.format_exc()[-4000:]
+            try:
+                optimizer.step()  # nothing of the agent's raises in backward
+            except Exception:
+                said += traceback.format_exc()[-4000:]
     return {"said": said}
