@@ -99,7 +99,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(program, "ROOT", tmp_path / "fake")
     monkeypatch.setattr(program, "SOURCES", ("lab",))
     monkeypatch.setattr(program, "environment", lambda: {"PYTHONPATH": str(tmp_path / "fake")})
-    monkeypatch.setattr(program, "STEPS", {"good": ("", 60), "bad": ("", 60), "hanging": ("", 2)})
+    monkeypatch.setattr(program, "STEPS", {"good": ("", 60), "bad": ("", 60), "hanging": ("", 12)})
     return tmp_path
 
 

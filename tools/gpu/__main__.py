@@ -44,6 +44,8 @@ STEPS = {
 """Names, titles and most seconds, in the order in which they are worth a GPU's time. All but the tests are parts of
 ``lab/benchmarks/cuda.py``."""
 TESTS = ("tests/gpu", "tests/support/maths/cuda_kernels.py")
+LAST_SECONDS = 10
+"""For a program whose time is up, until it is killed."""
 LEAST_SECONDS = 30
 """A step is not begun with less time than this."""
 TAIL = 4000
@@ -101,7 +103,7 @@ def command_of(step: str, report: Path, rehearse: bool) -> list[str]:
     workers = min(8, os.cpu_count() or 1)
     # Those of kernels have no processes of their own and no mark: they run on a GPU where there is one.
     chosen = [TESTS[0], "-m", "not gpu"] if rehearse else [*TESTS, "-m", "gpu or not distributed"]
-    return [sys.executable, "-m", "pytest", "-q", "-s", f"-n{workers}", f"--junitxml={report}", *chosen]
+    return [sys.executable, "-m", "pytest", "-v", "-s", f"-n{workers}", f"--junitxml={report}", *chosen]
 
 
 def run(step: str, surroundings: dict[str, str], seconds: float, rehearse: bool) -> dict[str, Any]:
@@ -122,6 +124,9 @@ def run(step: str, surroundings: dict[str, str], seconds: float, rehearse: bool)
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
+            process.send_signal(signal.SIGINT)  # pytest then writes down what it has found so far
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LAST_SECONDS)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -216,7 +221,7 @@ def main(arguments: list[str]) -> int:
         if left < LEAST_SECONDS:
             print(f"{step}: no time left; run the same command again", flush=True)
             continue
-        result = steps[step] = run(step, surroundings, min(STEPS[step][1], left), options.rehearse)
+        result = steps[step] = run(step, surroundings, min(STEPS[step][1], left) - LAST_SECONDS, options.rehearse)
         for path, text in (
             (file, json.dumps(steps, indent=1)),
             (file.with_suffix(".md"), "\n".join(table(steps, options.rehearse))),

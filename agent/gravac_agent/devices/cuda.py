@@ -1,4 +1,4 @@
-"""CUDA's streams and events. Implemented, and not yet run on hardware (docs/gpus.md)."""
+"""CUDA's streams and events."""
 
 from collections.abc import Callable
 from typing import Any

@@ -14,6 +14,13 @@ def raw(values: Tensor) -> Tensor:
     return values.view(torch.int16) if values.dtype == torch.bfloat16 else values
 
 
+def aligned(values: Tensor) -> Tensor:
+    """Return a tensor that begins at a multiple of 16 bytes: a slice of a message may not, and would take a variant of
+    the kernel that nobody has compiled.
+    """
+    return values.clone() if values.data_ptr() % 16 else values
+
+
 @jit()
 def begin_of(size: tl.tensor) -> tl.tensor:
     """Returns the first element of this program, 64-bit: the last program's elements may end beyond 2^31."""

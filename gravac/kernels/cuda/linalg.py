@@ -4,7 +4,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from gravac.kernels.cuda.blocks import begin_of, raw, read, room, widened, write
+from gravac.kernels.cuda.blocks import aligned, begin_of, raw, read, room, widened, write
 from gravac.kernels.cuda.build import jit, launch
 
 INNER_BLOCK, SCATTER_BLOCK = 4096, 1024
@@ -25,7 +25,7 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
     n = x.numel()
     programs = -(-n // INNER_BLOCK)
     sums = torch.empty(programs, dtype=torch.float64, device=x.device)
-    launch(_inner, programs, raw(x), raw(y), sums, n, warps=8, SIZE=INNER_BLOCK)
+    launch(_inner, programs, raw(aligned(x)), raw(aligned(y)), sums, n, warps=8, SIZE=INNER_BLOCK)
     return sums.sum()
 
 
@@ -78,4 +78,4 @@ def _subtract_unless(kept: tl.tensor, out: tl.tensor, x: tl.tensor, n: tl.int64,
 def subtract_unless(kept: Tensor, out: Tensor, x: Tensor) -> None:
     """Do what ``gravac.kernels.subtract_unless`` does."""
     n = out.numel()
-    launch(_subtract_unless, -(-n // INNER_BLOCK), kept.view(torch.uint8), out, raw(x), n, SIZE=INNER_BLOCK)
+    launch(_subtract_unless, -(-n // INNER_BLOCK), kept.view(torch.uint8), out, raw(aligned(x)), n, SIZE=INNER_BLOCK)

@@ -10,7 +10,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from gravac.kernels.cuda.blocks import begin_of, raw, read, room, widened, write
+from gravac.kernels.cuda.blocks import aligned, begin_of, raw, read, room, widened, write
 from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.reference import BINS
 
@@ -111,7 +111,7 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
     launch(
         _count,
         programs,
-        *(raw(g), residual, share, p, tables, products, n, copies, programs),
+        *(raw(aligned(g)), residual, share, p, tables, products, n, copies, programs),
         warps=8,
         RESIDUAL=e is not None,
         OVER=e is p,
