@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from gravac.protocol import JobAnswer, WindowAnswer
 from gravac_controller.cli import main
@@ -50,6 +51,14 @@ def commands(document: Path) -> Iterator[str]:
 
 def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def sessions(document: Path) -> Iterator[tuple[str, str]]:
+    """Every command of the console blocks of a document, with the output that is shown for it."""
+    for block in blocks(document, "console"):
+        for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = session.partition("\n")
+            yield command, output
 
 
 def test_there_are_documents() -> None:
@@ -121,7 +130,8 @@ def test_commands_and_options_exist(document: Path) -> None:
         r"`((?:OMP_NUM_THREADS=1 )?(?:gravac|make|torchrun|python|docker compose) [a-z-][^`]*)`",
         document.read_text(),
     )
-    for line in [*commands(document), *inline]:
+    shown = [command for command, _ in sessions(document)]
+    for line in [*commands(document), *shown, *inline]:
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             words.pop(0)
@@ -153,6 +163,30 @@ def check_gravac(words: list[str]) -> None:
     for word in words:
         if word.startswith("--"):
             assert word.partition("=")[0] in known | {"--help"}, f"gravac {' '.join(words)}"
+
+
+REPEATABLE = [
+    (document, command, output)
+    for document in PAGES
+    for command, output in sessions(document)
+    if re.match(r"gravac (doctor --|memory|\w+ tests/traces/)", command)
+]
+"""What needs no job: shown on a page, and the same wherever it is run."""
+
+
+@pytest.mark.parametrize(
+    ("document", "command", "output"),
+    REPEATABLE,
+    ids=[f"{document.stem}-{command}" for document, command, _ in REPEATABLE],
+)
+def test_a_shown_output_is_what_the_command_prints(
+    document: Path, command: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However its lines are broken; `…` stands for what is left out."""
+    monkeypatch.chdir(ROOT)
+    printed = CliRunner().invoke(main, shlex.split(command)[1:]).stdout
+    shown = ".*".join(map(re.escape, " ".join(output.split()).split("…")))
+    assert re.fullmatch(shown, " ".join(printed.split())), printed
 
 
 def test_every_command_is_listed() -> None:
