@@ -20,7 +20,7 @@ from gravac_agent import Agent
 GUIDE = (Path(__file__).parents[1] / "docs/training-loop.md").read_text()
 SECTIONS = [
     (heading, block)
-    for heading, text in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL)
+    for heading, text in re.findall(r"^##? (.*?)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL)
     for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 ]
 
