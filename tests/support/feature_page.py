@@ -27,7 +27,7 @@ labels. A test runs all of them ([test_features.py](../tests/ranks/test_features
 """
 
 TAIL = """
-[In your training loop](training-loop.md) shows how to write them.
+[My script has no Trainer](training-loop.md) shows how to write them.
 
 Written by `python -m tests.support.feature_page`. Losses may differ in the last digit on another machine.
 
