@@ -1,5 +1,6 @@
 """The documents are true: links resolve, named files, commands and options exist, commands and examples run."""
 
+import ast
 import functools
 import importlib.util
 import os
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac.protocol import JobAnswer, WindowAnswer
+from gravac_agent import settings
 from gravac_controller.cli import main
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
@@ -187,6 +189,19 @@ def test_a_shown_output_is_what_the_command_prints(
     printed = CliRunner().invoke(main, shlex.split(command)[1:]).stdout
     shown = ".*".join(map(re.escape, " ".join(output.split()).split("…")))
     assert re.fullmatch(shown, " ".join(printed.split())), printed
+
+
+@BY_NAME
+def test_python_parses_and_named_choices_exist(document: Path) -> None:
+    """In code as in prose: `policy="auto:bound=0.05"`, `GRAVAC_MEMORY=conef:bits=4`."""
+    for block in blocks(document, "python"):
+        ast.parse(block)
+    names = "policy|compressor|memory"
+    given = re.findall(rf'\b({names})="([^"…]+)"', document.read_text())
+    given += re.findall(rf"\bGRAVAC_({names.upper()})=([^\s`|]+)", document.read_text())
+    for name, value in given:
+        if not value.startswith("my"):
+            settings.load(**{name.lower(): value})
 
 
 def test_every_command_is_listed() -> None:
