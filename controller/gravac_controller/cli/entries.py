@@ -56,8 +56,9 @@ def grouped(kind: Kind, entries: Sequence[Entry]) -> Iterator[tuple[str, list[En
 
 
 def use(entry: Entry) -> str:
-    """Code that chooses the entry."""
-    return KINDS[entry.kind].use.format(entry.name)
+    """Code that chooses the entry. A setting without a default stands for itself: ``static:cf=…``."""
+    required = ",".join(f"{one.name}=…" for one in entry.settings if one.default is None)
+    return KINDS[entry.kind].use.format(f"{entry.name}:{required}" if required else entry.name)
 
 
 def traits(entry: Entry, held: bool = True) -> str:
