@@ -164,7 +164,7 @@ def outcomes(report: Path) -> tuple[dict[str, int], dict[str, str]]:
 
 def table(steps: dict[str, Any], rehearsal: bool) -> Iterator[str]:
     """Yield the lines of the page that shows the results."""
-    yield "# Rehearsal on a CPU: these figures say nothing about a GPU" if rehearsal else "# On a GPU"
+    yield "# Rehearsal on a CPU: these figures say nothing about a GPU" if rehearsal else "# Figures of a GPU"
     yield from ("", "Written by `make gpu`. Medians; quartiles in parentheses.", "", "| | |", "|---|---|")
     machine = steps.get("machine", {}).get("machine", {})
     yield from (f"| {name} | {value} |" for name, value in machine.items())
