@@ -9,7 +9,16 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MADE = {"catalogue.md", "claims.md", "features.md", "gpu-h100.md", "metrics.md", "settings.md", "trace.md", "routes.md"}
+MADE = {
+    "catalogue.md",
+    "claims.md",
+    "features.md",
+    "gpu-h100.md",
+    "metrics.md",
+    "settings.md",
+    "trace.md",
+    "routes.md",
+}
 """Pages that a command writes."""
 SERVICE = ("gravac", "agent", "controller")
 

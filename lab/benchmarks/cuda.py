@@ -23,11 +23,11 @@ import torch
 
 from gravac import kernels
 from gravac.version import __version__
-from lab.benchmarks.cuda_parts.kernels import OTHERS_SIZE, SIZES, others, topk
 from tools.gpu.figures import Figure, figures_in, machine_line
 from tools.gpu.launch import Backend, RanksFailed, run_ranks
+from tools.gpu.measure.kernels import OTHERS_SIZE, SIZES, others, topk
 
-STEPS = "lab.benchmarks.cuda_parts.steps"
+STEPS = "tools.gpu.measure.steps"
 RANKS_SECONDS = 280
 """Until ranks that hang are killed."""
 SMALL = (20_000, 100_000)

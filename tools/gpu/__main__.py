@@ -221,7 +221,9 @@ def main(arguments: list[str]) -> int:
         if left < LEAST_SECONDS:
             print(f"{step}: no time left; run the same command again", flush=True)
             continue
-        result = steps[step] = run(step, surroundings, min(STEPS[step][1], left) - LAST_SECONDS, options.rehearse)
+        result = steps[step] = run(
+            step, surroundings, min(STEPS[step][1], left) - LAST_SECONDS, options.rehearse
+        )
         for path, text in (
             (file, json.dumps(steps, indent=1)),
             (file.with_suffix(".md"), "\n".join(table(steps, options.rehearse))),

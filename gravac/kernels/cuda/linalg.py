@@ -78,4 +78,12 @@ def _subtract_unless(kept: tl.tensor, out: tl.tensor, x: tl.tensor, n: tl.int64,
 def subtract_unless(kept: Tensor, out: Tensor, x: Tensor) -> None:
     """Do what ``gravac.kernels.subtract_unless`` does."""
     n = out.numel()
-    launch(_subtract_unless, -(-n // INNER_BLOCK), kept.view(torch.uint8), out, raw(aligned(x)), n, SIZE=INNER_BLOCK)
+    launch(
+        _subtract_unless,
+        -(-n // INNER_BLOCK),
+        kept.view(torch.uint8),
+        out,
+        raw(aligned(x)),
+        n,
+        SIZE=INNER_BLOCK,
+    )

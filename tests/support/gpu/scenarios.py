@@ -171,7 +171,7 @@ def learning(
 
 def measured(device: torch.device) -> dict[str, Any]:
     """Run what ``lab/benchmarks/cuda.py`` measures on ranks, on a model that is too small to say anything."""
-    from lab.benchmarks.cuda_parts import steps  # only here: the other scenarios do without the laboratory
+    from tools.gpu.measure import steps  # only here: the other scenarios do without the laboratory
 
     tiny: dict[str, Any] = {"shape": "tiny", "precision": "bf16"}
     return {

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from lab.benchmarks.cuda_parts.timing import Side, compare
 from tools.gpu.figures import Figure
+from tools.gpu.measure.timing import Side, compare
 
 SIZES = (6_500_000, 100_000_000, 268_000_000)
 OTHERS_SIZE = 10_000_000

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac.memories import Bucket
-from lab.benchmarks.cuda_parts.gpt import Precision, Training
-from lab.benchmarks.cuda_parts.timing import allocated, quartiles, synchronize
 from tools.gpu.figures import Figure
+from tools.gpu.measure.gpt import Precision, Training
+from tools.gpu.measure.timing import allocated, quartiles, synchronize
 
 PLANS = (("observing", "topk+bf16", 1.0), ("Top-k 1 %", "topk+bf16", 100.0))
 """Name, codec and CF of the agent's side."""
