@@ -1,6 +1,6 @@
 """Clipping and error feedback: what is lost, and what it does to training, by where gradients are clipped.
 
-``python -m tests.support.maths.clipping_task`` prints the table of docs/memories.md. Four simulated ranks learn a
+``python -m tests.support.maths.clipping_task`` prints a table. Four simulated ranks learn a
 small classification with Top-k and error feedback; all in this process, the same on every run.
 """
 
