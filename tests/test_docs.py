@@ -1,6 +1,7 @@
 """The documents are true: links resolve, named files, commands and options exist, commands and examples run."""
 
 import ast
+import doctest
 import functools
 import importlib.util
 import os
@@ -202,6 +203,17 @@ def test_python_parses_and_named_choices_exist(document: Path) -> None:
     for name, value in given:
         if not value.startswith("my"):
             settings.load(**{name.lower(): value})
+
+
+@pytest.mark.parametrize(
+    "document", [page for page in PAGES if blocks(page, "pycon")], ids=lambda path: path.stem
+)
+def test_a_python_session_prints_what_is_shown(document: Path) -> None:
+    text = "\n".join(blocks(document, "pycon"))
+    session = doctest.DocTestParser().get_doctest(text, {}, document.name, str(document), 0)
+    assert session.examples
+    printed = list[str]()
+    assert not doctest.DocTestRunner().run(session, out=printed.append).failed, "".join(printed)
 
 
 def test_every_command_is_listed() -> None:

@@ -158,7 +158,7 @@ def test_a_module_that_is_no_sum_is_refused() -> None:
 def test_the_page_about_estimators_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "estimators.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         exec(compile(block, "docs/estimators.md", "exec"), {"__name__": "page"})
     assert len(capsys.readouterr().out.split()) == 3
