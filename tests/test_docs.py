@@ -205,17 +205,6 @@ def test_python_parses_and_named_choices_exist(document: Path) -> None:
             settings.load(**{name.lower(): value})
 
 
-@pytest.mark.parametrize(
-    "document", [page for page in PAGES if blocks(page, "pycon")], ids=lambda path: path.stem
-)
-def test_a_python_session_prints_what_is_shown(document: Path) -> None:
-    text = "\n".join(blocks(document, "pycon"))
-    session = doctest.DocTestParser().get_doctest(text, {}, document.name, str(document), 0)
-    assert session.examples
-    printed = list[str]()
-    assert not doctest.DocTestRunner().run(session, out=printed.append).failed, "".join(printed)
-
-
 def test_every_command_is_listed() -> None:
     text = (ROOT / "docs/commands.md").read_text()
     for name in main.list_commands(click.Context(main)):
@@ -249,6 +238,17 @@ def test_catalogue_page_is_fresh_and_its_links_land() -> None:
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(re.findall(r"\]\(#([^)]*)\)", written)) == anchors
     assert len(anchors) == len(headings)
+
+
+@pytest.mark.parametrize(
+    "document", [page for page in PAGES if blocks(page, "pycon")], ids=lambda path: path.stem
+)
+def test_a_python_session_prints_what_is_shown(document: Path) -> None:
+    text = "\n".join(blocks(document, "pycon"))
+    session = doctest.DocTestParser().get_doctest(text, {}, document.name, str(document), 0)
+    assert session.examples
+    printed = list[str]()
+    assert not doctest.DocTestRunner().run(session, out=printed.append).failed, "".join(printed)
 
 
 def test_the_readme_is_read_in_a_minute() -> None:
