@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import click
@@ -353,10 +354,9 @@ def test_promises_are_all_there() -> None:
     assert all("](../" in row for row in rows.values()), "each row links to its tests"
 
 
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+@contextmanager
+def serving(folder: Path) -> Iterator[Controller]:
     """A controller with three windows of ``my-job``."""
-    folder = tmp_path_factory.mktemp("rest")
     running = Controller(folder / "runs", env={"GRAVAC_CONTROLLER_CONTROL_TOKEN": CONTROL_TOKEN})
     try:
         answer = running.ask("POST", "/v1/jobs", spec("my-job"))
@@ -368,6 +368,19 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    with serving(tmp_path_factory.mktemp("rest")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """The same, where no test adds a job or gives an order."""
+    with serving(tmp_path_factory.mktemp("shown")) as running:
+        yield running
 
 
 REST = ROOT / "docs/api.md"
@@ -406,6 +419,41 @@ def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureF
     printed = capsys.readouterr().out
     assert "my-job CF" in printed
     assert "First 2 dense windows" in printed
+
+
+SHOWN = re.compile(r"^```(sh|python)\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```$", re.MULTILINE)
+"""A command or a program, and directly below it what it prints. `…` stands for what is left out."""
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "document", ["api", "page", "monitoring", "security", "codecs", "collectives", "efficiency"]
+)
+def test_what_a_page_shows_is_what_is_printed(
+    document: str, unchanged: Controller, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = {**os.environ, "GRAVAC_CONTROLLER": unchanged.url}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    shown = SHOWN.findall((ROOT / f"docs/{document}.md").read_text())
+    assert shown
+    for language, code, output in shown:
+        here = code.replace("http://127.0.0.1:8756", unchanged.url)
+        if language == "python":
+            exec(here, {})
+            printed = capsys.readouterr().out
+        else:
+            done = subprocess.run(
+                ["bash", "-c", here],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            printed = done.stdout.replace(unchanged.url, "http://127.0.0.1:8756")
+        pattern = ".*".join(map(re.escape, output.strip().split("…")))
+        assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"{code}\n{printed}"
 
 
 @pytest.mark.distributed

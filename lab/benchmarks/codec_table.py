@@ -65,7 +65,7 @@ def row(text: str, samples: tuple[Tensor, ...]) -> str:
     decode = nanoseconds(lambda: codec.decode(arrived))
     shown = f"`{name}`" + (f", CF {cf}" if cf else "")
     figures = " | ".join(f"{error:.3f}" for error in errors)
-    return f"| {shown} | {codec.achieved(payloads[0]):.1f} | {figures} | {encode:.1f} ns | {decode:.1f} ns |"
+    return f"| {shown} | {4 * N / payloads[0].nbytes:.1f} | {figures} | {encode:.1f} ns | {decode:.1f} ns |"
 
 
 def main() -> None:
