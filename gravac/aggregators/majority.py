@@ -80,8 +80,8 @@ class _Draft:
 class MajorityVote(TernarySum):
     """Votes on the sign of every element, and scales each tensor by the mean over ranks of ``‖x‖₁ / n``.
 
-    An element with as many votes for each sign becomes 0. A rank counts as having sent its own signs at that scale. The
-    signs of the minority are lost, with or without an error memory, as in the paper. ceil(log2(2N + 1)) bits per
+    An element with as many votes for each sign becomes 0. A rank is deemed to have sent its own signs at that scale.
+    The signs of the minority are lost, with or without an error memory, as in the paper. ceil(log2(2N + 1)) bits per
     element for N ranks, and 4 bytes per tensor.
     """
 

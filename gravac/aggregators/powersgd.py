@@ -107,7 +107,7 @@ class PowerSGD(Aggregator):
     Vectors, and matrices that would not shrink by ``saving``, are sent as they are. ``rank``: a fixed rank instead of
     the one that the CF asks for.
 
-    A rank counts as having sent ``P (Mᵀ P)ᵀ``: that leaves the smallest residual, and the mean over ranks is exactly
+    A rank is deemed to have sent ``P (Mᵀ P)ᵀ``: that leaves the smallest residual, and the mean over ranks is exactly
     what came out. Q stays for the next step, by parameter name, equal on all ranks. The first round is waited for in
     ``send``, never in a future's callback, so any number of buckets may be in flight.
     """

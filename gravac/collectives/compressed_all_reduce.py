@@ -109,8 +109,9 @@ class CompressedAllReduce(Collective):
 
     About 2 payloads pass a link, however many ranks there are: 2 (n-1)/n of one, against n - 1 in a gather. For
     quantizers that code blocks of elements by themselves, such as ``nearest``, ``bf16``, ``int8``, ``qsgd:bits=4`` and
-    ``dither:levels=7``. Not for ``qsgd`` of 2 bits and ``dither`` of 3 levels: rounded twice, their residuals would
-    grow without end. Nor for ``dither-subtractive``, whose draws follow from an element's place in the bucket.
+    ``dither:levels=7``. It refuses ``qsgd`` of 2 bits and ``dither`` of 3 levels, because their residuals would grow
+    without end if rounded twice. It also refuses ``dither-subtractive``, whose draws follow from an element's position
+    in the bucket.
 
     The mean is rounded once more than in a gather. That error goes into the owner's error memory, n times, so that it
     keeps its weight: the ranks' gradients arrive in full, up to the rounding of the sum. (If an owner's own compression

@@ -16,7 +16,7 @@ class CountSketch(Quantizer):
     ``rows``: number of hashes, each into w = k / rows buckets. The hash is *balanced*: a permutation modulo w, so that
     bucket loads differ by one at most. Then, over a fresh key, ``E‖C(x) - x‖² = Σ_b c_b (c_b - 1) / (n · rows) · ‖x‖²``
     with c_b the loads: about n/k - 1, and 0 once w >= n. With a fixed key, which an error memory must have, it is a
-    fixed linear map. More rows bring nothing here.
+    fixed linear map. More rows do not help here.
     """
 
     name = "countsketch"
@@ -74,8 +74,8 @@ class CountSketch(Quantizer):
 class MedianCountSketch(CountSketch):
     """A count sketch decoded by the median over an odd number of rows.
 
-    Unbiased too, and a few large elements disturb fewer of the others. Not linear: it cannot be all-reduced, so each
-    rank's sketch is decoded by itself.
+    Unbiased too, and a few large elements disturb fewer of the others. It is not linear and cannot be all-reduced, so
+    each rank's sketch is decoded by itself.
     """
 
     name = "countsketch-median"

@@ -86,8 +86,9 @@ class _Slot:
 class ConEFMemory(BucketedMemory[_Slot]):
     """Contractive error feedback: the residual itself is stored compressed, by an unbiased codec.
 
-    Decode, add, encode, as printed: right for quantizers, whose θ is small. Sketches need ``conef-sketch``. States are
-    decoded residuals, so they fit any other memory; a loaded one stays float32 until its first step.
+    Each step decodes, adds and encodes, as in the paper. This suits quantizers, whose θ is small. Sketches need
+    ``conef-sketch``. States are decoded residuals, so they fit any other memory; a loaded one stays float32 until its
+    first step.
     """
 
     name = "conef"
@@ -221,7 +222,7 @@ def names_all(bucket: Bucket, names: Collection[str]) -> bool:
 class IConEF1Memory(ConEFMemory):
     """Improved ConEF, version 1: the residual is compressed twice by its own codec, Q(y) + Q(y - Q(y)).
 
-    Draws are independent: noise θ² instead of θ, for twice the bytes. It helps only if θ < 1.
+    The draws are independent, so the noise is θ² instead of θ, for twice the bytes. It helps only if θ < 1.
     """
 
     name = "iconef-v1"
@@ -234,8 +235,8 @@ class IConEF1Memory(ConEFMemory):
 class IConEF2Memory(ConEFMemory):
     """Improved ConEF, version 2: the residual is compressed by the wire's codec and then its own, C(y) + Q(y - C(y)).
 
-    Noise θ·ρ instead of θ, for the bytes of C's payload. Codecs that learn from what they see cannot be used twice per
-    step; then it is plain ConEF.
+    The noise is θ·ρ instead of θ, for the bytes of C's payload. Codecs that learn from what they see cannot be used
+    twice per step; the memory is then plain ConEF.
     """
 
     name = "iconef-v2"

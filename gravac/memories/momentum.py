@@ -58,11 +58,11 @@ class _Slot:
 class MomentumMemory(BucketedMemory[_Slot]):
     """Momentum correction: every rank applies momentum before compression, as DGC does.
 
-    For an optimizer without momentum. Dense steps send the whole residual and keep u, so a run that is never compressed
-    is SGD with momentum. u and v are held, each with its draft: 16 bytes per element.
+    Use it with an optimizer without momentum. Dense steps send the whole residual and keep u, so a run that is never
+    compressed is SGD with momentum. u and v are held, each with its draft: 16 bytes per element.
 
-    Masking: u is 0 again where sending changed the residual. Clipping: per parameter, as in the authors' code;
-    gradients arrive in buckets, so the norm of the whole is not known. It needs ``world_size``.
+    Masking sets u to 0 where sending changed the residual. Clipping is per parameter, as in the authors' code, because
+    gradients arrive in buckets and the norm of the whole is not known. It needs ``world_size``.
     """
 
     name = "momentum"

@@ -18,15 +18,15 @@ class RoundRobinState(PolicyState):
 
 
 class RoundRobinSettings(PolicySettings):
-    """Which CFs, and for how long each."""
+    """The CFs to measure, and for how long."""
 
     cfs: Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=60)] = Field(
         default=(1.0, 10.0, 20.0, 40.0, 160.0, 1000.0),
-        description="CFs to go through, ascending; 1 is dense and gives the baseline.",
+        description="CFs to measure in turn, ascending. 1 is dense and gives the baseline.",
     )
     min_settled: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=3,
-        description="Settled steps a CF needs in its window; with fewer it gets another window.",
+        description="Settled steps that a CF needs in its window. With fewer it gets another window.",
     )
 
     @model_validator(mode="after")
@@ -42,9 +42,9 @@ class RoundRobinSettings(PolicySettings):
 class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
     """Send each CF of ``cfs`` for one window, whatever its gain, then the next, and after the last the first again.
 
-    It decides nothing: it measures. Step time, gain and T_comp of every CF come from one run, repeatedly and mixed, so
-    that a slow change of the network or of the gradients touches all CFs alike. Its trace is the best input for
-    ``gravac whatif``. A CF gets another window if its first had too few settled steps.
+    It measures and does not choose. Step time, gain and T_comp of every CF come from one run, in turns, so that a slow
+    change of the network or of the gradients affects all CFs alike. Its trace is the best input for ``gravac whatif``.
+    A CF gets another window if its first had too few settled steps.
     """
 
     name: ClassVar[str] = "roundrobin"

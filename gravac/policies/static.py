@@ -16,17 +16,17 @@ class StaticState(PolicyState):
 
 
 class StaticSettings(PolicySettings):
-    """What to send, and from when."""
+    """The CF to send, and when to begin."""
 
     cf: CompressionFactor = Field(
         description="Compression factor to hold: elements in / elements kept, 1 to 1e9."
     )
     warmup_windows: int = Field(
-        default=0, ge=0, le=1_000_000, description="Dense windows before it, to have a baseline."
+        default=0, ge=0, le=1_000_000, description="Dense windows before the CF, to have a baseline."
     )
     epsilon: Ratio = Field(
         default=0.0,
-        description="Least gain, 0 to 1, at which a step is sent compressed; below it, dense. 0: always.",
+        description="Least gain, 0 to 1, at which a step is sent compressed. Below it the step is sent dense. 0: always compressed.",
     )
 
     def fitted(self, spec: JobSpec) -> Self:
@@ -98,7 +98,7 @@ class DenseState(PolicyState):
 
 
 class DenseSettings(PolicySettings):
-    """Dense has nothing to set."""
+    """The dense policy has no settings."""
 
 
 class DensePolicy(ConfiguredPolicy[DenseSettings]):

@@ -20,25 +20,25 @@ class WarmupState(PolicyState):
 
 
 class WarmupSettings(PolicySettings):
-    """The ramp and what follows it. Defaults are DGC's: sparsity 75, 93.75, 98.4, 99.6, and then 99.9 %."""
+    """The ramp and the CF after it. The defaults are those of DGC: a sparsity of 75, 93.75, 98.4, 99.6, and then 99.9 %."""
 
     cf: CompressionFactor = Field(
         default=1000.0, description="Compression factor to hold after the ramp: elements in / elements kept."
     )
     ramp: Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=60)] = Field(
         default=(4.0, 16.0, 64.0, 250.0),
-        description="CFs before it, ascending, above 1. Those that are not below cf are left out.",
+        description="CFs of the ramp, ascending, above 1. CFs that are not below cf are left out.",
     )
     windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10,
-        description="Windows at each CF of the ramp. The paper takes one pass over the data for each.",
+        description="Windows at each CF of the ramp. In the paper, each CF lasts for one pass over the data.",
     )
     dense_windows: Windows = Field(
         default=0, description="Dense windows before the ramp, to have a baseline."
     )
     epsilon: Ratio = Field(
         default=0.0,
-        description="Least gain, 0 to 1, at which a step is sent compressed; below it, dense. 0: always.",
+        description="Least gain, 0 to 1, at which a step is sent compressed. Below it the step is sent dense. 0: always compressed.",
     )
 
     @model_validator(mode="after")
@@ -58,7 +58,7 @@ class WarmupSettings(PolicySettings):
 
 
 class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
-    """Climb a fixed ramp of CFs, some windows each, then hold the last. No measurement changes it."""
+    """Climb a fixed ramp of CFs, with some windows at each, then hold the last. Measurements do not change it."""
 
     name: ClassVar[str] = "warmup"
     source: ClassVar[str] = "Lin et al. 2018, Deep Gradient Compression, §3.3, warm-up training"

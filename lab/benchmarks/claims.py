@@ -41,17 +41,19 @@ README = "[benchmarks](../lab/benchmarks/README.md)"
 DEFAULT, UNBOUNDED = "auto", "auto:bound=1"
 HEAD = """# Claims
 
-What the seed papers claim, and what was measured here. `python -m lab.benchmarks.claims --plot docs/objectives.svg >
-docs/claims.md` writes this page from the [rows of the tournament](../lab/benchmarks/tournament/README.md): {runs} runs
-of static plans (`gravac bench tournament`), {repeats} repetitions of dense ones, and {jobs} simulated jobs of policies
-(`python -m lab.benchmarks.regret run`).
+```sh
+python -m lab.benchmarks.claims --plot docs/objectives.svg > docs/claims.md
+```
 
-Learning is real: {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks, {steps} steps,
-{seeds} seeds each. What is noise differs from task to task: [how much two dense runs
-differ](#how-much-two-dense-runs-differ). Step times are predicted for each link by the time model of
-[`gravac simulate`](simulate.md). The models are small: 100 Mbit/s is to
-them what 10 Gbit/s is to a model a hundred times as large. The papers train for epochs on GPUs, so compare
-directions, not figures.
+This page compares what the seed papers claim with what was measured here. The command writes it from the [rows of the
+tournament](../lab/benchmarks/tournament/README.md): {runs} runs of static plans (`gravac bench tournament`), {repeats}
+repetitions of dense runs, and {jobs} simulated jobs of policies (`python -m lab.benchmarks.regret run`).
+
+Learning is real. There are {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks, {steps}
+steps, and {seeds} seeds of each. The noise differs from task to task: see [how much two dense runs
+differ](#how-much-two-dense-runs-differ). The time model of [`gravac simulate`](simulate.md) predicts step times for each
+link. The models are small: 100 Mbit/s is to them what 10 Gbit/s is to a model a hundred times as large. The papers train
+for epochs on GPUs, so compare directions, not figures.
 """
 
 
@@ -60,11 +62,11 @@ OBJECTIVES = """
 
 ![What each objective promises against the speed-up to the target](objectives.svg)
 
-GraVAC maximizes T_comp = T_sys · gain, `auto` useful throughput T_sys · η (`python -m lab.benchmarks.objectives`; 4
-ranks, seed 1, medians over tasks). The gain does not order codecs as learning does. Neither
-says that a plan which loses much misses the target in as many steps as dense (the dots at the bottom), whatever the
-length of a step: this is what the bound is for. Of the plans expected to keep it, the one with the highest useful
-throughput is nearly always the fastest to the target.
+GraVAC maximizes T_comp = T_sys · gain, and `auto` maximizes the useful throughput T_sys · η. The plot is for 4 ranks and
+seed 1, with medians over tasks (`python -m lab.benchmarks.objectives`). The gain does not order codecs as learning does.
+A plan that loses much misses the target within the steps of dense training, however short its steps are (the dots at the
+bottom). Neither objective says so, and this is what the bound is for. Of the plans that are expected to keep the bound,
+the one with the highest useful throughput is nearly always the fastest to the target.
 """
 
 
@@ -99,7 +101,7 @@ def page(
     yield OBJECTIVES
     yield from objectives.table(points)
     yield "\n## Policies against static plans\n"
-    yield f"The target is the held-out loss that dense has after {TARGET:.0%} of its steps.\n"
+    yield f"The target is the held-out loss of dense training after {TARGET:.0%} of its steps.\n"
     yield from noise(runs, TARGET)
     yield ""
     names = list(dict.fromkeys(name for one in compared for name in one.jobs))
@@ -116,9 +118,9 @@ def page(
         yield ""
     yield "## Scaling efficiency, predicted\n"
     yield (
-        "Computation of a step / its duration, by the model of `gravac whatif`, for the LSTM of `gravac bench train` "
-        "(3.5 million parameters, 0.64 s of computation) with a collective of the cost model's choice. None of these "
-        f"ran, and where plans did run, predicted steps were 2 to 32 % shorter ({README}).\n"
+        "The table shows the computation of a step divided by its duration, for the LSTM of `gravac bench train` (3.5 "
+        "million parameters, 0.64 s of computation) with the collective that the cost model chooses. `gravac whatif` "
+        f"predicted all of it. Where plans did run, predicted steps were 2 to 32 % shorter than real ones ({README}).\n"
     )
     yield from scaling()
 
@@ -137,7 +139,7 @@ def headlines(compared: Sequence[Cell], jobs: Sequence[JobRow]) -> Iterator[str]
         "GraVAC: bytes against dense",
         "163x and 19x (ResNet101), 80x and 13.5x (VGG16), 289x and 279x (LSTM)",
         f"{_fewer(jobs, DEFAULT)} by default, {_fewer(jobs, UNBOUNDED)} with `bound=1`",
-        "median over tasks on 30 and 100 Mbit/s; bytes with all indices and scales; the paper counts floats",
+        "here: median over tasks on 30 and 100 Mbit/s, bytes with all indices and scales; the paper counts floats",
     )
     for what, said, rival in (
         ("static Top-k 10x", "4.32, 1.95 and 6.67 times less", ("topk", "topk+bf16")),

@@ -13,14 +13,14 @@ Results = dict[str, dict[str, dict[str, Any]]]
 # ruff: noqa: E501 (prose of a page has longer lines)
 HEAD = """# Features of DDP
 
-Each row is one way to train with `DistributedDataParallel`, with two real ranks over gloo and several buckets, on a small net that learns noisy
-labels. A test runs all of them ([test_features.py](../tests/ranks/test_features.py)) and checks this page.
+Each row is one way to train with `DistributedDataParallel`: two real ranks over gloo, several buckets, and a small net that learns noisy labels.
+[A test](../tests/ranks/test_features.py) runs all rows and checks this page.
 
-- *Bit-equal*: the parameters at the end are those of plain DDP, bit for bit, both with `enabled=False` and with an agent that sends
+- *Bit-equal* means that the parameters at the end are those of plain DDP, bit for bit, both with `enabled=False` and with an agent that sends
   uncompressed gradients (`policy="dense"`).
-- The losses are held-out losses after the last step, and how they compare with plain DDP's. The fourth column is
-  `nearest:levels=15` (4 bits per element, 7.5 times fewer bytes), Top-k is `topk+bf16` at a compression factor of 10, both with error feedback
-  (`memory="residual"`). The test demands that the former stays within 1 %.
+- Losses are held-out losses after the last step, with the difference from plain DDP. *4 bits* is `nearest:levels=15`, with 7.5 times fewer bytes.
+  *Top-k 10x* is `topk+bf16` at a compression factor of 10. Both use error feedback (`memory="residual"`). The test demands that 4 bits stay within
+  1 %.
 
 | feature | bit-equal | plain DDP | 4 bits | Top-k 10x |
 |---|---|---:|---:|---:|
@@ -29,13 +29,17 @@ labels. A test runs all of them ([test_features.py](../tests/ranks/test_features
 TAIL = """
 [My script has no Trainer](training-loop.md) shows how to write them.
 
-Written by `python -m tests.support.feature_page`. Losses may differ in the last digit on another machine.
+A command writes this page. Losses may differ in the last digit on another machine:
+
+```sh
+python -m tests.support.feature_page > docs/features.md
+```
 
 ## What is refused
 
-- `torch._dynamo.config.optimize_ddp = "python_reducer"` (compiled autograd): it exchanges gradients inside the compiled graph. The agent says so
-  when it starts.
-- A second communication hook on the module, such as that of `_apply_optimizer_in_backward`; another agent on the same parameters.
+- `torch._dynamo.config.optimize_ddp = "python_reducer"` (compiled autograd), because it exchanges gradients inside the compiled graph. This is an
+  error at the start.
+- A second communication hook on the module, such as that of `_apply_optimizer_in_backward`, and another agent on the same parameters.
 - `Join(..., divide_by_initial_world_size=False)`.
 - FSDP2 models on a GPU, modules on several GPUs of one process, and CUDA graphs that capture backward ([on GPUs](gpus.md)).
 

@@ -7,19 +7,24 @@ from gravac_controller.cli import entries
 
 HEAD = f"""# Catalogue
 
-Everything that can be chosen by name. Made from the code by `tools/pages/catalogue.py`; a test fails when this page is
-out of date. On a terminal: `gravac codecs`, `gravac codecs topk`; as data: `gravac codecs --json`. Members of installed
-plugins are listed there too. *Chosen by auto* is what policy `auto` uses by itself; the others are *from the papers*,
-for you to choose.
+```sh
+gravac codecs          # everything that can be chosen by name, with members of installed plugins
+gravac codecs topk     # one of them
+gravac codecs --json   # for programs
+```
 
-Settings follow the name, after a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`. Two codecs
+This page lists everything that can be chosen by name. `tools/pages/catalogue.py` makes it from the code, and a test
+fails when it is out of date. The policy `auto` uses the members under *chosen by auto*. Those under *from the papers*
+are for you to choose.
+
+Settings follow the name after a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`. Two codecs
 combine as `selector+quantizer`: `topk+bf16`, the default, sends the elements that `topk` selects, rounded by `bf16`.
 
-Sizes are of float32. *CF reached* is what asking for a CF gives, *payload* what a rank hands to collectives in a step;
-both are expected values if sizes vary. *Held* is what stays on a rank from step to step, *link* what a rank of
-{RANKS} puts on its network. *Proven error* bounds E‖C(x) − x‖²; where the cell is empty, no bound is proven. The
-traits are explained in `gravac/compressors/payload.py`. *Sync free* members read nothing from a GPU within a step. The
-others work there, too, but the host waits for the GPU; for a collective that holds of payloads of fixed size.
+Sizes are those of float32, and expected values if sizes vary. *CF reached* is the CF that you get when you ask for one.
+*Payload* is what a rank hands to collectives in a step. *Held* is what stays on a rank between steps. *Link* is what
+one of {RANKS} ranks sends over its network. *Proven error* bounds E‖C(x) − x‖²; an empty cell means that no bound is
+proven. `gravac/compressors/payload.py` explains the traits. *Sync free* members read nothing from a GPU within a step.
+The others work on a GPU as well, but the host waits for it. A collective is sync free for payloads of fixed size.
 """
 
 

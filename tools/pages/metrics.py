@@ -8,38 +8,43 @@ from gravac_controller.metrics.table import TABLE
 
 HEAD = """# Metrics
 
-Made from the code by `tools/pages/metrics.py`; a test fails when this page is out of date. How to scrape them,
-dashboards and alerts: [monitoring.md](monitoring.md).
+```sh
+curl -sf http://127.0.0.1:8756/metrics
+```
 
-Names follow Prometheus' rules: base units, `_total` on counters, ratios from 0 to 1, Unix time instead of ages. An
-unknown value has no sample. Agents report once per window: gauges describe the last window, counters are sums over the
+`tools/pages/metrics.py` makes this page from the code, and a test fails when it is out of date.
+[monitoring.md](monitoring.md) shows how to scrape the metrics, and has dashboards and alerts.
+
+Names follow Prometheus' rules: base units, `_total` on counters, ratios from 0 to 1, and Unix time instead of ages. An
+unknown value has no sample. Agents report once per window. Gauges describe the last window. Counters are sums over the
 journal and continue after a restart of the controller.
 
 ## Of a job
 
-Each also has the label `job_name` (Prometheus itself adds `job` to every target).
+Each metric also has the label `job_name`, because Prometheus adds `job` to every target.
 
 """
 SERVICE_HEAD = """
 ## Of the controller
 
-Counted since its start.
+These count from the start of the controller.
 
 """
 PROCESS = """
-On Linux also the process metrics of every Prometheus client: `process_cpu_seconds_total`,
+On Linux there are also the process metrics of every Prometheus client: `process_cpu_seconds_total`,
 `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`,
 `process_start_time_seconds`.
 
 ## How many series, how long a scrape
 
-About 90 series per job and 100 for the controller. Series per rank (label `rank`) exist only for jobs of up to 256
+A job has about 90 series and the controller 100. Series per rank (label `rank`) exist only for jobs of up to 256
 ranks (`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and for 4,096 ranks in total
-(`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`). Larger jobs have minimum, median and maximum over ranks, and each rank in
-`/v1/jobs/{job}/ranks`. A job is removed after a day without reports (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
+(`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`). Larger jobs have the minimum, median and maximum over ranks, and
+`/v1/jobs/{job}/ranks` has each rank. A job is removed after a day without reports
+(`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
 
-The cost of one scrape (`python lab/benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other load). All
-but the last column runs in a thread, concurrently with the requests of agents:
+This is the cost of one scrape (`python lab/benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other
+load). All but the last column runs in a thread, concurrently with the requests of agents:
 
 | jobs | ranks each | series | size | CPU time | of which on the event loop |
 |---|---|---|---|---|---|
@@ -49,7 +54,7 @@ but the last column runs in a thread, concurrently with the requests of agents:
 | 16 | 256 | 9,520 | 595 kB | 82.3 ms | 0.3 ms |
 | 1,000 | 2 | 87,000 | 5,230 kB | 1050.7 ms | 12.1 ms |
 
-## What is missing, and why
+## What is not there, and why
 
 """
 ABSENT: Mapping[str, str] = {

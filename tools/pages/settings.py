@@ -13,26 +13,33 @@ from gravac_controller.settings import ControllerSettings
 
 HEAD = """# Settings
 
-Made from the code by `tools/pages/settings.py`; a test fails when this page is out of date.
+```python
+Agent(model, optimizer, window=100)  # the same as GRAVAC_WINDOW=100
+```
+
+`tools/pages/settings.py` makes this page from the code, and a test fails when it is out of date.
 
 ## The agent
 
-A keyword of `Agent(...)`, else the variable, else the default. All ranks must have the same values.
-A `GRAVAC_` variable that is none of these is an error at the start.
+Each setting is a keyword of `Agent(...)` and a variable. The keyword wins over the variable, and the variable over the default. All ranks
+must have the same values. A `GRAVAC_` variable that is not in this table is an error at the start.
 
 """
 CONTROLLER = """
 ## The controller
 
-An option of `gravac serve` if there is one (`gravac serve --help`), else the variable, else the default. A
-controller that an agent starts gets its folder, job, port and token from the agent.
+Some settings are options of `gravac serve` as well (`gravac serve --help`). The option wins over the variable, and the variable over the
+default. A controller that an agent starts gets its folder, job, port and token from the agent.
 
 """
 POLICY_HEAD = """
 ## The policies
 
-Written `name:setting=value,setting=value`, a list with slashes: `GRAVAC_POLICY=gravac:epsilon=0.4,ladder=10/40/160`, or
-`Agent(model, optimizer, policy="static:cf=100")`.
+Write settings after the name of the policy, as `name:setting=value,setting=value`, and lists with slashes:
+
+```sh
+GRAVAC_POLICY=gravac:epsilon=0.4,ladder=10/40/160 torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
+```
 
 """
 

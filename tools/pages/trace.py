@@ -21,55 +21,62 @@ from gravac.traces.reader import MAX_TRACE_BYTES
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# The trace: a job's journal, line by line
 
-Generated from the code by `tools/pages/trace.py`; a test fails when this page is out of date. For machines:
-[trace.schema.json](trace.schema.json), the JSON Schema of one line.
-
-A job's trace is its journal, `gravac-runs/JOB/journal.jsonl`: UTF-8, a JSON object a line, closed by a newline.
-
 ```text
 {{"kind":"window","schema":{schema},"time":1795294232.19504,"body":{{…}},"digest":"c5ecb5f3651d5bea"}}
 ```
 
-`kind` says what the body is (below). `time` is in Unix seconds, for people; no decision depends on it. `digest` is the
-first 16 hex digits of SHA-256 over the digest of the line before (nothing for the first) and this line's bytes before
-`,"digest":`. The five keys come in this order, without spaces. The digests show that a line was altered, removed, added
-or moved. They guard against accidents. A forger could compute all of them again; replay guards against that.
+The trace of a job is its journal, `gravac-runs/JOB/journal.jsonl`: UTF-8, one JSON object on each line, and a newline
+at the end. [trace.schema.json](trace.schema.json) is the JSON Schema of one line. `tools/pages/trace.py` makes both from
+the code, and a test fails when they are out of date.
 
-Order of the lines: the job and the decision it begins with; then, for each window, its report and its decision. Events,
-operators' orders and ends may stand anywhere between. A further job line follows a restart of the trainer. Windows are
-numbered from 0; a gap is announced by an event of kind `gap`. A full journal continues in a new part: the old file is
+`kind` says what the body is (see [the records](#the-records)). `time` is in Unix seconds and for people; no decision
+depends on it. `digest` is the first 16 hex digits of SHA-256 over the digest of the previous line (nothing for the first
+line) and the bytes of this line before `,"digest":`. The five keys come in this order, without spaces. The digests show
+that a line was altered, removed, added or moved. They guard against accidents. A forger could compute all of them again,
+and replay guards against that.
+
+A trace begins with the job and its first decision. Then each window has its report and its decision. Events, operators'
+orders and ends may come anywhere in between. A further job line follows a restart of the trainer. Windows are numbered
+from 0, and an event of kind `gap` announces missing ones. A full journal continues in a new part: the old file is
 compressed as `journal.000001.jsonl.gz` (…), and the new one begins with a `part` line, the job and the decision in
 force. Each part is a complete trace, and together they are one.
 
 ## Versions
 
-This is schema {schema}. Every line has its version. Another version is refused with a message that says so. The version
-grows with every field, even an optional one: records take no unknown fields, so an older gravac could otherwise only
-report the field.
+This is schema {schema}. Every line has its version, and another version is refused with a message that says so. The
+version changes with every new field, even an optional one. Records take no unknown fields, so an older gravac could
+otherwise only report the field.
 
 ## Reading and repairs
 
-`gravac.read_trace` iterates over the lines and holds one in memory. It repairs a torn last line, a compressed stream
-that ends early (the whole lines are read), CRLF and a byte order mark, and lists that in its notes. Everything else
-raises a `TraceError` with file, line and, if there is one, field: lines of more than {line} MiB, more than {trace} GiB
-decompressed, an unknown kind or version, a value of another type or out of range, an unknown or missing field, NaN, a
-line of another job, and an altered line. `gravac replay TRACE --check` also names windows that are missing, duplicated
-or decided differently, and never ends in a traceback.
+```python
+import gravac
+
+for line in gravac.read_trace("gravac-runs/my-job"):
+    print(line)
+```
+
+`gravac.read_trace` iterates over the lines and holds one of them in memory. It repairs a torn last line, a compressed
+stream that ends early (it reads the whole lines), CRLF and a byte order mark, and lists the repairs in its notes.
+Everything else raises a `TraceError` with the file, the line and the field if there is one: lines of more than {line}
+MiB, more than {trace} GiB decompressed, an unknown kind or version, a value of another type or out of range, an unknown
+or missing field, NaN, a line of another job, and an altered line. `gravac replay TRACE --check` also names windows that
+are missing, duplicated or decided differently, and never ends in a traceback.
 
 Replay proves that every decision and reason follows, to the byte, from the recorded windows. It finds every change to
-a decision, even with new digests, and every change to a gain or a time that a decision depends on. No decision depends
-on the rest (times by phase and rank, raw sums, bytes, loss, the environment), which only the digests guard.
-`tests/test_trace_mutations.py` changes every field and has the list. Its traces are of real runs;
-`tools/record_traces.py` records them again.
+a decision, even with new digests, and every change to a gain or a time that a decision depends on. Only the digests
+guard the rest, on which no decision depends: times by phase and rank, raw sums, bytes, loss and the environment.
+`tests/test_trace_mutations.py` changes every field and has the list. Its traces are recordings of real runs, which
+`tools/record_traces.py` makes again.
 
 A window with its decision, its gain curve and two ranks takes about 0.9 kB when compressed, and each further listed
-rank about 75 bytes: 2 kB with 16 ranks. `GRAVAC_RANK_ROWS=16` keeps it there for any number of ranks; `spread` has
-quantiles over all of them. `GRAVAC_STEP_ROWS=N` also lists the newest N steps of each window, in columns;
-`gravac export --rows steps` writes them, the page and REST leave them out. The cost of writing and replaying:
-[benchmarks](../lab/benchmarks/README.md).
+rank about 75 bytes: 2 kB with 16 ranks. `GRAVAC_RANK_ROWS=16` keeps it there for any number of ranks, and `spread` has
+quantiles over all of them. `GRAVAC_STEP_ROWS=N` also lists the newest N steps of each window, in columns, which
+`gravac export --rows steps` writes. The page and REST leave them out. [Benchmarks](../lab/benchmarks/README.md) show
+the cost of writing and replaying.
 
-Numbers are JSON's: integers exact, others IEEE doubles in the shortest form that reads back the same. Unknown is
-`null`, never 0. Sums are over all ranks and over the steps of the window unless the field says otherwise.
+Integers are exact. Other numbers are IEEE doubles in the shortest form that reads back the same. Unknown is `null`,
+never 0. Sums are over all ranks and over the steps of the window unless the field says otherwise.
 
 ## The records
 

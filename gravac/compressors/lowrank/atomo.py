@@ -17,7 +17,7 @@ class Atomo(LowRank):
 
     Singular value i is sent with probability p_i and divided by it; Σ p_i = r per matrix, p_i ∝ σ_i up to 1. That is r
     terms of a + b values on average, and 4 bytes per matrix for their count. A draw may be empty; drawing again until
-    it is not, as public code does, would bias it. ``E‖C(x) - x‖² = Σ σ_i² (1/p_i - 1)``, at most what equal
+    it is not, as the public code does, would bias it. ``E‖C(x) - x‖² = Σ σ_i² (1/p_i - 1)``, at most what equal
     probabilities give, ``(min(a, b)/r - 1) ‖x‖²``.
     """
 

@@ -15,15 +15,15 @@ class Dither(Nearest):
     """Rounds every element at random to one of the two levels around it, and clips what lies beyond the outermost.
 
     With ``nearest``, error feedback must add up a small element for many steps before it is sent. Here it is sent at
-    once, on average. With SGD and momentum that loses less, with Adam more. The levels are wider apart than those of
-    ``nearest``, so few elements are clipped. QSGD clips none, so with few levels it errs more. The bytes are those of
-    ``nearest``.
+    once, on average. With SGD and momentum this loses less than ``nearest``, with Adam more. The levels are further
+    apart than those of ``nearest``, so few elements are clipped. QSGD clips none, so with few levels its error is
+    larger. The bytes are those of ``nearest``.
 
     ``levels``: 39, 15, 7, 5 or 3; by default the CF asked for decides. ``spread``: the spacing as a multiple of that of
-    ``nearest``; it is never wider than clips no element. ``block``: elements that share a spacing, B. ``E‖C(x) - x‖² <=
-    (1 + 1.01 √B/s) ‖x‖²`` with s levels on each side of zero. With blocks of 64: 0.3, 2, 13, 29 and 94 % of normal
-    elements' energy. ``coding``: as in ``nearest``; with ``huffman``, the wire CF of normal elements in blocks of 64 is
-    6.3, 8.8, 12.8, 16 or 23.3.
+    ``nearest``; it is never wider than needed to clip no element. ``block``: elements that share a spacing, B. ``E‖C(x)
+    - x‖² <= (1 + 1.01 √B/s) ‖x‖²`` with s levels on each side of zero. With blocks of 64: 0.3, 2, 13, 29 and 94 % of
+    normal elements' energy. ``coding``: as in ``nearest``; with ``huffman``, the wire CF of normal elements in blocks
+    of 64 is 6.3, 8.8, 12.8, 16 or 23.3.
     """
 
     name = "dither"
@@ -62,16 +62,16 @@ class Dither(Nearest):
 
 
 class SubtractiveDither(Dither):
-    """``dither`` whose draws are subtracted again when a payload is decoded, which halves the error at equal bytes.
+    """Rounds as ``dither`` does, and subtracts the draws when it decodes, which halves the error at equal bytes.
 
     The draws follow from the seed, the step, the bucket and the rank, so all ranks know them. An element that is a
     fraction f of the way between two levels errs by ``f (1 - f)`` spacings² with ``dither``, and by 1/12 if the draw is
-    subtracted. That is more where most elements are close to a level. Each block sends, as the sign of its spacing,
-    which of the two it takes: ``dither`` also where an element is zero, so that zeros stay zeros.
+    subtracted. The second is larger if most elements are close to a level. So each block chooses one of the two, and
+    sends its choice as the sign of its spacing. A block with a zero chooses ``dither``, so that zeros stay zeros.
 
     ``levels``, ``spread``, ``block``, ``coding`` and the bound: as ``dither``. With blocks of 64 the error is 6, 14 and
-    48 % of normal elements' energy with 7, 5 and 3 levels. Payloads cannot be divided, as draws follow from the place
-    in the bucket; so there is no compressed all-reduce.
+    48 % of normal elements' energy with 7, 5 and 3 levels. A payload cannot be divided, because draws follow from the
+    position in the bucket. So a compressed all-reduce is not possible.
     """
 
     name = "dither-subtractive"

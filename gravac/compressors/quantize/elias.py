@@ -18,8 +18,8 @@ class EliasQSGD(QSGD):
     """QSGD with Elias coding: zeros cost next to nothing, so few levels and the l2 norm make small payloads.
 
     For each level that is not zero: omega(gap since the last one), 1 sign bit, omega(level). 4 bytes per block, and as
-    many bits as the levels need. ``bits`` sets how many levels there are, as in QSGD, not what they cost: with the l2
-    norm the CF asked for is exceeded, by how much is known afterwards.
+    many bits as the levels need. ``bits`` sets the number of levels, as in QSGD, and not the size. With the l2 norm the
+    CF reached is larger than the CF asked for, and it is known only afterwards.
     """
 
     name = "qsgd-elias"

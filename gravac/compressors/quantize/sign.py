@@ -14,9 +14,9 @@ from gravac.kernels import pack, packed_bytes, unpack
 class ScaledSign(PerTensor):
     """Sends the sign of every element, and the mean magnitude of each tensor.
 
-    ``C(x) = (‖x‖₁ / n) · sign(x)`` for each tensor, sign(0) = +1: ceil(n/8) bytes and 4 per tensor, a CF of nearly 32
-    whatever is asked for. A projection on the sign vectors, so ``‖x - C(x)‖² = ‖x‖² - ‖x‖₁²/n`` for a tensor, at most
-    ``(1 - 1/n) ‖x‖²`` with n the largest tensor.
+    ``C(x) = (‖x‖₁ / n) · sign(x)`` for each tensor, with sign(0) = +1. A payload takes ceil(n/8) bytes and 4 per
+    tensor, a CF of nearly 32, whatever CF is asked for. It is a projection on the sign vectors, so ``‖x - C(x)‖² = ‖x‖²
+    - ‖x‖₁²/n`` for a tensor, at most ``(1 - 1/n) ‖x‖²`` with n the largest tensor.
     """
 
     name = "scaledsign"
@@ -46,8 +46,8 @@ class ScaledSign(PerTensor):
 class OneBit(PerTensor):
     """1-bit SGD: the elements >= 0 of each tensor become their mean, and so do the others.
 
-    ceil(n/8) bytes and 8 per tensor. A projection that never loses more than the scaled sign does, ``‖x - C(x)‖² <= (1
-    - 1/n) ‖x‖²`` with n the largest tensor.
+    A payload takes ceil(n/8) bytes and 8 per tensor. It is a projection and never loses more than the scaled sign does:
+    ``‖x - C(x)‖² <= (1 - 1/n) ‖x‖²`` with n the largest tensor.
     """
 
     name = "onebit"
@@ -84,8 +84,9 @@ def _means(x: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
 class BlockSign(Nearest):
     """Sends the sign of every element, and the mean magnitude of each block of 64 as bfloat16. For error feedback.
 
-    One bit per element and 16 per block: a wire CF of 25.6 whatever is asked for. The scaled sign has one scale per
-    tensor, which fits less well where magnitudes differ within it. The same as ``nearest:levels=2``.
+    A payload takes one bit per element and 16 per block, a wire CF of 25.6, whatever CF is asked for. The scaled sign
+    has one scale per tensor, which fits less well if magnitudes differ within the tensor. This codec is the same as
+    ``nearest:levels=2``.
     """
 
     name = "blocksign"

@@ -17,10 +17,11 @@ class TwoBit(Quantizer):
     """Sends the sign of every element, and which of its block's two magnitudes it has. For values of a Top-k.
 
     A block's magnitudes are split at a threshold, and each part becomes its mean: bfloat16, 2 bits per element and 32
-    per block. The threshold is the mean magnitude, then midway between the two means. It has no zero, which the
-    elements that a Top-k selects do not need; for whole gradients ``nearest:levels=5`` is far more exact.
+    per block. The threshold is the mean magnitude, then midway between the two means. There is no level for zero, which
+    the elements that a Top-k selects do not need. For whole gradients ``nearest:levels=5`` is far more exact.
 
-    ``block``: elements that share the two. Biased, contractive: ``‖C(x) - x‖² <= (1 - 0.99/B) ‖x‖²`` with B the block.
+    ``block``: how many elements share the two magnitudes. Biased, contractive: ``‖C(x) - x‖² <= (1 - 0.99/B) ‖x‖²``
+    with B the block.
     """
 
     name = "twobit"

@@ -13,9 +13,10 @@ from gravac.kernels import placed
 class Bernoulli(Selector):
     """Sends every element with probability 1 / CF, by a mask that all ranks draw alike.
 
-    About n / CF values and no positions. The size is random but the same on all ranks, so values are all-reduced.
-    Unscaled, for error feedback: ``E ||x - C(x)||² = (1 - p) ||x||²``. Nested: a stronger CF keeps those of the mask
-    whose draw is small enough. An empty mask sends one zero, because no collective takes nothing.
+    Sends about n / CF values and no positions. The size is random but the same on all ranks, so values are all-reduced.
+    Values are not scaled, as error feedback requires: ``E ||x - C(x)||² = (1 - p) ||x||²``. Masks are nested: a
+    stronger CF keeps the elements whose draw is small enough. An empty mask sends one zero, because a collective cannot
+    send nothing.
     """
 
     name = "bernoulli"

@@ -14,8 +14,8 @@ class ChunkTopK(Indexed):
     """Sends the largest elements of each chunk of 4096: k = floor(n / CF) in all, equally many of each chunk.
 
     Top-k of a whole bucket takes most elements from the layers with the largest gradients; this takes a fixed share of
-    each. Its search needs no histogram of the bucket. ``chunk``: at most this many elements; chunks are larger where
-    each could not keep one. Positions are coded as Top-k's, in about 2 + log2(CF) bits each.
+    each. Its search needs no histogram of the bucket. ``chunk``: elements of a chunk; chunks are larger if they could
+    not keep one element each. Positions are coded as those of Top-k, in about 2 + log2(CF) bits each.
 
     Biased, contractive: ``‖C(x) - x‖² <= (1 - δ) ‖x‖²`` with δ the smallest share that a chunk keeps, about k/n.
     """

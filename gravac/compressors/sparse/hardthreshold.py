@@ -22,11 +22,11 @@ class HardThreshold(Thresholded):
     """Sends every element of magnitude λ or more, however many those are.
 
     ``threshold``: λ in gradient units. Without one, λ = 1 / (2 √k) with k = d / CF. d is the size of the whole model,
-    so that λ is the same in all buckets and on all ranks; a codec that was not given a model takes the tensor as the
+    so that λ is the same in all buckets and on all ranks; a codec that was not given a model treats the tensor as the
     model.
 
-    An *absolute* compressor, ``||x - C(x)||² <= n λ²`` whatever x is: over a whole run it has the smallest total error
-    of all sparsifiers with the same number of elements (Sahu et al.). In return, the CF is an outcome and not a
+    This compressor is *absolute*: ``||x - C(x)||² <= n λ²`` for every x. Over a whole run it has the smallest total
+    error of all sparsifiers with the same number of elements (Sahu et al.). In return, the CF is a result and not a
     setting, and λ depends on the scale of the gradient. The rule assumes gradients that are averaged over ranks and not
     scaled.
     """
@@ -164,12 +164,13 @@ class WarmedThreshold(HardThreshold):
     same λ, one per CF, stored in ``state_dict``. It needs no knowledge of the gradient's scale.
 
     Each rank counts its elements by magnitude over all buckets of a step. At the end of the step the counts are
-    averaged over ranks and give λ for the next step. Only counts near the λ of the step before are exchanged, so one
-    more step comes first, whose λ is the mean of the ranks' own. During that step nothing is known, and a bucket sends
-    its own n / CF largest elements; the agent only measures then, because its first step at a CF is dense.
+    averaged over ranks and give λ for the next step. Only counts near the λ of the previous step are exchanged. So
+    there is one more step at the beginning, which ends with the mean of the λ that the ranks find by themselves. During
+    that step no λ is known, and a bucket sends its own n / CF largest elements. The agent only measures then, because
+    its first step at a CF is dense.
 
-    Under an error memory the residual goes on growing after a short warm-up, and more than d / CF elements are sent. A
-    longer one (``steps``, about as many as the CF) comes closer.
+    With an error memory the residual keeps growing after a short warm-up, and more than d / CF elements are sent. A
+    longer warm-up (``steps``, about as many as the CF) comes closer to d / CF.
     """
 
     name = "hardthreshold-warmup"

@@ -22,7 +22,7 @@ class MSTopk(Thresholded):
 
     If no threshold lets at most k elements pass, as with ties at the maximum, the k largest above the lower one are
     sent. The published code would then treat all elements as above the upper one. A GPU cannot wait to see whether that
-    is so, and makes an exact Top-k besides: there ``topk`` is faster.
+    happens, so it also computes an exact Top-k. There ``topk`` is faster.
     """
 
     name = "mstopk"

@@ -55,7 +55,8 @@ class SharedDraw(Selector):
 class RandomK(SharedDraw):
     """Sends k = floor(n / CF) random elements at positions that all ranks know.
 
-    Drawn without replacement, and unscaled, as error feedback needs it: ``E ||x - C(x)||² = (1 - k/n) ||x||²``.
+    Positions are drawn without replacement. Values are not scaled, as error feedback requires: ``E ||x - C(x)||² = (1 -
+    k/n) ||x||²``.
     """
 
     name = "randomk"
@@ -68,8 +69,8 @@ class RandomK(SharedDraw):
 class UnbiasedRandomK(RandomK):
     """Random-k times n/k: unbiased, for training without error feedback.
 
-    ``E ||x - C(x)||² = (n/k - 1) ||x||²``, so it does not contract. The wire carries the values as they are; decoding
-    multiplies.
+    ``E ||x - C(x)||² = (n/k - 1) ||x||²``, so it does not contract. Values are sent as they are and multiplied when
+    they are decoded.
     """
 
     name = "randomk-unbiased"
@@ -100,11 +101,11 @@ class Run(NamedTuple):
 class BlockRandomK(SharedDraw):
     """Block Random-k: sends one contiguous run of elements of each tensor, at positions that all ranks know.
 
-    k = floor(n / CF) elements are copied, not gathered; only values are sent. Runs wrap around the end of their tensor.
-    As in ConEF's code, every tensor has its own block, so that no layer waits for many steps and then is sent
-    whole. A tensor of m elements gets m k / n of the k, rounded up or down at random, so every element is sent equally
-    often. The start is uniform over *all* positions of the tensor. As Random-k, ``E ||x - C(x)||² = (1 - k/n) ||x||²``.
-    Not fitted to tensors, it takes the whole as one.
+    The k = floor(n / CF) elements are copied rather than gathered, and only values are sent. A run may wrap around the
+    end of its tensor. As in ConEF's code, every tensor has its own block, so that no layer waits for many steps and is
+    then sent whole. A tensor of m elements sends m k / n of the k elements, rounded up or down at random, so every
+    element is sent equally often. The start is uniform over *all* positions of the tensor. As for Random-k, ``E ||x -
+    C(x)||² = (1 - k/n) ||x||²``. A codec that was not fitted to tensors treats the whole as one tensor.
     """
 
     name = "blockrandomk"

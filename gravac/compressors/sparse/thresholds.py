@@ -143,9 +143,9 @@ class DGC(Thresholded):
     """Estimates a threshold from a sample, then takes the exact Top-k of the few elements above it.
 
     The threshold is the sample's k/n quantile of ``|x|``, lowered by a fifth while fewer than 0.8 k elements pass. If
-    more than k pass, their Top-k is sent ("hierarchical"). So it sends between 0.8 k and k elements, and exactly the
-    largest ones, after a pass over n elements and a sort of few. ``sample``: share of the elements that is sampled,
-    with a stride from a random start.
+    more than k pass, their Top-k is sent ("hierarchical"). So it sends between 0.8 k and k elements, exactly the
+    largest ones, and needs one pass over n elements and a sort of a few. ``sample``: share of the elements that is
+    sampled, with a stride from a random start.
     """
 
     name = "dgc"
@@ -179,9 +179,10 @@ class DGC(Thresholded):
 class RedSync(Thresholded):
     """Bisects for a threshold between the mean and the maximum of ``|x|`` that k to 2k elements pass, and sends those.
 
-    Where counts jump past that range, the 2k largest are sent. It never looks below the mean, so for a CF under about 3
-    it sends fewer than k elements: rely on the CF achieved, not on the one asked for. ``tolerance``: width at which
-    bisection ends. Public code stops at 0.2 and takes what it then has, down to a hundredth of k.
+    If no threshold gives a count in that range, the 2k largest are sent. It never looks below the mean, so for a CF
+    under about 3 it sends fewer than k elements: rely on the CF achieved, not on the one asked for. ``tolerance``:
+    width at which bisection ends. The public code stops at 0.2 and sends what passes then, which may be a hundredth of
+    k.
     """
 
     name = "redsync"
@@ -221,8 +222,8 @@ class SIDCo(Thresholded):
     """Uses the threshold that an exponential tail would have, fitted again to what passed until the count is right.
 
     If ``|x|`` were exponential, a share r of it would lie above ``-mean · ln r``. Each stage fits the excess over the
-    last threshold and cuts it to a quarter, the last stage to what is left. It sends about k elements, never more than
-    2k; the payload has the CF achieved.
+    last threshold and keeps a quarter of the elements; the last stage keeps what is left of the share. It sends about k
+    elements and never more than 2k. The payload has the CF that was achieved.
     """
 
     name = "sidco"

@@ -54,8 +54,8 @@ class TopK(Indexed):
 class TrimmedTopK(TopK):
     """RedSync's trimmed Top-k: the same elements as Top-k, ties included.
 
-    Published as lowering the threshold from the maximum in fifths until k elements pass, then Top-k among those. That
-    is Top-k exactly, so it is computed the same way, which is faster.
+    The paper lowers the threshold from the maximum in fifths until k elements pass, and takes the Top-k of those. That
+    is exactly Top-k, so it is computed in the same, faster way.
     """
 
     name = "redsync-trimmed"

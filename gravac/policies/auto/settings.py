@@ -14,14 +14,14 @@ NOISE = 0.02
 
 
 class AutoSettings(PolicySettings):
-    """What a user accepts, and from which plans the policy chooses."""
+    """The loss that you accept, and the plans that the policy may choose."""
 
     bound: Annotated[float, Field(ge=0, le=1)] = Field(
         default=risk.ACCEPTED,
         description=(
             "Largest loss of statistical efficiency that you accept, 0 to 1: 0.02 allows 2 % more steps to the same "
-            "loss. Above 0.04 it counts only for plans that you list: others that lose more seldom reach the loss in "
-            "the planned number of steps."
+            "loss. Above 0.04 it applies only to plans that you list, because others that lose more seldom reach the "
+            "loss in the planned number of steps."
         ),
     )
     plans: Annotated[
@@ -29,11 +29,11 @@ class AutoSettings(PolicySettings):
     ] = Field(
         default=(),
         description=(
-            "Plans to choose from besides dense, as codec@CF with ; for , in a codec's settings, separated by "
-            "slashes: nearest:levels=7/topk+bf16@100. The CF may be left out for a codec with one size. Empty: "
-            "16 and 8 bits, nearest with 39 to 2 levels, dither with 7 to 3, dither-subtractive with 3, some of "
-            "these also Huffman coded, and topk+bf16 from CF 10; with a compressor that is not the default, that one "
-            "from CF 2."
+            "Plans to choose from besides dense, as codec@CF and separated by slashes: "
+            "nearest:levels=7/topk+bf16@100. Write ; instead of , in the settings of a codec. A codec with one size "
+            "needs no CF. Empty: 16 and 8 bits, nearest with 39 to 2 levels, dither with 7 to 3, dither-subtractive "
+            "with 3, some of these also with Huffman coding, and topk+bf16 from CF 10. If you name another compressor, "
+            "the plans are that one from CF 2."
         ),
     )
 

@@ -77,10 +77,10 @@ def rungs(ladder: LadderName | tuple[float, ...], cf_min: float, cf_max: float) 
 
 
 class GravacSettings(PolicySettings):
-    """Which CFs GraVAC may choose, and when it calls one better, worse or equal."""
+    """The CFs that GraVAC may choose, and how it compares them."""
 
     variant: Literal["fixed", "paper"] = Field(
-        default="fixed", description="fixed: the algorithm with its defects repaired; paper: as printed."
+        default="fixed", description="fixed: the algorithm without its defects; paper: as printed."
     )
     ladder: (
         LadderName | Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=MAX_RUNGS)]
@@ -104,70 +104,70 @@ class GravacSettings(PolicySettings):
     omega: Share = Field(
         default=0.01,
         description=(
-            "Gains closer than this (relative) are equal: the minimum moves up. T_comp closer than this are equal: "
-            "the lower CF is held."
+            "Gains that differ by less than this (relative) count as equal, and the minimum moves up. T_comp that differ "
+            "by less count as equal, and the lower CF is held."
         ),
     )
     omega_throughput: Share = Field(
         default=0.05,
-        description="T_comp must differ by more than this (relative) to count; set it above your noise.",
+        description="A difference in T_comp counts above this (relative). Set it above your noise.",
     )
     smoothing: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=0.1,
         description=(
-            "Weight of the newest step in the moving averages behind the gain. Used by the agents, not here. "
+            "Weight of the newest step in the moving averages of the gain. The agents use it, not the policy. "
             "null: ranks/100, at most 1, as in the paper."
         ),
     )
     warmup_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=2, description="Dense windows at the start; the last one is the baseline. Fixed variant."
+        default=2, description="Dense windows at the start, the last of which is the baseline. Fixed variant."
     )
     min_settled: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=3, description="Settled steps a CF needs in a window to be measured. Fixed variant."
+        default=3, description="Settled steps that a CF needs in a window to be measured. Fixed variant."
     )
     patience: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=2, description="Further windows a candidate gets when it had too few settled steps."
+        default=2, description="Further windows for a candidate that had too few settled steps."
     )
     headroom_ratio: Share = Field(
         default=0.05,
-        description="Stay dense when a dense step waits for the network less than this share of its time.",
+        description="Stay dense if a dense step waits for the network for less than this share of its time.",
     )
     drift_ratio: Annotated[float, Field(gt=0, le=1000)] = Field(
-        default=0.5, description="In hold, step rate or gain off by more than this (relative) is a drift."
+        default=0.5, description="In hold, a step rate or gain that changes by more than this (relative) is a drift."
     )
     cooldown_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=10, description="Windows to hold, at least, before a drift makes it measure everything again."
+        default=10, description="Windows to hold at least, before a drift starts a new search."
     )
 
     baseline: Literal["uncompressed", "any"] = Field(
         default="uncompressed",
         description=(
-            "Dense steps that count as the dense baseline. uncompressed: only those that compressed nothing; any: also "
-            "those that the gate sent dense after compressing, which are slower. Fixed variant."
+            "Dense steps that make the baseline. uncompressed: only those that compressed nothing; any: also those that "
+            "the gate sent dense after compressing, which are slower. Fixed variant."
         ),
     )
 
     retry_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=4,
         description=(
-            "Windows after a search before hold tries a stronger CF again; doubled after each try in vain, up to 16 "
-            "times. No wait when the curve promises clearly more than at the last try. Fixed variant."
+            "Windows after a search before hold tries a stronger CF again. The wait doubles after each failed try, up to "
+            "16 times. There is no wait if the curve promises clearly more than at the last try. Fixed variant."
         ),
     )
     denominator: GainDenominator = Field(
         default="compensated",
         description=(
-            "The gain is the energy sent over that of: compensated: gradient + residual, as the paper prints; "
-            "gradient: the raw gradient, as in its released code, at most 1. Used by the agents, too."
+            "What the gain divides the energy sent by. compensated: the energy of gradient + residual, as in the paper; "
+            "gradient: that of the raw gradient, as in its released code, at most 1. The agents use it, too."
         ),
     )
 
     preset: PresetName = Field(
         default="none",
         description=(
-            "Defaults of the other settings: none: those listed here; paper, paper-geometric and paper-randomk: those "
+            "Defaults of the other settings. none: those listed here; paper, paper-geometric and paper-randomk: those "
             "of the GraVAC paper (variant=paper, epsilon 0.7, omega 1 %, smoothing of ranks/100, gain of the raw "
-            "gradient; CF 10 to 1000 exponential, 10 to 2000 and 1.5 to 1000 geometric). Others that are given win."
+            "gradient; CF 10 to 1000 exponential, 10 to 2000 and 1.5 to 1000 geometric). A setting that you give wins."
         ),
     )
 

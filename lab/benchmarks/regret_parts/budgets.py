@@ -19,15 +19,17 @@ SHOWN = 6
 HEAD = f"""
 ## Best plans by wire budget
 
-{RANKS} ranks, 300 steps, medians over {len(SEEDS)} seeds. The error memory is `residual`, and the learning rate the one
-at which dense training learns best, where no other is named. Of each budget the {SHOWN} plans that end lowest.
+These are the {SHOWN} plans of each budget that end lowest: {RANKS} ranks, 300 steps, medians over {len(SEEDS)} seeds.
+Unless a plan names others, the error memory is `residual`, and the learning rate is the one at which dense training
+learns best.
 
-- Up to 17x, rounding to few levels learns most. Beyond, Top-k with 2-bit values does, though at 40x under SGD it is no
-  better than with 16-bit values. Under AdamW it ends at 40x where Top-k with 16-bit values ends at 15x, and at 90x
-  where that ends at 40x.
-- Under AdamW, rounding at random to 3 levels learns more without an error memory than with one; under SGD less.
+- Up to 17x, rounding to few levels learns most. Beyond 17x, Top-k with 2-bit values does, though at 40x under SGD it is
+  no better than with 16-bit values. Under AdamW it ends at 40x where Top-k with 16-bit values ends at 15x, and at 90x
+  where the latter ends at 40x.
+- Under AdamW, rounding at random to 3 levels learns more without an error memory than with one. Under SGD it learns
+  less.
 - A part of the residual at a time (`partial`), ConEF's 4-bit memory, and half or twice the learning rate gain nothing.
-  Momentum in the memory (DGC's, which clips each rank's gradients or none) loses.
+  Momentum in the memory, as in DGC, loses, with and without clipping of each rank's gradients.
 """
 
 

@@ -22,10 +22,11 @@ from regret_parts.links import LINKS, compute_seconds
 from regret_parts.tables import NEAR, RIVALS
 
 INTRODUCTION = (
-    "For each seed the static plan of the highest useful throughput is held from the first step to the last, with no "
-    "trials and no dense steps at the start. Candidates are the plans of `auto` that ran. Of what a plan is chosen by, "
-    "a policy knows the first before it begins, the second after a window, and the others never. A mark that the last "
-    "of them misses is out of reach for a choice by efficiency: the noise of single runs decides it."
+    "For each seed the static plan with the highest useful throughput is held from the first step to the last, without "
+    "trials and without dense steps at the start. Candidates are the plans of `auto` that ran. Each row chooses by "
+    "other knowledge. A policy has the knowledge of the first row before it begins, that of the second after a window, "
+    "and that of the others never. What even the last row misses, no choice by efficiency can reach, because the noise "
+    "of single runs decides it."
 )
 RISKY = "though it may be low"
 NEARLY_LOSSLESS = "dither:levels=7@10"
@@ -106,7 +107,7 @@ def limits(cells: Sequence[Cell], runs: Sequence[Run], policy: str, bound: float
     kept = "all plans" if bound >= EVERY else f"plans that keep {1.0 - bound:.0%} of the efficiency"
     yield f"### What any choice by efficiency reaches, of {kept}\n"
     yield (
-        f"{INTRODUCTION} A plan whose efficiency may be below {LEAST_KEPT:.0%}, credibly, is not chosen"
+        f"{INTRODUCTION} A plan whose credible range of efficiency reaches below {LEAST_KEPT:.0%} is not chosen"
         + (f", but in the rows that end with *{RISKY}*.\n" if bound >= EVERY else ".\n")
     )
     yield (

@@ -30,8 +30,8 @@ def noise(runs: Sequence[Run], target: float) -> Iterator[str]:
     """Yield a table of what dense runs are when compared with each other, task by task."""
     yield "### How much two dense runs differ\n"
     yield (
-        "Each dense run against the other ones of its seed, which differ from it by rounding errors of 2⁻⁹, as a plan "
-        "is compared with dense:\n"
+        "Each dense run is compared with the others of its seed, as a plan is compared with dense. They differ from it by "
+        "rounding errors of 2⁻⁹ only:\n"
     )
     yield "| task | runs | loss above the others, worst | at most 1 % | time to the target, worst | not reached | η |"
     yield "|---|---:|---:|---:|---:|---:|---|"
@@ -53,7 +53,7 @@ def noise(runs: Sequence[Run], target: float) -> Iterator[str]:
         )
     medians = [median(losses) for losses in by_repetition(runs, target)]
     yield (
-        f"\nMedians over the seeds of each repetition: at most {NEAR:.0%} above the others in "
+        f"\nThe medians over the seeds of each repetition are at most {NEAR:.0%} above the others in "
         f"{sum(loss <= NEAR for loss in medians)} of {len(medians)}."
     )
 

@@ -14,44 +14,43 @@ NOISY = ("resnet", "vgg")
 READING = """
 ## What to make of it
 
-- With the default bound `auto` learns nearly what dense learns on text and logistic regression, several times faster on
-  slow links and as fast where dense is best. All jobs retain at least {least_kept:.0%} of what communication is worth,
-  {kept} of {with_kept} at least 90 %.
-- **What dense itself does.** Dense runs of ResNet and VGG that differ by rounding errors end up to {dense_apart:.0%}
-  apart. Of {dense} dense runs {dense_near} end at most 1 % above the others of their seed, and {dense_missed} miss the
-  target that the others set; of {all_jobs} jobs of `auto` {near} and {missed}. Without ResNet and VGG {calm_dense_near}
-  of {calm_dense} dense runs and {calm_near} of {calm} jobs are within 1 %. Medians over three seeds: {dense_medians} of
-  {dense_groups} for dense, {medians} of {cells} for `auto`: by this measure the two are alike. Plans are
-  compared with the median over four dense runs.
+- **`auto` learns nearly what dense training learns** on text and logistic regression with the default bound. It is
+  several times faster on slow links, and as fast where dense is best. All jobs retain at least {least_kept:.0%} of what
+  communication is worth, and {kept} of {with_kept} jobs at least 90 %.
+- **Dense runs differ, too.** Dense runs of ResNet and VGG that differ by rounding errors end up to {dense_apart:.0%}
+  apart. {dense_near} of {dense} dense runs end at most 1 % above the others of their seed, as do {near} of {all_jobs}
+  jobs of `auto`. {dense_missed} dense runs and {missed} jobs miss the target. Without ResNet and VGG {calm_dense_near} of
+  {calm_dense} dense runs and {calm_near} of {calm} jobs are within 1 %. Of the medians over three seeds {dense_medians}
+  of {dense_groups} are within 1 % for dense and {medians} of {cells} for `auto`, so the two are alike. Plans are compared
+  with the median over four dense runs.
 - **The collective matters.** With 4 and 8 ranks on 30 and 100 Mbit/s agents exchange quantized payloads by a compressed
-  all-reduce, which rounds the mean again: rounding to the nearest level then loses about twice as much. Static plans
-  take the collective that agents choose on a link where such runs were made, else a gather.
-- Each task has the learning rate at which dense training learns best. Until 2026-11-24 four tasks had not, and there
-  Top-k at 25x to 100x seemed to cost nothing, or less than that. At the best rate it costs what it costs elsewhere.
-- What it leaves on the table: logistic regression under AdamW keeps 98 % with Top-k 10x, though its parameters go a
-  third to two thirds of the way in the first 50 steps. `auto` takes that for a loss, and holds 39 levels or 8 bits.
-  Logistic regression under SGD bears Top-k 100x, as its gradient is nearly all noise. `auto` sees that in the first
-  window of 50 steps and sends Top-k from then on: in a job of 300 steps, which takes a second, it is late by then. This
-  is the worst regret.
-- **AdamW and Top-k do not go together**: on GPT and LSTM, Top-k 10x keeps 88 to 90 % of the efficiency and 25x 70 to
-  80 %, where rounding to 15 or 7 levels keeps 97 % and more. On images under AdamW windows show that 15 levels lose
-  more than 2 %: `auto` tries them for ten steps and holds 39 levels, which keep 96 to 100 %. Under SGD, rounding at
-  random to 7 levels costs nothing that can be seen.
-- Beyond 17 times fewer bytes, values in 2 bits beat values in 16: under AdamW Top-k with `twobit` at 28x keeps as much
-  as `topk+bf16` at 15x, and at 49x more than that at 35x. `auto` does not choose it within its bound.
-- `bound=1` gains little in trainings of 300 steps. It takes plans that kept 90 % of the progress of a step in every
-  simulated task, while windows show that they keep 96 %, and some of these then miss the target. Of {jobs} jobs on
-  links slower than loopback it is sooner at the target than the default in {sooner}, the default in {later}; in
-  {only_default} only the default reaches it, in {only_unbounded} only `bound=1`. Where both do, `bound=1` takes
-  {ratio:.2f} times the time in the median.
-- The best of many plans in hindsight is partly luck. Chosen on other seeds it does no better than `auto`, and even [a
+  all-reduce. It rounds the mean again, and rounding to the nearest level then loses about twice as much. Static plans
+  use the collective that agents choose on a link if such runs were made, and a gather otherwise.
+- **The learning rate matters.** Each task has the rate at which dense training learns best. At lower rates Top-k at 25x
+  to 100x seems to cost nothing.
+- **What `auto` misses.** Logistic regression under AdamW keeps 98 % with Top-k 10x, though its parameters go only a
+  third to two thirds of the way in the first 50 steps. `auto` takes that for a loss and holds 39 levels or 8 bits.
+  Logistic regression under SGD bears Top-k 100x, because its gradient is nearly all noise. `auto` sees that after the
+  first window of 50 steps, which is late in a job of 300 steps that takes a second. This is the worst regret.
+- **AdamW and Top-k do not go together.** On GPT and LSTM, Top-k 10x keeps 88 to 90 % of the efficiency and 25x keeps 70
+  to 80 %, while rounding to 15 or 7 levels keeps 97 % and more. On images under AdamW windows show that 15 levels lose
+  more than 2 %. `auto` tries them for ten steps and holds 39 levels, which keep 96 to 100 %. Under SGD, rounding at
+  random to 7 levels has no visible cost.
+- **Beyond 17 times fewer bytes, values in 2 bits beat values in 16 bits.** Under AdamW Top-k with `twobit` at 28x keeps
+  as much as `topk+bf16` at 15x, and at 49x more than `topk+bf16` at 35x. `auto` does not choose it within its bound.
+- **`bound=1` gains little** in trainings of 300 steps. It accepts plans that kept 90 % of the progress of a step in every
+  simulated task, if windows show that they keep 96 %, and some of these then miss the target. Of {jobs} jobs on links
+  slower than loopback, `bound=1` reaches the target first in {sooner} and the default in {later}. Only the default
+  reaches it in {only_default}, and only `bound=1` in {only_unbounded}. If both do, `bound=1` takes {ratio:.2f} times the
+  time in the median.
+- **The best of many plans in hindsight is partly luck.** A plan chosen on other seeds does no better than `auto`. Even [a
   choice that knows η of each run](#what-any-choice-by-efficiency-reaches-of-plans-that-keep-98-of-the-efficiency) in
   advance does not match it in every cell.
-- Strengths by layer do not pay: L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM, Top-k layer by layer
-  83 % at 13x and 93 % at 14x, and Top-k over a whole bucket, which chooses across layers, 87 % and 97 % at 15x.
-- ConEF's int4 memory, 1.25 bytes an element, keeps 86.6 % on the GPT under AdamW at Top-k 10x, error feedback 87.1 %:
-  no difference beyond the noise.
-- Where dense is as fast, the advice is not to compress: on loopback, for nearly all tasks.
+- **Strengths by layer do not pay.** L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM. Top-k layer by layer
+  keeps 83 % at 13x and 93 % at 14x. Top-k over a whole bucket, which chooses across layers, keeps 87 % and 97 % at 15x.
+- **ConEF costs nothing visible.** Its int4 memory of 1.25 bytes per element keeps 86.6 % on the GPT under AdamW at Top-k
+  10x, and error feedback keeps 87.1 %.
+- **On loopback the advice is not to compress**, for nearly all tasks, because dense steps are as fast.
 """
 
 
