@@ -52,8 +52,8 @@ otherwise only report the field.
 ```python
 import gravac
 
-for line in gravac.read_trace("gravac-runs/my-job"):
-    print(line)
+for line in gravac.read_trace("gravac-runs/my-job/journal.jsonl"):
+    print(line.number, line.kind, line.record)
 ```
 
 `gravac.read_trace` iterates over the lines and holds one of them in memory. It repairs a torn last line, a compressed
