@@ -26,7 +26,7 @@ class StaticSettings(PolicySettings):
     )
     epsilon: Ratio = Field(
         default=0.0,
-        description="Least gain, 0 to 1, at which a step is sent compressed. Below it the step is sent dense. 0: always compressed.",
+        description="Least gain, 0 to 1, at which a step is sent compressed; below it, dense. 0: always compressed.",
     )
 
     def fitted(self, spec: JobSpec) -> Self:

@@ -20,7 +20,7 @@ class WarmupState(PolicyState):
 
 
 class WarmupSettings(PolicySettings):
-    """The ramp and the CF after it. The defaults are those of DGC: a sparsity of 75, 93.75, 98.4, 99.6, and then 99.9 %."""
+    """The ramp and the CF after it. Defaults are those of DGC: a sparsity of 75, 93.75, 98.4, 99.6, then 99.9 %."""
 
     cf: CompressionFactor = Field(
         default=1000.0, description="Compression factor to hold after the ramp: elements in / elements kept."
@@ -38,7 +38,7 @@ class WarmupSettings(PolicySettings):
     )
     epsilon: Ratio = Field(
         default=0.0,
-        description="Least gain, 0 to 1, at which a step is sent compressed. Below it the step is sent dense. 0: always compressed.",
+        description="Least gain, 0 to 1, at which a step is sent compressed; below it, dense. 0: always compressed.",
     )
 
     @model_validator(mode="after")

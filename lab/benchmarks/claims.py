@@ -49,11 +49,11 @@ This page compares what the seed papers claim with what was measured here. The c
 tournament](../lab/benchmarks/tournament/README.md): {runs} runs of static plans (`gravac bench tournament`), {repeats}
 repetitions of dense runs, and {jobs} simulated jobs of policies (`python -m lab.benchmarks.regret run`).
 
-Learning is real. There are {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks, {steps}
-steps, and {seeds} seeds of each. The noise differs from task to task: see [how much two dense runs
-differ](#how-much-two-dense-runs-differ). The time model of [`gravac simulate`](simulate.md) predicts step times for each
-link. The models are small: 100 Mbit/s is to them what 10 Gbit/s is to a model a hundred times as large. The papers train
-for epochs on GPUs, so compare directions, not figures.
+Learning is real. There are {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks,
+{steps} steps, and {seeds} seeds of each. The noise differs from task to task: see [how much two dense runs
+differ](#how-much-two-dense-runs-differ). The time model of [`gravac simulate`](simulate.md) predicts step times for
+each link. The models are small: 100 Mbit/s is to them what 10 Gbit/s is to a model a hundred times as large. The papers
+train for epochs on GPUs, so compare directions, not figures.
 """
 
 
@@ -62,11 +62,11 @@ OBJECTIVES = """
 
 ![What each objective promises against the speed-up to the target](objectives.svg)
 
-GraVAC maximizes T_comp = T_sys · gain, and `auto` maximizes the useful throughput T_sys · η. The plot is for 4 ranks and
-seed 1, with medians over tasks (`python -m lab.benchmarks.objectives`). The gain does not order codecs as learning does.
-A plan that loses much misses the target within the steps of dense training, however short its steps are (the dots at the
-bottom). Neither objective says so, and this is what the bound is for. Of the plans that are expected to keep the bound,
-the one with the highest useful throughput is nearly always the fastest to the target.
+GraVAC maximizes T_comp = T_sys · gain, and `auto` maximizes the useful throughput T_sys · η. The plot is for 4 ranks
+and seed 1, with medians over tasks (`python -m lab.benchmarks.objectives`). The gain does not order codecs as learning
+does. A plan that loses much misses the target within the steps of dense training, however short its steps are (the dots
+at the bottom). Neither objective says so, and this is what the bound is for. Of the plans that are expected to keep the
+bound, the one with the highest useful throughput is nearly always the fastest to the target.
 """
 
 

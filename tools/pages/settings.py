@@ -21,15 +21,15 @@ Agent(model, optimizer, window=100)  # the same as GRAVAC_WINDOW=100
 
 ## The agent
 
-Each setting is a keyword of `Agent(...)` and a variable. The keyword wins over the variable, and the variable over the default. All ranks
-must have the same values. A `GRAVAC_` variable that is not in this table is an error at the start.
+Each setting is a keyword of `Agent(...)` and a variable. The keyword wins over the variable, and the variable over the
+default. All ranks must have the same values. A `GRAVAC_` variable that is not in this table is an error at the start.
 
 """
 CONTROLLER = """
 ## The controller
 
-Some settings are options of `gravac serve` as well (`gravac serve --help`). The option wins over the variable, and the variable over the
-default. A controller that an agent starts gets its folder, job, port and token from the agent.
+Some settings are options of `gravac serve` as well (`gravac serve --help`). The option wins over the variable, and the
+variable over the default. A controller that an agent starts gets its folder, job, port and token from the agent.
 
 """
 POLICY_HEAD = """

@@ -26,14 +26,14 @@ HEAD = """# The trace: a job's journal, line by line
 ```
 
 The trace of a job is its journal, `gravac-runs/JOB/journal.jsonl`: UTF-8, one JSON object on each line, and a newline
-at the end. [trace.schema.json](trace.schema.json) is the JSON Schema of one line. `tools/pages/trace.py` makes both from
-the code, and a test fails when they are out of date.
+at the end. [trace.schema.json](trace.schema.json) is the JSON Schema of one line. `tools/pages/trace.py` makes both
+from the code, and a test fails when they are out of date.
 
 `kind` says what the body is (see [the records](#the-records)). `time` is in Unix seconds and for people; no decision
-depends on it. `digest` is the first 16 hex digits of SHA-256 over the digest of the previous line (nothing for the first
-line) and the bytes of this line before `,"digest":`. The five keys come in this order, without spaces. The digests show
-that a line was altered, removed, added or moved. They guard against accidents. A forger could compute all of them again,
-and replay guards against that.
+depends on it. `digest` is the first 16 hex digits of SHA-256 over the digest of the previous line (nothing for the
+first line) and the bytes of this line before `,"digest":`. The five keys come in this order, without spaces. The
+digests show that a line was altered, removed, added or moved. They guard against accidents. A forger could compute all
+of them again, and replay guards against that.
 
 A trace begins with the job and its first decision. Then each window has its report and its decision. Events, operators'
 orders and ends may come anywhere in between. A further job line follows a restart of the trainer. Windows are numbered

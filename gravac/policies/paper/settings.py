@@ -104,8 +104,8 @@ class GravacSettings(PolicySettings):
     omega: Share = Field(
         default=0.01,
         description=(
-            "Gains that differ by less than this (relative) count as equal, and the minimum moves up. T_comp that differ "
-            "by less count as equal, and the lower CF is held."
+            "Gains that differ by less than this (relative) count as equal, and the minimum moves up. T_comp that "
+            "differ by less count as equal, and the lower CF is held."
         ),
     )
     omega_throughput: Share = Field(
@@ -133,7 +133,8 @@ class GravacSettings(PolicySettings):
         description="Stay dense if a dense step waits for the network for less than this share of its time.",
     )
     drift_ratio: Annotated[float, Field(gt=0, le=1000)] = Field(
-        default=0.5, description="In hold, a step rate or gain that changes by more than this (relative) is a drift."
+        default=0.5,
+        description="In hold, a step rate or gain that changes by more than this (relative) is a drift.",
     )
     cooldown_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10, description="Windows to hold at least, before a drift starts a new search."
@@ -142,23 +143,23 @@ class GravacSettings(PolicySettings):
     baseline: Literal["uncompressed", "any"] = Field(
         default="uncompressed",
         description=(
-            "Dense steps that make the baseline. uncompressed: only those that compressed nothing; any: also those that "
-            "the gate sent dense after compressing, which are slower. Fixed variant."
+            "Dense steps that make the baseline. uncompressed: only those that compressed nothing; any: also those "
+            "that the gate sent dense after compressing, which are slower. Fixed variant."
         ),
     )
 
     retry_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=4,
         description=(
-            "Windows after a search before hold tries a stronger CF again. The wait doubles after each failed try, up to "
-            "16 times. There is no wait if the curve promises clearly more than at the last try. Fixed variant."
+            "Windows after a search before hold tries a stronger CF again. The wait doubles after each failed try, up "
+            "to 16 times. There is no wait if the curve promises clearly more than at the last try. Fixed variant."
         ),
     )
     denominator: GainDenominator = Field(
         default="compensated",
         description=(
-            "What the gain divides the energy sent by. compensated: the energy of gradient + residual, as in the paper; "
-            "gradient: that of the raw gradient, as in its released code, at most 1. The agents use it, too."
+            "What the gain divides the energy sent by. compensated: the energy of gradient + residual, as in the "
+            "paper; gradient: that of the raw gradient, as in its released code, at most 1. The agents use it, too."
         ),
     )
 

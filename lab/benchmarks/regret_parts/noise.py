@@ -30,8 +30,8 @@ def noise(runs: Sequence[Run], target: float) -> Iterator[str]:
     """Yield a table of what dense runs are when compared with each other, task by task."""
     yield "### How much two dense runs differ\n"
     yield (
-        "Each dense run is compared with the others of its seed, as a plan is compared with dense. They differ from it by "
-        "rounding errors of 2⁻⁹ only:\n"
+        "Each dense run is compared with the others of its seed, as a plan is compared with dense. They differ from it "
+        "by rounding errors of 2⁻⁹ only:\n"
     )
     yield "| task | runs | loss above the others, worst | at most 1 % | time to the target, worst | not reached | η |"
     yield "|---|---:|---:|---:|---:|---:|---|"

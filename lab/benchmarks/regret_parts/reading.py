@@ -19,10 +19,10 @@ READING = """
   communication is worth, and {kept} of {with_kept} jobs at least 90 %.
 - **Dense runs differ, too.** Dense runs of ResNet and VGG that differ by rounding errors end up to {dense_apart:.0%}
   apart. {dense_near} of {dense} dense runs end at most 1 % above the others of their seed, as do {near} of {all_jobs}
-  jobs of `auto`. {dense_missed} dense runs and {missed} jobs miss the target. Without ResNet and VGG {calm_dense_near} of
-  {calm_dense} dense runs and {calm_near} of {calm} jobs are within 1 %. Of the medians over three seeds {dense_medians}
-  of {dense_groups} are within 1 % for dense and {medians} of {cells} for `auto`, so the two are alike. Plans are compared
-  with the median over four dense runs.
+  jobs of `auto`. {dense_missed} dense runs and {missed} jobs miss the target. Without ResNet and VGG {calm_dense_near}
+  of {calm_dense} dense runs and {calm_near} of {calm} jobs are within 1 %. Of the medians over three seeds
+  {dense_medians} of {dense_groups} are within 1 % for dense and {medians} of {cells} for `auto`, so the two are alike.
+  Plans are compared with the median over four dense runs.
 - **The collective matters.** With 4 and 8 ranks on 30 and 100 Mbit/s agents exchange quantized payloads by a compressed
   all-reduce. It rounds the mean again, and rounding to the nearest level then loses about twice as much. Static plans
   use the collective that agents choose on a link if such runs were made, and a gather otherwise.
@@ -38,18 +38,19 @@ READING = """
   random to 7 levels has no visible cost.
 - **Beyond 17 times fewer bytes, values in 2 bits beat values in 16 bits.** Under AdamW Top-k with `twobit` at 28x keeps
   as much as `topk+bf16` at 15x, and at 49x more than `topk+bf16` at 35x. `auto` does not choose it within its bound.
-- **`bound=1` gains little** in trainings of 300 steps. It accepts plans that kept 90 % of the progress of a step in every
-  simulated task, if windows show that they keep 96 %, and some of these then miss the target. Of {jobs} jobs on links
-  slower than loopback, `bound=1` reaches the target first in {sooner} and the default in {later}. Only the default
-  reaches it in {only_default}, and only `bound=1` in {only_unbounded}. If both do, `bound=1` takes {ratio:.2f} times the
-  time in the median.
-- **The best of many plans in hindsight is partly luck.** A plan chosen on other seeds does no better than `auto`. Even [a
-  choice that knows η of each run](#what-any-choice-by-efficiency-reaches-of-plans-that-keep-98-of-the-efficiency) in
+- **`bound=1` gains little** in trainings of 300 steps. It accepts plans that kept 90 % of the progress of a step in
+  every simulated task, if windows show that they keep 96 %, and some of these then miss the target. Of {jobs} jobs on
+  links slower than loopback, `bound=1` reaches the target first in {sooner} and the default in {later}. Only the
+  default reaches it in {only_default}, and only `bound=1` in {only_unbounded}. If both do, `bound=1` takes {ratio:.2f}
+  times the time in the median.
+- **The best of many plans in hindsight is partly luck.** A plan chosen on other seeds does no better than `auto`. Even
+  [a choice that knows η of each run](#what-any-choice-by-efficiency-reaches-of-plans-that-keep-98-of-the-efficiency) in
   advance does not match it in every cell.
-- **Strengths by layer do not pay.** L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM. Top-k layer by layer
-  keeps 83 % at 13x and 93 % at 14x. Top-k over a whole bucket, which chooses across layers, keeps 87 % and 97 % at 15x.
-- **ConEF costs nothing visible.** Its int4 memory of 1.25 bytes per element keeps 86.6 % on the GPT under AdamW at Top-k
-  10x, and error feedback keeps 87.1 %.
+- **Strengths by layer do not pay.** L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM. Top-k layer by
+  layer keeps 83 % at 13x and 93 % at 14x. Top-k over a whole bucket, which chooses across layers, keeps 87 % and 97 %
+  at 15x.
+- **ConEF costs nothing visible.** Its int4 memory of 1.25 bytes per element keeps 86.6 % on the GPT under AdamW at
+  Top-k 10x, and error feedback keeps 87.1 %.
 - **On loopback the advice is not to compress**, for nearly all tasks, because dense steps are as fast.
 """
 
