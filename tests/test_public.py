@@ -14,6 +14,7 @@ import pytest
 
 import gravac
 from gravac_agent.settings import AgentSettings
+from tools.pages.settings import meanings
 
 PUBLIC = """
     Agent AgentSettings AgentState Link LoadPlanner integrations
@@ -128,11 +129,10 @@ def test_agent_has_a_keyword_for_each_setting() -> None:
 
 
 def test_agents_docstring_has_each_keyword_and_its_default() -> None:
-    arguments = inspect.getdoc(gravac.Agent).split("Args:")[1].split("Raises:")[0]
-    described = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", arguments, re.MULTILINE | re.DOTALL))
+    described = meanings()
     assert list(described) == ["module", "optimizer", *AgentSettings.model_fields, "scaler", "replicate"]
     for name, field in AgentSettings.model_fields.items():
-        stated = re.search(r"Default: (.*?)\.?$", " ".join(described[name].split()))
+        stated = re.search(r"Default: (.*?)\.?$", described[name])
         assert stated, name
         default = field.default
         expected = f"{default:g}" if isinstance(default, float) else str(default)

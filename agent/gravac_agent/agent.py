@@ -33,46 +33,59 @@ class Agent:
     them, in the same order.
 
     A setting that is None, or not given, comes from the environment variable ``GRAVAC_<NAME>``, else it has the
-    default named here. ``docs/settings.md`` lists all of them.
+    default named here.
 
     Args:
         module: The DDP module, or the model after ``fully_shard`` (FSDP2), or ``torch.compile`` of one.
         optimizer: The optimizer that steps the module's parameters, or Accelerate's wrapper of it.
         enabled: False trains without the agent: nothing is registered and nothing is started. Default: True.
-        compressor: Codec or aggregator, ``name`` or ``name:setting=value,…``; ``gravac codecs`` lists them.
+        compressor: Codec or aggregator, ``name`` or ``name:setting=value,…``; ``gravac codecs`` lists them. The default
+            sends 16-bit values, so CF 10 is 15 on the wire; the residual keeps the rounding error.
             Default: ``topk+bf16``.
         memory: Error memory, ``name`` or ``name:setting=value,…``. Default: ``residual``.
-        collective: Collective that exchanges a codec's payloads; ``auto`` takes the fastest on the measured network.
-            Default: ``auto``.
-        policy: Decision rule, ``name`` or ``name:setting=value,…``, or a :class:`~gravac.policies.Policy`. One that is
-            not registered needs ``controller=None``. Default: ``auto``.
-        window: Steps between decisions. Default: 50.
-        controller: ``auto``: rank 0 starts a controller that ends with the agent; ``http://…``: use that one; None:
-            decide in this process. Default: ``auto``.
-        job: Name of the job. Default: made of the script's name and the start time; for a further agent of a process
-            that of the first one with a number, such as ``<job>-2``.
-        data_dir: Folder of the journals, one folder per job. Default: ``gravac-runs``.
+        collective: Collective that exchanges a codec's payloads. ``auto`` takes the fastest by the cost model on the
+            network, which the agent measures at the start; ``gather``, ``reduce-scatter``, ``shared``,
+            ``shared:leader=largest``, ``all-reduce`` or ``compressed-all-reduce``: that one. Linear codecs are always
+            all-reduced, and aggregators bring their own. Default: ``auto``.
+        policy: Decision rule, ``name`` or ``name:setting=value,…`` such as ``static:cf=100``, or a
+            :class:`~gravac.policies.Policy`. One that is not registered needs ``controller=None``. Default: ``auto``.
+        window: Steps between decisions. Fewer react faster and measure less precisely. Default: 50.
+        controller: ``auto``: rank 0 starts a controller that ends with the agent; ``http://…``: use that one; None, or
+            ``none`` in the environment: decide in the process of rank 0. Default: ``auto``.
+        job: Name of the job; without one, it is made of the script's name and the start time. A further agent of a
+            process, without a name of its own, adds a number to that of the first, such as ``<job>-2``. Default: none.
+        data_dir: Folder of the journals, with a folder for each job. Default: ``gravac-runs``.
         page_port: Port of the controller that rank 0 starts; 0 takes any free one. Default: 0.
-        link: Emulates a slow link, such as ``100mbit`` or a :class:`Link`; ``none`` is the real network.
-            Default: ``none``.
-        kernels: ``auto``: compiled kernels where numba works, else plain torch; ``cpu`` or ``reference``: that one.
+        link: Emulates a slow link, such as ``100mbit`` or a :class:`Link`, by delaying collectives; ``none`` is the
+            real network. Default: ``none``.
+        kernels: Kernels of the hot loops. ``auto``: compiled where numba works (the extra ``cpu`` installs it), else
+            plain torch, which is several times slower; results are the same. ``cpu`` or ``reference``: that one.
             Default: ``auto``.
         seed: Seed of codecs that draw random numbers. Default: 0.
         nonfinite: When a rank's gradient is NaN or infinite, ``skip`` skips the optimizer step on all ranks and
-            ``propagate`` leaves it to the optimizer, as plain DDP does. Default: ``skip``.
-        rescale: Whether the residual follows the learning rate and the loss scale. Default: True.
+            ``propagate`` leaves it to the optimizer, as plain DDP does. Either way it stays out of the error memory. On
+            a GPU the optimizer gets it, unless a GradScaler or :meth:`clip_grad_norm_` is used (docs/gpus.md).
+            Default: ``skip``.
+        rescale: Whether the residual follows the learning rate and the loss scale, so that it is applied as it was
+            computed. Default: True.
         settle_steps: Steps after a change of CF that step times leave out. Default: 3.
-        fallback_windows: Windows without an answer from the controller before all ranks go dense. Default: 3.
-        max_cf: Largest CF that an operator may pin. Default: 1000.
+        fallback_windows: Windows without an answer from the controller before all ranks go dense; at least as long as a
+            request, or the start of a controller, may take. Default: 3.
+        max_cf: Largest CF that an operator may pin. The agent ignores decisions above it and above what its policy can
+            choose. Default: 1000.
         request_seconds: Total deadline of a request to the controller, in seconds. Default: 2.
         agreement_seconds: How long ranks wait for each other in the agent's own collectives, in seconds. Default: 300.
-        rank_rows: Ranks that a window's report lists one by one. Default: 1024.
-        step_rows: Steps that a window's report lists one by one. Default: 0.
-        progress: Whether to measure how far the parameters go, next to dense gradients, on a sample of them.
-            Default: True.
-        log_to_stderr: Whether rank 0 writes its log to stderr when the program configures no logging. Default: True.
-        steering: Who may steer the job at a controller that rank 0 starts: ``off`` or ``owner``, the owner of
-            ``data_dir``. Default: ``off``.
+        rank_rows: Ranks that a window's report lists one by one, from rank 0 on. The spread of times over all ranks is
+            always reported. Fewer rows keep the journal of a large job small. Default: 1024.
+        step_rows: Steps that a window's report lists one by one, the newest of the window. Each takes about 200 bytes
+            of the journal, and policies do not use them. Default: 0.
+        progress: Whether to measure how far the parameters go in the direction in which dense gradients would take
+            them: a second optimizer of the same class steps 512 sampled elements. Policies predict from it how many
+            steps a plan costs. Default: True.
+        log_to_stderr: Whether rank 0 writes its log (logger ``gravac.agent``) to stderr when the program configures no
+            logging: the page's address at the start, a summary at the end. Default: True.
+        steering: Who may steer the job at a controller that rank 0 starts. ``off``: nobody; ``owner``: the owner of
+            ``data_dir``, with ``gravac pin``, ``dense``, ``pause`` and ``resume``. Default: ``off``.
         token: Token of a controller that asks for one. Default: none.
         scaler: The :class:`torch.amp.GradScaler` in use, so that the residual follows its scale. Default: none.
         replicate: Ranks with the same shard of an FSDP2 model, one on each node, such as ``mesh["replicate"]``. The
@@ -127,40 +140,15 @@ class Agent:
         scaler: Scaler | None = None,
         replicate: Replicas | None = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name in AgentSettings.model_fields}
         usage.check_instances(policy, link, data_dir)
-        self._policy = policy if isinstance(policy, Policy) else None
-        self._link = link if isinstance(link, Link) else None
+        self._policy = given.pop("policy") if isinstance(policy, Policy) else None
+        self._link = given.pop("link") if isinstance(link, Link) else None
         self._named = job is not None
+        given["data_dir"] = data_dir and Path(data_dir)
         if controller is None:
-            controller = "none"
-        self.settings: AgentSettings = load(
-            enabled=enabled,
-            compressor=compressor,
-            memory=memory,
-            collective=collective,
-            policy=policy if isinstance(policy, str) else None,
-            window=window,
-            controller=None if isinstance(controller, Default) else controller,
-            job=job,
-            data_dir=None if data_dir is None else Path(data_dir),
-            page_port=page_port,
-            link=link if isinstance(link, str) else None,
-            kernels=kernels,
-            seed=seed,
-            nonfinite=nonfinite,
-            rescale=rescale,
-            settle_steps=settle_steps,
-            fallback_windows=fallback_windows,
-            max_cf=max_cf,
-            request_seconds=request_seconds,
-            agreement_seconds=agreement_seconds,
-            rank_rows=rank_rows,
-            step_rows=step_rows,
-            progress=progress,
-            log_to_stderr=log_to_stderr,
-            steering=steering,
-            token=token,
-        )
+            given["controller"] = "none"
+        self.settings: AgentSettings = load(**given)
         optimizer, scaler = usage.unwrapped(optimizer, scaler)
         usage.check_arguments(optimizer, scaler)
         inner = usage.unwrapped_module(module)

@@ -83,132 +83,36 @@ def _controller(text: str) -> str:
 
 
 class AgentSettings(BaseSettings):
-    """How the agent behaves. All ranks need the same values; a difference is an error at start."""
+    """How the agent behaves; ``Agent`` says what each setting means. All ranks need the same values."""
 
     model_config = SettingsConfigDict(env_prefix="GRAVAC_", frozen=True, extra="forbid")
 
-    enabled: bool = Field(True, description="False: plain DDP; nothing is registered and nothing is started.")
-    compressor: Annotated[str, AfterValidator(_known_compressor)] = Field(
-        "topk+bf16",
-        description="Codec or aggregator: a name, or name:setting=value,setting=value. `gravac codecs` lists them. The "
-        "default sends 16-bit values, so CF 10 is 15 on the wire; the residual keeps the rounding error.",
-    )
-    memory: Annotated[str, AfterValidator(_known_memory)] = Field(
-        "residual", description="Error memory: a name, or name:setting=value,setting=value."
-    )
-    collective: Annotated[str, AfterValidator(_known_collective)] = Field(
-        "auto",
-        description="Collective that exchanges a codec's payloads. auto: the fastest by the cost model on the "
-        "network, which the agent measures at the start. gather, reduce-scatter, shared, shared:leader=largest, "
-        "all-reduce, compressed-all-reduce: that one. Linear codecs are always all-reduced, and aggregators bring "
-        "their own.",
-    )
-    policy: Annotated[str, AfterValidator(_known_policy)] = Field(
-        "auto", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."
-    )
-    window: int = Field(
-        50,
-        ge=1,
-        le=1_000_000,
-        description="Steps between decisions. Fewer react faster and measure less precisely.",
-    )
-    controller: Annotated[str, AfterValidator(_controller)] = Field(
-        "auto",
-        description="auto: rank 0 starts a controller on its machine. http://…: use that one. none: decide in the "
-        "process of rank 0; as a keyword, None.",
-    )
-    job: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$",
-        description="Name of the job; default: the script's name and the start time. A further agent of a process "
-        "that has no `job=` of its own adds a number, such as `-2`.",
-    )
-    data_dir: Path = Field(
-        Path("gravac-runs"), description="Folder of the journals, with a folder for each job."
-    )
-    page_port: int = Field(
-        0, ge=0, le=65535, description="Port of a controller started by the agent; 0: any free one."
-    )
-    link: Annotated[str, AfterValidator(_link)] = Field(
-        "none",
-        description="Emulate a slow link, such as 100mbit, by delaying collectives; none: the real network.",
-    )
-    kernels: Literal["auto", "cpu", "reference"] = Field(
-        "auto",
-        description="Kernels of the hot loops. auto: compiled where numba works (the extra `cpu` installs it), else "
-        "plain torch, which is several times slower; results are the same. cpu or reference: that one.",
-    )
-    seed: int = Field(
-        0, ge=0, le=2**31, description="Seed of codecs that draw random numbers, the same on all ranks."
-    )
-    nonfinite: Literal["skip", "propagate"] = Field(
-        "skip",
-        description="What happens when a rank's gradient is NaN or infinite. skip: the optimizer step does nothing on "
-        "all ranks. propagate: the optimizer gets it, as with plain DDP. Either way it stays out of the error memory. "
-        "On a GPU the optimizer gets it, unless a GradScaler or agent.clip_grad_norm_ is used (docs/gpus.md).",
-    )
-    rescale: bool = Field(
-        True,
-        description="Scale the residual when the learning rate or the loss scale changes, so that it is applied as it "
-        "was computed. False: leave it.",
-    )
-    settle_steps: int = Field(
-        3, ge=0, le=1000, description="Steps after a change of CF that step times leave out."
-    )
-    fallback_windows: int = Field(
-        3,
-        ge=1,
-        le=1000,
-        description="Windows without an answer from the controller before all ranks go dense; at least as long as a "
-        "request, or the start of a controller, may take.",
-    )
-    max_cf: float = Field(
-        1000.0,
-        ge=1,
-        le=1e9,
-        description="Largest compression factor that an operator may pin. The agent ignores decisions above it and "
-        "above what its policy can choose.",
-    )
-    request_seconds: float = Field(
-        2.0, gt=0, le=60, description="Total deadline of one request to the controller, in seconds."
-    )
-    agreement_seconds: float = Field(
-        300.0,
-        gt=0,
-        le=86400,
-        description="How long ranks wait for each other in the agent's own collectives, in seconds.",
-    )
-    rank_rows: int = Field(
-        1024,
-        ge=0,
-        le=1024,
-        description="How many ranks a window's report lists one by one, from rank 0 on. The spread of times over all "
-        "ranks is always reported. Fewer rows keep the journal of a large job small; the page shows fewer ranks.",
-    )
-    step_rows: int = Field(
-        0,
-        ge=0,
-        le=MAX_LISTED_STEPS,
-        description="How many steps a window's report lists one by one, the newest of the window; 0: none. Each takes "
-        "about 200 bytes of the journal. Policies do not use them.",
-    )
-    progress: bool = Field(
-        True,
-        description="Measure how far the parameters go in the direction in which dense gradients would take them: a "
-        "second optimizer of the same class steps 512 sampled elements. Policies predict from it how many steps a plan "
-        "costs. False: observe less.",
-    )
-    log_to_stderr: bool = Field(
-        True,
-        description="Where the program configures no logging, rank 0 writes its log (logger gravac.agent) to stderr: "
-        "the page's address at the start, a summary at the end. False: only warnings are shown, as with any library.",
-    )
-    steering: Literal["off", "owner"] = Field(
-        "off",
-        description="Who may steer the job at a controller that the agent starts. off: nobody. owner: the owner of the "
-        "data folder, with `gravac pin`, `dense`, `pause` and `resume`.",
-    )
-    token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
+    enabled: bool = True
+    compressor: Annotated[str, AfterValidator(_known_compressor)] = "topk+bf16"
+    memory: Annotated[str, AfterValidator(_known_memory)] = "residual"
+    collective: Annotated[str, AfterValidator(_known_collective)] = "auto"
+    policy: Annotated[str, AfterValidator(_known_policy)] = "auto"
+    window: int = Field(50, ge=1, le=1_000_000)
+    controller: Annotated[str, AfterValidator(_controller)] = "auto"
+    job: str | None = Field(None, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")
+    data_dir: Path = Path("gravac-runs")
+    page_port: int = Field(0, ge=0, le=65535)
+    link: Annotated[str, AfterValidator(_link)] = "none"
+    kernels: Literal["auto", "cpu", "reference"] = "auto"
+    seed: int = Field(0, ge=0, le=2**31)
+    nonfinite: Literal["skip", "propagate"] = "skip"
+    rescale: bool = True
+    settle_steps: int = Field(3, ge=0, le=1000)
+    fallback_windows: int = Field(3, ge=1, le=1000)
+    max_cf: float = Field(1000.0, ge=1, le=1e9)
+    request_seconds: float = Field(2.0, gt=0, le=60)
+    agreement_seconds: float = Field(300.0, gt=0, le=86400)
+    rank_rows: int = Field(1024, ge=0, le=1024)
+    step_rows: int = Field(0, ge=0, le=MAX_LISTED_STEPS)
+    progress: bool = True
+    log_to_stderr: bool = True
+    steering: Literal["off", "owner"] = "off"
+    token: str | None = Field(None, repr=False)
 
     def described(self) -> dict[str, Any]:
         """Return the settings for the job's trace: no secrets, no places, and nothing that it records elsewhere."""
@@ -220,7 +124,7 @@ class AgentSettings(BaseSettings):
 
 
 def load(**given: Any) -> AgentSettings:
-    """Read the settings from keyword arguments (None: not given) and the environment.
+    """Read the settings from keyword arguments (None and ``DEFAULT``: not given) and the environment.
 
     Raises:
         SetupError: With a sentence for each wrong value, which names the keyword or variable that it came from. Also
@@ -233,7 +137,7 @@ def load(**given: Any) -> AgentSettings:
                 f"environment variable {name!r} is not a setting of gravac"  # its value may be a secret
                 f"{did_you_mean(name, known, prefix='GRAVAC_')}: correct or unset it; docs/settings.md lists them"
             )
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in given.items() if value is not None and value is not DEFAULT}
     for name, value in chosen.items():
         if isinstance(value, bool) and not isinstance(_default(name), bool):
             raise SetupError(f"{name}={value}: must not be True or False{_such_as(name)}")

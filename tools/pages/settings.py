@@ -1,6 +1,8 @@
 """docs/settings.md, made from the code: python -m tools.pages.settings > docs/settings.md."""
 
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -8,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gravac.policies import POLICIES
+from gravac_agent.agent import Agent
 from gravac_agent.settings import AgentSettings
 from gravac_controller.settings import ControllerSettings
 
@@ -46,7 +49,7 @@ GRAVAC_POLICY=gravac:epsilon=0.4,ladder=10/40/160 torchrun --standalone --nproc-
 
 def page() -> str:
     """The whole page."""
-    text = HEAD + _table(AgentSettings, "Variable", lambda name, _: f"GRAVAC_{name.upper()}")
+    text = HEAD + _table(AgentSettings, "Variable", lambda name, _: f"GRAVAC_{name.upper()}", meanings())
     text += CONTROLLER + _table(ControllerSettings, "Variable", _controller_variable)
     text += POLICY_HEAD
     for policy in POLICIES.values():
@@ -58,10 +61,28 @@ def page() -> str:
     return text.rstrip("\n") + "\n"
 
 
-def _table(model: type[BaseModel], column: str, name_of: Callable[[str, FieldInfo], str]) -> str:
+def meanings() -> dict[str, str]:
+    """What ``Agent`` says of each argument, in Markdown and with its default."""
+    arguments = (inspect.getdoc(Agent) or "").split("Args:")[1].split("Raises:")[0]
+    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", arguments, re.MULTILINE | re.DOTALL)
+    return {
+        name: re.sub(r":\w+:`[~.\w]*?(\w+)`", r"`\1`", " ".join(text.split()).replace("``", "`"))
+        for name, text in found
+    }
+
+
+def _table(
+    model: type[BaseModel],
+    column: str,
+    name_of: Callable[[str, FieldInfo], str],
+    told: Mapping[str, str] = {},
+) -> str:
     lines = [f"| {column} | Default | Meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
-        about = " ".join((field.description or "").split()).replace("|", "\\|")
+        about = (
+            told[name].rpartition(" Default: ")[0] if told else " ".join((field.description or "").split())
+        )
+        about = about.replace("|", "\\|")
         lines.append(f"| `{name_of(name, field)}` | {_default(field)} | {about} |")
     return "\n".join(lines) + "\n"
 
