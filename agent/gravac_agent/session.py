@@ -3,13 +3,13 @@
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from gravac.memories import Bucket
 from gravac.policies.base import Policy
@@ -24,9 +24,9 @@ from gravac_agent.network.link import Link
 from gravac_agent.run_log import RunLog
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup import running, usage
-from gravac_agent.setup.build import assemble
+from gravac_agent.setup.agree import agree
+from gravac_agent.setup.build import connect, start
 from gravac_agent.setup.describe import innermost, optimizer_kind
-from gravac_agent.setup.running import RunningAgent
 from gravac_agent.state.rates import Rates, RateValues, Scaler
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
@@ -129,27 +129,6 @@ class Session:
         """
         self.module = usage.data_parallel(module, replicate)
         self.optimizer, self._settings = optimizer, settings
-        self._entry: RunningAgent | None = None
-        self._groups = OwnGroups()
-        try:
-            if isinstance(self.module, ReplicatedModel):
-                self.module.connect(settings.agreement_seconds, self._groups)
-            with fail_together(self.module.process_group, settings.agreement_seconds):
-                usage.check(self.module, optimizer, settings.memory, settings.collective)
-                self._slot = attach(self.module)
-                self._entry = entry = running.enter(self.module, settings, named)
-            entry.job = agreed_job(
-                entry.job, settings.job is not None, self.module.process_group, settings.agreement_seconds
-            )
-            pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
-            self.rates = Rates(optimizer, scaler, entry.parameters, pieces)
-            self.parts = assemble(
-                self.module, optimizer, settings, self._slot, self._groups, policy, link, entry.job, number
-            )
-        except BaseException:
-            running.leave(self._entry)
-            self._groups.destroy()
-            raise
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""
@@ -159,59 +138,91 @@ class Session:
         self._nonfinite = False  # the last finished step had a non-finite gradient
         self._skipped = False  # that was said
         self._stepping: set[int] = set()  # ``id`` of the optimizers whose steps run now, one inside the other
-        self._stepped = self._own_stepped = (
-            False  # whether any ever stepped, and the own one within these steps
-        )
-        self._checksums: list[float] | None = (
-            None  # of the parameters at the end of backward, where that is wanted
-        )
+        # Whether any optimizer ever stepped, and the own one within these steps.
+        self._stepped = self._own_stepped = False
+        # Of the parameters at the end of backward, where that is wanted.
+        self._checksums: list[float] | None = None
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
         self._rates_now: RateValues | None = None  # what the residual does not follow yet
         self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
-        if isinstance(self.module, ReplicatedModel) and self.module.differ():
-            log.warning(
-                "the replicas start with different parameters, and stay different: call torch.manual_seed with the "
-                "same seed on all nodes, or load the same checkpoint before the first step"
+        self._parted = True  # no other rank uses this agent's process groups any more
+        # Each part is followed by what frees it, in this order backwards: at the end, and where the start fails.
+        with ExitStack() as made:
+            groups = OwnGroups()
+            made.callback(lambda: groups.destroy() if self._parted else groups.keep())
+            if isinstance(self.module, ReplicatedModel):
+                self.module.connect(settings.agreement_seconds, groups)
+            with fail_together(self.module.process_group, settings.agreement_seconds):
+                usage.check(self.module, optimizer, settings.memory, settings.collective)
+                self._slot = attach(self.module)
+                self._entry = running.enter(self.module, settings, named)
+                made.callback(running.leave, self._entry)
+            job = self._entry.job = agreed_job(
+                self._entry.job,
+                settings.job is not None,
+                self.module.process_group,
+                settings.agreement_seconds,
             )
-        self._slot.handler = self
-        self._slot.take_over()
-        self._handles: list[RemovableHandle] = [
-            # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
-            module.register_forward_pre_hook(ForwardHook(self._before_forward), with_kwargs=True),
-            *usage.around_steps(entry.parameters, optimizer, self._before_step, self._after_step),
-            optimizer.register_step_pre_hook(self._before_own_step),  # after the hooks of all optimizers
-            optimizer.register_step_post_hook(self._after_own_step),  # before them
-        ]
-        self._run_log = RunLog(self.parts, settings)
+            pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
+            self.rates = Rates(optimizer, scaler, self._entry.parameters, pieces)
+            agreed = agree(
+                self.module, optimizer, settings, self._slot.leftover, groups, policy, link, job, number
+            )
+            self._end = End(
+                incarnation=agreed.spec.incarnation, windows=0, steps=0, message="could not start"
+            )
+            reporter = None
+            with fail_together(agreed.tick_group):
+                if agreed.tick_group.rank() == 0:
+                    reporter = connect(agreed.spec, settings, policy)
+                    made.callback(lambda reporter: reporter.close(self._end), reporter)
+            self.parts = start(agreed, reporter, optimizer, settings, self._slot)
+            made.callback(self._stop)
+            if isinstance(self.module, ReplicatedModel) and self.module.differ():
+                log.warning(
+                    "the replicas start with different parameters, and stay different: call torch.manual_seed with the "
+                    "same seed on all nodes, or load the same checkpoint before the first step"
+                )
+            self._slot.handler = self
+            self._slot.take_over()
+            for handle in (
+                # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
+                module.register_forward_pre_hook(ForwardHook(self._before_forward), with_kwargs=True),
+                *usage.around_steps(self._entry.parameters, optimizer, self._before_step, self._after_step),
+                optimizer.register_step_pre_hook(self._before_own_step),  # after the hooks of all optimizers
+                optimizer.register_step_post_hook(self._after_own_step),  # before them
+            ):
+                made.callback(handle.remove)
+            self._run_log = RunLog(self.parts, settings)
+            self._made = made.pop_all()
 
     def close(self, clean: bool) -> None:
         """Give the module back to plain DDP and report the end. Not ``clean``: skip what needs the other ranks."""
-        parts, parted = self.parts, [not clean]  # other ranks may have ended, or go on without this one
+        parts, loop = self.parts, self.parts.loop
+        self._parted = not clean  # other ranks may have ended, or go on without this one
         try:
             if clean:
                 self.finish_step()
-                if parts.loop.window.own.steps:
+                if loop.window.own.steps:
                     self._close_window()
-                figures = len(parts.encoder.aggregator_of(parts.loop.plan).figures())
-                parts.executor.enqueue(
-                    lambda: parted.append(part(parts.executor.tick_codec, figures, parts.tick_group))
-                )
+                figures = len(parts.encoder.aggregator_of(loop.plan).figures())
+                parts.executor.enqueue(lambda: self._part(figures))
         finally:
-            for handle in self._handles:
-                handle.remove()
-            if parts.executor.close() and parted[-1]:
-                self._groups.destroy()
-            else:
-                self._groups.keep()
-            self._slot.release(parts.executor.detached(leftover(parts.memory)))
-            running.leave(self._entry)
-            if parts.reporter is not None:
-                message = "finished" if clean else "ended by an error in the training"
-                windows, steps = parts.loop.window.number, parts.loop.step
-                parts.reporter.close(
-                    End(incarnation=parts.incarnation, windows=windows, steps=steps, message=message)
-                )
+            message = "finished" if clean else "ended by an error in the training"
+            counted = {"windows": loop.window.number, "steps": loop.step, "message": message}
+            self._end = self._end.model_copy(update=counted)
+            self._made.close()
             self._run_log.end(clean)
+
+    def _part(self, figures: int) -> None:
+        """Wait for the other ranks. Runs on the exchange thread."""
+        self._parted = part(self.parts.executor.tick_codec, figures, self.parts.tick_group)
+
+    def _stop(self) -> None:
+        """End this rank's threads, and give the module back with the residual."""
+        executor = self.parts.executor
+        self._parted = executor.close() and self._parted
+        self._slot.release(executor.detached(leftover(self.parts.memory)))
 
     def state(self) -> AgentState:
         """A snapshot; cheap enough for every step."""

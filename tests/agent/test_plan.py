@@ -12,7 +12,7 @@ from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive, Plan, next_plan
 from gravac_agent.exchange.tick import StepSums, TickCodec
-from gravac_agent.setup.build import checked_codecs
+from gravac_agent.setup.agree import checked_codecs
 from tests.support.scripted import Play, ScriptedPolicy
 
 EXPLORE = Directive(3, "explore", 10.0, 40.0, 0.5)

@@ -31,6 +31,7 @@ def test_uneven_inputs_in_a_join_context(run_each: RunEach) -> None:
 ALONE = {
     "optimizer": ("SGD steps none of the module's 18 trainable parameters", 1),
     "hook": ("already has a communication hook", 1),
+    "policy": ("no policy on this host", 1),
     "reporter": ("no reporter on this host", 0),
     "job": ("job: rank 0 has 'second', rank 1 has 'third'", None),
     "join": ("`with Agent(...):` around `with Join([module]):`", None),
@@ -46,6 +47,7 @@ def test_a_setup_that_fails_on_one_rank_fails_on_all_at_once(run_each: RunEach) 
         for rank, result in enumerate(results):
             assert message in result["error"], case
             assert result["seconds"] < 40, case
+            assert result["left"] == [], case
             if culprit is not None and rank != culprit:
                 assert f"SetupError: another rank cannot start: rank {culprit}: " in result["error"], case
 

@@ -79,7 +79,7 @@ def train(launch: Launch, rank: int, orders: Connection | None) -> None:
         with agent:
             reporter = agent._parts.reporter if agent._parts is not None else None
             if reporter is not None:
-                note(job=agent._parts.job if agent._parts else "", incarnation=_incarnation(agent))
+                note(job=agent._parts.loop.job if agent._parts else "", incarnation=_incarnation(agent))
                 recorded(reporter, launch.handed_in)
             while not stop.item():
                 began, began_at = time.monotonic(), time.time()
@@ -119,7 +119,7 @@ def busy() -> float:
 
 
 def _incarnation(agent: Agent) -> str:
-    return agent._parts.incarnation if agent._parts is not None else ""
+    return agent._parts.spec.incarnation if agent._parts is not None else ""
 
 
 def recorded(reporter: Any, path: Path) -> None:

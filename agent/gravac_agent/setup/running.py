@@ -66,13 +66,12 @@ def enter(module: DataParallel, settings: AgentSettings, named: bool) -> Running
     return agent
 
 
-def leave(agent: RunningAgent | None) -> None:
-    """Take an agent off those that run. Later calls, and calls without one, do nothing."""
-    if agent in _running:
-        _running.remove(agent)
+def leave(agent: RunningAgent) -> None:
+    """Take an agent off those that run."""
+    _running.remove(agent)
 
 
-def parameters_of_others(agent: RunningAgent | None) -> set[int]:
+def parameters_of_others(agent: RunningAgent) -> set[int]:
     """Return the ``id`` of each parameter that belongs to another running agent."""
     return {key for other in _running if other is not agent for key in other.parameters}
 

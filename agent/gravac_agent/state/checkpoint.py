@@ -68,7 +68,7 @@ def save(parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: Ra
         "plan": _plain(loop.plan, encoder.codecs),
         "following": _plain(loop.following, encoder.codecs),
         "gain_averages": _averages(loop.tracker, 0),
-        "policy": parts.policy,
+        "policy": parts.spec.policy.name,
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
         "shapes": {name: list(shape) for name, shape in trained_shapes(module).items()},
@@ -198,9 +198,9 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
             )
     for one in states:
         check_numbers(one, FIELDS)
-        if one["policy"] != parts.policy:
+        if one["policy"] != (policy := parts.spec.policy.name):
             raise SetupError(
-                f"the checkpoint does not fit policy={parts.policy!r}: it was saved under policy={one['policy']!r}. "
+                f"the checkpoint does not fit policy={policy!r}: it was saved under policy={one['policy']!r}. "
                 "Resume with the policy that it was saved with, or start without loading it"
             )
         _check_shapes(one, module)

@@ -2,13 +2,12 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from gravac.aggregators import Aggregator
+from gravac import memories
+from gravac.aggregators import CompressedReduceScatter, OneShot
 from gravac.protocol import Event, WindowReport
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import AgreementError
@@ -19,6 +18,7 @@ from gravac_agent.exchange.failing_buckets import bucket_label
 from gravac_agent.exchange.plan import Directive, Plan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
+from gravac_agent.settings import AgentSettings
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.meters import StepClock
 from gravac_agent.windows.progress import Progress
@@ -40,20 +40,13 @@ class StepLoop:
         executor: Runs the exchange.
         announcement: What this rank announces in each tick.
         group: Group of the ticks, for the agent's other collectives.
-        rank: This rank.
-        averaged: Ranks that average a gradient. Fewer than all where each rank has a shard of it.
         encoder: The executor's encoder.
         tracker: Smoothed gains, equal on all ranks.
-        plan: Plan of the first two steps.
-        window_steps: Steps of a window, where the decision in force names no other number.
-        settle_steps: Steps after a change of CF whose time does not count.
         progress: Measures the progress of the training next to a dense one.
         reporter: Rank 0's; None on the other ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
-        stability_warning: Returns why nothing limits the error memory under a plan, if so.
-        rank_rows: Ranks that a report lists one by one.
-        step_rows: Steps that a report lists one by one.
+        settings: The agent's settings.
     """
 
     def __init__(
@@ -62,36 +55,27 @@ class StepLoop:
         executor: Executor,
         announcement: Announcement,
         group: dist.ProcessGroup,
-        rank: int,
-        averaged: int,
         encoder: Encoder,
         tracker: GainTracker,
-        plan: Plan,
-        window_steps: int,
-        settle_steps: int,
         progress: Progress,
         reporter: Reporter | None,
         job: str,
         incarnation: str,
-        stability_warning: Callable[[Plan], str | None],
-        rank_rows: int,
-        step_rows: int,
+        settings: AgentSettings,
     ) -> None:
         self._executor, self.announcement = executor, announcement
-        self.rank, self._group, self._encoder, self.tracker = rank, group, encoder, tracker
+        self._group, self._encoder, self.tracker = group, encoder, tracker
         self._dropped = 0
-        self._window_steps, self._settle_steps = window_steps, settle_steps
+        self._settings = settings
         self._reporter, self.job, self._incarnation = reporter, job, incarnation
-        self._rank_rows = rank_rows
-        self._step_rows = 0 if reporter is None else step_rows
-        self._step_list = StepList(self._step_rows, group.size())
+        self._step_list = self._new_step_list()
         self.clock, self.progress = StepClock(), progress
+        averaged = encoder.memory.world_size  # fewer than all where each rank has a shard of the gradient
         self.clipper = Clipper(averaged)
         self._knows_mean = averaged == group.size()
         self.step = 0
         self.window = WindowTotals(0, 0)
-        self.plan = plan
-        self._stability_warning = stability_warning
+        self.plan = announcement.following
         self._checked: set[tuple[int, float]] = set()
         self._measure_first = encoder.learning_codecs()
         self._steps_at_level = 0
@@ -116,7 +100,7 @@ class StepLoop:
     @property
     def _steps_ordered(self) -> int:
         """Steps of the running window, by the plan of the next step. Equal on all ranks, as plans are."""
-        return self.plan.directive.window_steps or self._window_steps
+        return self.plan.directive.window_steps or self._settings.window
 
     def begin_step(self) -> None:
         """Hand the plan of the next step to the executor."""
@@ -181,7 +165,7 @@ class StepLoop:
                 f"Step {self.step}: compression failed on {sums.failed:.0f} rank(s); see their logs.",
             )
         self._steps_at_level += 1
-        settled = self._steps_at_level > self._settle_steps
+        settled = self._steps_at_level > self._settings.settle_steps
         times = self.clock.end_step(result)
         self.window.add(self.plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
         self._step_list.add(self.step, self.plan, sums, times, result.payload_bytes)
@@ -197,8 +181,9 @@ class StepLoop:
         self.payload_bytes += result.payload_bytes
         if not tick.agreed:
             raise AgreementError(
-                f"step {self.step}: ranks disagree on the next step's plan; rank {self.rank} has {self.following}. "
-                "No gradient was exchanged under it. Ranks must run the same code and load the same checkpoint."
+                f"step {self.step}: ranks disagree on the next step's plan; rank {self._group.rank()} has "
+                f"{self.following}. No gradient was exchanged under it. Ranks must run the same code and load the same "
+                "checkpoint."
             )
         self._advance(tick.directive)
         self.begin_step()
@@ -229,10 +214,13 @@ class StepLoop:
         window, self.window = self.window, WindowTotals(self.window.number + 1, self.step)
         window.own.memory_bytes = self._encoder.memory.nbytes()
         window.own.samples = samples
-        step_list, self._step_list = self._step_list, StepList(self._step_rows, self._group.size())
+        step_list, self._step_list = self._step_list, self._new_step_list()
         assert window.last_plan is not None
         gains = dict(self.tracker.gains(window.last_plan.codec))
         self._executor.enqueue(lambda: self._gather_and_report(window, gains, step_list))
+
+    def _new_step_list(self) -> StepList:
+        return StepList(0 if self._reporter is None else self._settings.step_rows, self._group.size())
 
     def _gather_and_report(
         self, window: WindowTotals, gains: dict[float, float], step_list: StepList
@@ -253,7 +241,7 @@ class StepLoop:
                     curve,
                     self.job,
                     self._incarnation,
-                    self._rank_rows,
+                    self._settings.rank_rows,
                     step_list.detail(),
                     (None, *self._encoder.others),
                 )
@@ -281,9 +269,11 @@ class StepLoop:
         """Warn, once for each codec and CF, when nothing limits the error memory under it."""
         if plan.cf > 1.0 and (plan.codec, plan.cf) not in self._checked:
             self._checked.add((plan.codec, plan.cf))
-            warning = self._stability_warning(plan)
-            if warning is not None:
-                self._note("note", warning)
+            aggregator = self._encoder.aggregator_of(plan)
+            if isinstance(aggregator, OneShot | CompressedReduceScatter):
+                warning = memories.stability(self._encoder.memory, aggregator.compressor, plan.cf)
+                if warning is not None:
+                    self._note("note", warning)
 
     def _note_dropped_residual(self) -> None:
         """Report a residual that overflowed and was dropped (on rank 0; each rank logs its own)."""
@@ -291,7 +281,8 @@ class StepLoop:
         if dropped > self._dropped:
             self._dropped = dropped
             self._note(
-                "note", f"Step {self.step}: the residual of rank {self.rank} overflowed and was dropped."
+                "note",
+                f"Step {self.step}: the residual of rank {self._group.rank()} overflowed and was dropped.",
             )
 
     def _note(self, kind: str, message: str, level: int = logging.WARNING) -> None:
@@ -316,11 +307,6 @@ class StepLoop:
         )
         self._steps_at_level = self._dropped = 0
         self._note("note", why)
-
-    def restore_aggregator(self, aggregator: Aggregator, state: dict[str, Tensor]) -> None:
-        """Load an aggregator's state. Ranks that load different ones disagree on the next plan."""
-        aggregator.load_state_dict(state)
-        self.announcement.add(aggregator.state_digest())
 
     def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
         """Continue where a checkpoint was saved. Call it before the first step."""

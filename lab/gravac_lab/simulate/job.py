@@ -22,7 +22,7 @@ from gravac_agent.errors import SetupError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.plan import Plan, next_plan
 from gravac_agent.reporting.reporter import LocalReporter
-from gravac_agent.setup.build import checked_codecs
+from gravac_agent.setup.agree import checked_codecs
 from gravac_agent.setup.describe import optimizer_spec
 from gravac_agent.setup.plan_costs import codec_sizes, plan_costs, reached_plans
 from gravac_agent.windows.report import build_report

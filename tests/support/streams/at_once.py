@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gravac.collectives import Work
 from gravac.kernels import treated_as_device
-from gravac_agent.setup import build
+from gravac_agent.setup import agree
 from tests.support.streams.device import SimulatedDevice, SimulatedStream
 
 
@@ -35,10 +35,10 @@ class AtOnce(SimulatedDevice):
 @contextmanager
 def streams_for_agents() -> Iterator[None]:
     """Agents that start in here use streams, and the device's code of all codecs."""
-    chosen = build.device_of
-    build.device_of = lambda device: AtOnce()
+    chosen = agree.device_of
+    agree.device_of = lambda device: AtOnce()
     try:
         with treated_as_device():
             yield
     finally:
-        build.device_of = chosen
+        agree.device_of = chosen

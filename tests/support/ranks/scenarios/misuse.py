@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.protocol import WindowReport
+from gravac.policies.base import Verdict
+from gravac.protocol import JobSpec, WindowReport
 from gravac.traces import read_trace
-from gravac_agent import Agent
-from gravac_agent.setup import build
+from gravac_agent import Agent, session
+from gravac_agent.reporting.job_lock import JobLock
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
+from tests.support.scripted import Play, ScriptedPolicy
 
 
 def uneven(
@@ -80,13 +83,15 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
         state["residual"][name] = "not a tensor"
     if what == "job" and rank == 1:
         options["job"] = "third"
+    if what == "policy":
+        options["policy"] = _StartsOnOthers(Play(None, 4.0)) if rank == 1 else ScriptedPolicy(Play(None, 4.0))
     if what == "optimizer" and rank == 1:
         optimizer = torch.optim.SGD(other.parameters(), lr=0.05)
     if what == "hook" and rank == 1:
         module.register_comm_hook(None, allreduce_hook)
-    reporter = build._reporter
+    connect = session.connect
     if what == "reporter" and rank == 0:
-        build._reporter = _no_reporter
+        session.connect = _no_reporter
     error, before = "", time.monotonic()
     try:
         agent = Agent(module, optimizer, **{"data_dir": folder, "job": "second"} | options)
@@ -97,8 +102,20 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
     except Exception as caught:
         error = f"{type(caught).__name__}: {caught}"
     finally:
-        build._reporter = reporter
-    return {"error": error, "seconds": time.monotonic() - before}
+        session.connect = connect
+    left = [str(one) for one in JobLock._held]
+    left += [one.name for one in threading.enumerate() if one.name.startswith("gravac")]
+    return {"error": error, "seconds": time.monotonic() - before, "left": left}
+
+
+class _StartsOnOthers(ScriptedPolicy):
+    """Raises after the ranks have compared their settings."""
+
+    def fitted(self, spec: JobSpec) -> ScriptedPolicy:
+        return self
+
+    def start(self, epoch: int = 0) -> Verdict:
+        raise ValueError("no policy on this host")
 
 
 def _no_reporter(*_: Any) -> Any:

@@ -1,0 +1,291 @@
+"""The first stage of a start: what the ranks exchange, and decide from it, before anything runs."""
+
+import logging
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gravac import aggregators, kernels, memories, policies, registry
+from gravac.collectives import ALONE, ProcessGroupCommunicator
+from gravac.kernels import backend
+from gravac.memories import Memory
+from gravac.policies.base import Policy
+from gravac.protocol import JobSpec
+from gravac.signals.gain import GainTracker
+from gravac.version import __version__
+from gravac_agent.devices.base import Device
+from gravac_agent.devices.cuda import CudaDevice
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.agreement import OwnGroups, check_equal, fail_together
+from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.hook import unused_everywhere
+from gravac_agent.exchange.plan import Directive
+from gravac_agent.exchange.sample import Coordinates
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
+from gravac_agent.network import link as links
+from gravac_agent.network.metered import Metered
+from gravac_agent.network.probe import AggregatorBuilder
+from gravac_agent.settings import AgentSettings, spelled
+from gravac_agent.setup.describe import environment, model_shape, optimizer_spec, revision, trained_shapes
+from gravac_agent.setup.plan_costs import Shards, codec_sizes, plan_costs, reached_plans, without_waits
+from gravac_agent.setup.usage import sparse_parameters
+
+log = logging.getLogger("gravac.agent")
+
+EQUAL = {
+    "compressor",
+    "memory",
+    "collective",
+    "window",
+    "seed",
+    "nonfinite",
+    "settle_steps",
+    "rescale",
+    "progress",
+}
+"""Settings that all ranks need alike. They may differ in the others, such as the seconds that a rank waits."""
+_COMPILE = "from gravac.kernels import backend; backend.use('cpu')"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks know of the job that begins, and what this one built to find it out."""
+
+    spec: JobSpec
+    start: Directive
+    """What the ranks do until the first decision."""
+    text: str
+    """The settings of all ranks, a part of the fingerprint of each plan."""
+    tick_group: dist.ProcessGroup
+    metered: ProcessGroupCommunicator
+    device: Device | None
+    """The accelerator that gradients are on; None: the host's memory."""
+    builder: AggregatorBuilder
+    encoder: Encoder
+    tracker: GainTracker
+    followed: Mapping[str, nn.Parameter]
+    """Parameters whose progress can be measured."""
+    coordinates: Coordinates
+    """Their sample."""
+
+
+def agree(
+    module: DataParallel,
+    optimizer: torch.optim.Optimizer,
+    settings: AgentSettings,
+    leftover: Memory,
+    groups: OwnGroups,
+    policy: Policy | None,
+    link: links.Link | None,
+    job: str,
+    number: int,
+) -> Agreement:
+    """Compare settings with the other ranks, measure the network with them, and find what plans cost on it.
+
+    Args:
+        module: The module.
+        optimizer: Steps its parameters.
+        settings: The agent's settings.
+        leftover: The residual of an earlier agent on this module.
+        groups: Makes the agent's process groups.
+        policy: An instance of a policy, instead of the one in the settings.
+        link: An emulated link, instead of the one in the settings.
+        job: The job's name, before what several data-parallel groups add to it.
+        number: Number of the agent among those that this process made for these ranks.
+
+    Raises:
+        SetupError: On all ranks, when one of them cannot start.
+        AgreementError: On all ranks, when their settings differ.
+    """
+    sharded = module if isinstance(module, ShardedModel) else None
+    exchange_group = module.process_group if sharded is None else sharded.exchange_group
+    averaged = exchange_group.size()
+    by_rows = sharded is not None and sharded.exchanges_rows
+    trained = [one for one in module.parameters() if one.requires_grad]
+    elements = sum(one.numel() for one in trained) // (1 if sharded is None or by_rows else sharded.ranks)
+    link = links.parse(settings.link) if link is None else link
+    builder = AggregatorBuilder(
+        settings.collective, link, elements=elements, sharded=by_rows, device=trained[0].device
+    )
+    device = device_of(builder.device)
+    with fail_together(module.process_group, settings.agreement_seconds):
+        rule = _ready(settings, policy)
+        spec = _spec(module, optimizer, settings, rule, link, job)
+        rule = rule.fitted(spec)
+        codecs = checked_codecs(rule, settings.collective)
+        if by_rows:
+            check_sharded(settings.compressor, *codecs)
+    groups.align(module.process_group)
+    members = dist.get_process_group_ranks(module.process_group)
+    tick_group = groups.new(members, settings.agreement_seconds, "gloo")
+    data_group = groups.new(
+        dist.get_process_group_ranks(exchange_group), None, dist.get_backend(exchange_group)
+    )
+    builder.everyone = None if averaged == spec.world_size else tick_group
+    followed: dict[str, nn.Parameter] = {}
+    if (
+        sharded is None and device is None
+    ):  # all of a parameter's mean must be in the memory of each rank's host
+        sparse = set(sparse_parameters(module.module))
+        followed = {name: one for name, one in module.module.named_parameters() if name not in sparse}
+    coordinates = Coordinates(followed if settings.progress else {}, settings.seed)
+    text = check_equal(
+        settings.model_dump(include=EQUAL)
+        | {
+            "codecs": codecs,
+            "policy": rule.spec().model_dump(),
+            "sampled": ", ".join(coordinates.names),
+            "link": str(builder.link),
+            "replicas": averaged,
+            "agent": number,
+            "parameters": spec.model.model_dump(),
+            "gravac": __version__,
+            "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
+        },
+        tick_group,
+    )
+    # On a device the host waits for nothing, and so there is nothing to meter.
+    metered = Metered(data_group) if device is None else ProcessGroupCommunicator(data_group)
+    encoder = Encoder(
+        settings.compressor,
+        builder.build(settings.compressor, metered),
+        memories.build(settings.memory),
+        {codec: builder.build(codec, metered) for codec in codecs},
+        gradients_stay=sharded is None,  # FSDP2 waits for each mean, and frees its buffers at once
+        unused_everywhere=None if isinstance(module, ShardedModel) else unused_everywhere(module),
+    )
+    encoder.memory.world_size = averaged
+    if sharded is not None:
+        encoder.raw_mean.shard = sharded.shard or 0
+    for aggregator in encoder.aggregators:
+        builder.fit(aggregator, metered)
+    tracker = GainTracker(rule.smoothing(spec.world_size), rule.gain_denominator())
+    built = dict(zip((None, *encoder.others), encoder.aggregators, strict=True))
+    spec = spec.model_copy(update={"sizes": codec_sizes(built, trained_shapes(module))})
+    plans = reached_plans(rule.plans(settings.compressor), spec)
+    if device is not None and not rule.spec().settings.get("plans"):
+        plans = without_waits(plans)  # others are used only where the user lists them
+    if len(plans) > 1 and spec.world_size > 1:
+        builder.measured(metered)  # what plans cost depends on it
+    with fail_together(tick_group):
+        if leftover.nbytes():
+            encoder.memory.load_state_dict(leftover.state_dict())
+        costs = plan_costs(
+            plans,
+            settings.compressor,
+            elements,
+            averaged,
+            builder.network,
+            settings.collective,
+            Shards(len(sharded.groups), metered.scatters_whole) if sharded and by_rows else None,
+        )
+        spec = spec.model_copy(update={"plans": costs})
+        start = Directive.of(rule.fitted(spec).start().decision, codecs)
+    return Agreement(
+        spec, start, text, tick_group, metered, device, builder, encoder, tracker, followed, coordinates
+    )
+
+
+def _spec(
+    module: DataParallel,
+    optimizer: torch.optim.Optimizer,
+    settings: AgentSettings,
+    rule: Policy,
+    link: links.Link | None,
+    job: str,
+) -> JobSpec:
+    members = dist.get_process_group_ranks(module.process_group)
+    if settings.job is None and len(members) < dist.get_world_size():
+        job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
+    return JobSpec(
+        job=job,
+        incarnation=secrets.token_hex(8),
+        world_size=len(members),
+        window_steps=settings.window,
+        policy=rule.spec(),
+        compressor=settings.compressor,
+        memory=settings.memory,
+        model=model_shape(module),
+        environment=environment(module, revision() if module.process_group.rank() == 0 else None),
+        link=None if link is None else link.spec(),
+        settings=settings.described(),
+        optimizer=optimizer_spec(optimizer),
+    )
+
+
+def device_of(device: torch.device) -> Device | None:
+    """Return the accelerator that gradients are on; None for the host's memory, where the exchange has threads instead.
+
+    Raises:
+        ValueError: There is no exchange for such a device.
+    """
+    if device.type == "cpu":
+        return None
+    if device.type == "cuda":
+        return CudaDevice(torch.device("cuda", device.index or 0))
+    raise ValueError(f"gradients on {device.type} are not compressed, only those on cpu and cuda")
+
+
+def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
+    """Check what may fail on one host alone. Returns the policy. Raises SetupError."""
+    rule = policies.parse(settings.policy) if policy is None else policy
+    if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
+        raise SetupError(
+            f"policy {policy.spec().name!r} is not registered: pass controller=None to decide in process"
+        )
+    try:
+        rule.check_window(settings.window)
+        backend.compile_by(_compile_elsewhere)
+        kernels.use(settings.kernels)
+        kernels.warm()  # the first time on a machine, compiling takes seconds
+    except (ValueError, ImportError) as error:
+        raise SetupError(str(error)) from None
+    return rule
+
+
+def _compile_elsewhere() -> None:
+    """Fill the cache of compiled kernels in a process that ends: a compiler stays in the memory of the one that used
+    it. Where that fails, this process compiles them."""
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILE],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        log.debug("kernels could not be compiled in a process of their own: %s", done.stderr[-2000:])
+
+
+def checked_codecs(policy: Policy, collective: str) -> tuple[str, ...]:
+    """Return the codecs that the policy may choose, checked. Raises SetupError."""
+    codecs = policy.codecs()
+    for text in codecs:
+        try:
+            if spelled(text) != text:
+                raise ValueError(f"write {spelled(text)!r}, without blanks")
+            aggregators.parse(text, collective)
+        except ValueError as error:
+            raise SetupError(
+                f"policy {policy.spec().name!r} may choose codec {text!r}, which cannot be built: {error}"
+            ) from None
+    if len(set(codecs)) < len(codecs):
+        raise SetupError(f"policy {policy.spec().name!r} lists a codec twice: {', '.join(codecs)}")
+    return codecs
+
+
+def check_sharded(*compressors: str) -> None:
+    """Check that codecs can ride a reduce-scatter. Raises SetupError."""
+    for text in compressors:
+        try:
+            aggregators.build_sharded(text, ALONE)
+        except ValueError as error:
+            raise SetupError(str(error)) from None
