@@ -17,9 +17,10 @@ from gravac_agent.network.link import Link
 from gravac_agent.session import AgentState, Session
 from gravac_agent.settings import DEFAULT, AgentSettings, Default, keywords_checked, load
 from gravac_agent.setup import running, usage
+from gravac_agent.setup.agree import Asked
 from gravac_agent.setup.build import Parts
+from gravac_agent.setup.usage import Scaler
 from gravac_agent.state import by_rank, checkpoint
-from gravac_agent.state.rates import Scaler
 from gravac_agent.state.switch import switch
 
 
@@ -142,9 +143,8 @@ class Agent:
     ) -> None:
         given = {name: value for name, value in locals().items() if name in AgentSettings.model_fields}
         usage.check_instances(policy, link, data_dir)
-        self._policy = given.pop("policy") if isinstance(policy, Policy) else None
-        self._link = given.pop("link") if isinstance(link, Link) else None
-        self._named = job is not None
+        own_policy = given.pop("policy") if isinstance(policy, Policy) else None
+        own_link = given.pop("link") if isinstance(link, Link) else None
         given["data_dir"] = data_dir and Path(data_dir)
         if controller is None:
             given["controller"] = "none"
@@ -152,10 +152,10 @@ class Agent:
         optimizer, scaler = usage.unwrapped(optimizer, scaler)
         usage.check_arguments(optimizer, scaler)
         inner = usage.unwrapped_module(module)
-        self._module, self._optimizer, self._scaler, self._replicate = module, optimizer, scaler, replicate
+        self._module, self._optimizer = module, optimizer
         self._session: Session | None = None
         self._started = self._closed = False
-        self._number, self._reminder = 0, None
+        number, self._reminder = 0, None
         if not dist.is_initialized():
             raise SetupError("no process group: call torch.distributed.init_process_group first")
         if self.settings.enabled or replicate is not None:
@@ -163,8 +163,9 @@ class Agent:
             exchange_densely(trained)  # until the start
         if self.settings.enabled:
             usage.check_devices(trained)
-            self._number = running.next_number(dist.get_process_group_ranks(trained.process_group))
+            number = running.next_number(dist.get_process_group_ranks(trained.process_group))
             self._reminder = usage.warn_of_steps_outside(optimizer)
+        self._asked = Asked(self.settings, own_policy, own_link, scaler, replicate, job is not None, number)
 
     def start(self) -> None:
         """Start compressing; ``with`` calls it. Every rank calls it, before the first step.
@@ -179,17 +180,7 @@ class Agent:
         if self._started:
             raise SetupError("this Agent was started already: call start() once, or use `with` without it")
         if self.settings.enabled:
-            self._session = Session(
-                self._module,
-                self._optimizer,
-                self.settings,
-                number=self._number,
-                named=self._named,
-                scaler=self._scaler,
-                policy=self._policy,
-                link=self._link,
-                replicate=self._replicate,
-            )
+            self._session = Session(self._module, self._optimizer, self._asked)
         self._started = True
         self._drop_reminder()
 

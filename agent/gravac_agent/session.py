@@ -12,22 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from gravac.memories import Bucket
-from gravac.policies.base import Policy
 from gravac.protocol import End
 from gravac.signals import figures
 from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, part
 from gravac_agent.exchange.hook import leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
-from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
-from gravac_agent.network.link import Link
+from gravac_agent.fsdp.replicas import ReplicatedModel
 from gravac_agent.run_log import RunLog
-from gravac_agent.settings import AgentSettings
 from gravac_agent.setup import running, usage
-from gravac_agent.setup.agree import agree
+from gravac_agent.setup.agree import Asked, agree
 from gravac_agent.setup.build import connect, start
 from gravac_agent.setup.describe import innermost, optimizer_kind
-from gravac_agent.state.rates import Rates, RateValues, Scaler
+from gravac_agent.state.rates import Rates, RateValues
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
 
@@ -101,34 +98,22 @@ class Session:
         self,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
-        settings: AgentSettings,
-        *,
-        number: int,
-        named: bool,
-        scaler: Scaler | None,
-        policy: Policy | None,
-        link: Link | None,
-        replicate: Replicas | None,
+        asked: Asked,
     ) -> None:
         """Agree with the other ranks, start this rank's threads, and take over the module's buckets.
 
         Args:
-            module: As in ``Agent``, and so the arguments that are not listed here.
+            module: As in ``Agent``.
             optimizer: As in ``Agent``.
-            settings: The agent's settings.
-            number: Number of the agent among those that this process made for these ranks.
-            named: Whether the job's name was given to this agent, and not found in the environment.
-            scaler: As in ``Agent``.
-            policy: An instance of a policy, instead of the one in the settings.
-            link: An emulated link, instead of the one in the settings.
-            replicate: As in ``Agent``.
+            asked: What else the user asked for.
 
         Raises:
             SetupError: On all ranks, when one of them cannot start.
             AgreementError: On all ranks, when their settings differ.
         """
-        self.module = usage.data_parallel(module, replicate)
-        self.optimizer, self._settings = optimizer, settings
+        self.module = usage.data_parallel(module, asked.replicate)
+        self.optimizer, self._settings = optimizer, asked.settings
+        settings, seconds = asked.settings, asked.settings.agreement_seconds
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""
@@ -151,30 +136,28 @@ class Session:
             groups = OwnGroups()
             made.callback(lambda: groups.destroy() if self._parted else groups.keep())
             if isinstance(self.module, ReplicatedModel):
-                self.module.connect(settings.agreement_seconds, groups)
-            with fail_together(self.module.process_group, settings.agreement_seconds):
+                self.module.connect(seconds, groups)
+            with fail_together(self.module.process_group, seconds):
                 usage.check(self.module, optimizer, settings.memory, settings.collective)
                 self._slot = attach(self.module)
-                self._entry = running.enter(self.module, settings, named)
+                self._entry = running.enter(self.module, settings, asked.named)
                 made.callback(running.leave, self._entry)
             job = self._entry.job = agreed_job(
                 self._entry.job,
                 settings.job is not None,
                 self.module.process_group,
-                settings.agreement_seconds,
+                seconds,
             )
             pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
-            self.rates = Rates(optimizer, scaler, self._entry.parameters, pieces)
-            agreed = agree(
-                self.module, optimizer, settings, self._slot.leftover, groups, policy, link, job, number
-            )
+            self.rates = Rates(optimizer, asked.scaler, self._entry.parameters, pieces)
+            agreed = agree(self.module, optimizer, asked, self._slot.leftover, groups, job)
             self._end = End(
                 incarnation=agreed.spec.incarnation, windows=0, steps=0, message="could not start"
             )
             reporter = None
             with fail_together(agreed.tick_group):
                 if agreed.tick_group.rank() == 0:
-                    reporter = connect(agreed.spec, settings, policy)
+                    reporter = connect(agreed.spec, asked)
                     made.callback(lambda reporter: reporter.close(self._end), reporter)
             self.parts = start(agreed, reporter, optimizer, settings, self._slot)
             made.callback(self._stop)
@@ -380,9 +363,8 @@ class Session:
 
     def _begin_step(self) -> None:
         self.finish_step()  # in flight still if the optimizer did not step since the last backward
-        if (
-            self.parts.loop.window_full
-        ):  # no forward closed it: in a Join context, this rank has run out of inputs
+        # A forward closes it, but in a Join context this rank may have run out of inputs.
+        if self.parts.loop.window_full:
             self._close_window()
         self._follow_rates()
         self._nonfinite = False

@@ -166,7 +166,7 @@ def test_parameters_without_a_gradient_in_some_steps(make: Callable[[Any], Optim
     optimizer = make(
         [{"params": [parameters["a"], parameters["b"]]}, {"params": [parameters["c"]], "lr": 0.003}]
     )
-    reference = DenseReference(optimizer, parameters)
+    reference = DenseReference(optimizer, parameters, Coordinates(parameters, 0))
     idle = steps(
         reference, optimizer, parameters, range(40), idle=lambda step: "b" if step % 3 else "ac" * (step % 2)
     )
@@ -185,7 +185,12 @@ def test_it_begins_where_the_optimizer_stands(make: Callable[[Any], Optimizer]) 
         if step < 4:
             parameters["b"].grad = None  # so that its state is of fewer steps
         optimizer.step()
-    found = steps(DenseReference(optimizer, parameters), optimizer, parameters, range(12, 40))
+    found = steps(
+        DenseReference(optimizer, parameters, Coordinates(parameters, 0)),
+        optimizer,
+        parameters,
+        range(12, 40),
+    )
     assert (found.steps, found.ratio) == (28, pytest.approx(1.0, abs=1e-6))
 
 
@@ -197,7 +202,7 @@ def test_a_loss_scale_changes_nothing(make: Callable[[Any], Optimizer], factor: 
     for scale in (1.0, 1024.0):
         parameters = weights(a=(30, 40), b=(20, 20))
         optimizer = make(list(parameters.values()))
-        reference = DenseReference(optimizer, parameters)
+        reference = DenseReference(optimizer, parameters, Coordinates(parameters, 0))
         found.append(
             steps(
                 reference,
@@ -220,7 +225,7 @@ def test_another_order_in_memory() -> None:
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(16, 8, 3, 3).to(memory_format=torch.channels_last))
     optimizer = sgd([weight])
-    reference = DenseReference(optimizer, {"a": weight})
+    reference = DenseReference(optimizer, {"a": weight}, Coordinates({"a": weight}, 0))
     for _ in range(10):
         weight.grad = torch.randn_like(weight)
         flat = weight.grad.permute(0, 2, 3, 1).flatten()
@@ -236,7 +241,7 @@ def test_parameters_that_are_not_finite_end_with_their_block() -> None:
     parameters = weights(a=(30, 40))
     kept = parameters["a"].detach().clone()
     optimizer = sgd(list(parameters.values()))
-    reference = DenseReference(optimizer, parameters)
+    reference = DenseReference(optimizer, parameters, Coordinates(parameters, 0))
     steps(reference, optimizer, parameters, range(3))
     with torch.no_grad():
         parameters["a"].fill_(math.nan)
@@ -289,7 +294,7 @@ def test_other_optimizers_are_not_followed_and_not_made_again(make: Callable[[An
 def test_no_hook_of_a_training_sees_the_second_optimizer() -> None:
     parameters = weights(a=(30, 40))
     optimizer = adamw(list(parameters.values()))
-    reference = DenseReference(optimizer, parameters)
+    reference = DenseReference(optimizer, parameters, Coordinates(parameters, 0))
     seen: list[object] = []
     handle = register_optimizer_step_pre_hook(lambda one, *_: seen.append(one))
     steps(reference, optimizer, parameters, range(2))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.windows.reference import BLOCK_STEPS, DenseReference, ProgressSums
 
 Make = Callable[[Any], Optimizer]
@@ -23,7 +24,7 @@ def trained(
     model = nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 5))
     optimizer = make(model.parameters())
     named = dict(model.named_parameters())
-    reference = DenseReference(optimizer, named, seed=3)
+    reference = DenseReference(optimizer, named, Coordinates(named, 3))
     names, numels = list(named), [one.numel() for one in named.values()]
     for step in range(steps):
         if step == steps // 2:
@@ -84,7 +85,8 @@ def test_a_step_without_an_exchange_does_not_count() -> None:
     """Such as one that was rolled back: what was exchanged before it must not be taken for its gradient."""
     model = nn.Linear(4, 2)
     optimizer = SGD(model.parameters(), lr=0.1)
-    reference = DenseReference(optimizer, dict(model.named_parameters()))
+    named = dict(model.named_parameters())
+    reference = DenseReference(optimizer, named, Coordinates(named, 0))
 
     def step(exchanged: bool) -> None:
         for one in model.parameters():
@@ -117,7 +119,8 @@ def test_the_norm_that_clipping_went_by_is_taken_into_account(as_dense: bool, ra
     """What is exchanged is four times as long: clipped by a dense norm it moves as much further, by its own not."""
     model = nn.Linear(4, 2)
     optimizer = SGD(model.parameters(), lr=0.1)
-    reference = DenseReference(optimizer, dict(model.named_parameters()))
+    named = dict(model.named_parameters())
+    reference = DenseReference(optimizer, named, Coordinates(named, 0))
     flat = torch.ones(10)
     for _ in range(BLOCK_STEPS):
         sampled = reference.sample(["weight", "bias"], [8, 2], flat)

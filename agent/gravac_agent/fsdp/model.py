@@ -10,7 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import OwnGroups
 from gravac_agent.fsdp.groups import CALL, ShardedGroup, piece_name
 
 
@@ -117,14 +116,6 @@ class ShardedModel:
         calls = max(one.calls for one in self.groups)
         return [parameter, *(f"{parameter}{CALL}{call}" for call in range(1, calls))]
 
-    def connect(self, seconds: float, groups: OwnGroups) -> None:
-        """Find ``process_group``, which may need the other ranks. All ranks call it.
-
-        Args:
-            seconds: Longest wait for them.
-            groups: Makes it, where there is none.
-        """
-
     def _check(self, one: ShardedGroup) -> None:
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
@@ -168,9 +159,8 @@ def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
                 "allows no custom reduce-scatter: let shard_placement_fn return one mesh for a module"
             )
         for group in groups:
-            if (
-                id(group) not in seen and group.fsdp_params
-            ):  # fully_shard([a, b]) makes one group of several modules
+            # ``fully_shard([a, b])`` makes one group of several modules.
+            if id(group) not in seen and group.fsdp_params:
                 seen.add(id(group))
                 yield label, group
 

@@ -133,9 +133,8 @@ class AggregatorBuilder:
         return self.network
 
     def _measure(self, group: ProcessGroupCommunicator) -> Network:
-        found = measure(
-            ProcessGroupCommunicator(group.group), self.device
-        )  # not metered: it is no time of a step
+        # Not by the metered one: this is no time of a step.
+        found = measure(ProcessGroupCommunicator(group.group), self.device)
         if self.everyone is None:
             return found
         slowest = torch.tensor([found.latency_seconds, -found.bytes_per_second], dtype=torch.float64)

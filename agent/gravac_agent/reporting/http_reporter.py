@@ -93,9 +93,8 @@ class HttpReporter:
         self._hung = False
         self._given_up = False
         self._cannot_start = False  # the agent's own controller did not, when it was last tried
-        self._start_ended = (
-            None if process is not None else 0.0
-        )  # well or not; the first start of its own one
+        # When the first start of its own controller ended, well or not; 0: there is none.
+        self._start_ended = None if process is not None else 0.0
         self._closing, self._closing_until = threading.Event(), 0.0
         self._wake.set()  # register at once
         self._thread = threading.Thread(target=self._run, name="gravac-reporter", daemon=True)

@@ -29,13 +29,14 @@ from gravac_agent.exchange.hook import unused_everywhere
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
+from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.settings import AgentSettings, spelled
 from gravac_agent.setup.describe import environment, model_shape, optimizer_spec, revision, trained_shapes
 from gravac_agent.setup.plan_costs import Shards, codec_sizes, plan_costs, reached_plans, without_waits
-from gravac_agent.setup.usage import sparse_parameters
+from gravac_agent.setup.usage import Scaler, sparse_parameters
 
 log = logging.getLogger("gravac.agent")
 
@@ -52,6 +53,29 @@ EQUAL = {
 }
 """Settings that all ranks need alike. They may differ in the others, such as the seconds that a rank waits."""
 _COMPILE = "from gravac.kernels import backend; backend.use('cpu')"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user asked for, checked.
+
+    Attributes:
+        settings: The agent's settings.
+        policy: An instance of a policy, instead of the one in the settings.
+        link: An emulated link, instead of the one in the settings.
+        scaler: As in ``Agent``.
+        replicate: As in ``Agent``.
+        named: Whether the job's name was given to this agent, and not found in the environment.
+        number: Number of the agent among those that this process made for these ranks.
+    """
+
+    settings: AgentSettings
+    policy: Policy | None
+    link: links.Link | None
+    scaler: Scaler | None
+    replicate: Replicas | None
+    named: bool
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,44 +103,38 @@ class Agreement:
 def agree(
     module: DataParallel,
     optimizer: torch.optim.Optimizer,
-    settings: AgentSettings,
+    asked: Asked,
     leftover: Memory,
     groups: OwnGroups,
-    policy: Policy | None,
-    link: links.Link | None,
     job: str,
-    number: int,
 ) -> Agreement:
     """Compare settings with the other ranks, measure the network with them, and find what plans cost on it.
 
     Args:
         module: The module.
         optimizer: Steps its parameters.
-        settings: The agent's settings.
+        asked: What the user asked for.
         leftover: The residual of an earlier agent on this module.
         groups: Makes the agent's process groups.
-        policy: An instance of a policy, instead of the one in the settings.
-        link: An emulated link, instead of the one in the settings.
         job: The job's name, before what several data-parallel groups add to it.
-        number: Number of the agent among those that this process made for these ranks.
 
     Raises:
         SetupError: On all ranks, when one of them cannot start.
         AgreementError: On all ranks, when their settings differ.
     """
-    sharded = module if isinstance(module, ShardedModel) else None
+    settings, sharded = asked.settings, module if isinstance(module, ShardedModel) else None
     exchange_group = module.process_group if sharded is None else sharded.exchange_group
     averaged = exchange_group.size()
     by_rows = sharded is not None and sharded.exchanges_rows
     trained = [one for one in module.parameters() if one.requires_grad]
     elements = sum(one.numel() for one in trained) // (1 if sharded is None or by_rows else sharded.ranks)
-    link = links.parse(settings.link) if link is None else link
+    link = links.parse(settings.link) if asked.link is None else asked.link
     builder = AggregatorBuilder(
         settings.collective, link, elements=elements, sharded=by_rows, device=trained[0].device
     )
     device = device_of(builder.device)
     with fail_together(module.process_group, settings.agreement_seconds):
-        rule = _ready(settings, policy)
+        rule = _ready(settings, asked.policy)
         spec = _spec(module, optimizer, settings, rule, link, job)
         rule = rule.fitted(spec)
         codecs = checked_codecs(rule, settings.collective)
@@ -130,9 +148,8 @@ def agree(
     )
     builder.everyone = None if averaged == spec.world_size else tick_group
     followed: dict[str, nn.Parameter] = {}
-    if (
-        sharded is None and device is None
-    ):  # all of a parameter's mean must be in the memory of each rank's host
+    # Progress needs all of a parameter's mean on each rank, in the host's memory.
+    if sharded is None and device is None:
         sparse = set(sparse_parameters(module.module))
         followed = {name: one for name, one in module.module.named_parameters() if name not in sparse}
     coordinates = Coordinates(followed if settings.progress else {}, settings.seed)
@@ -144,7 +161,7 @@ def agree(
             "sampled": ", ".join(coordinates.names),
             "link": str(builder.link),
             "replicas": averaged,
-            "agent": number,
+            "agent": asked.number,
             "parameters": spec.model.model_dump(),
             "gravac": __version__,
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),

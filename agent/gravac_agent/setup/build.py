@@ -7,7 +7,6 @@ import torch.distributed as dist
 
 from gravac.collectives import ProcessGroupCommunicator
 from gravac.memories import Memory
-from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import gather_texts
@@ -26,7 +25,7 @@ from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.reporter import LocalReporter, Reporter
 from gravac_agent.settings import AgentSettings
-from gravac_agent.setup.agree import Agreement
+from gravac_agent.setup.agree import Agreement, Asked
 from gravac_agent.setup.describe import innermost
 from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.progress import Progress
@@ -53,17 +52,17 @@ class Parts:
         return self.encoder.memory
 
 
-def connect(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Reporter:
+def connect(spec: JobSpec, asked: Asked) -> Reporter:
     """Begin the job's journal, here or at a controller, under a name that no other training has.
 
     Args:
         spec: The job.
-        settings: The agent's settings.
-        policy: An instance of a policy, instead of the one in the settings.
+        asked: What the user asked for.
 
     Raises:
         SetupError: Another run has the job's journal, or there is no folder for it.
     """
+    settings = asked.settings
     try:
         folder = settings.data_dir.absolute()  # which a later chdir does not move
     except FileNotFoundError:
@@ -71,15 +70,13 @@ def connect(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Re
             f"data_dir={str(settings.data_dir)!r} is relative, and the working folder is gone: give an absolute path, "
             "or start in a folder that exists"
         ) from None
-    asked, lock, process = spec.job, None, None
-    if settings.controller in (
-        "auto",
-        "none",
-    ):  # the journal is written here; else the controller names the job
-        name, lock = JobLock.named(folder, spec)
-        spec = spec.model_copy(update={"job": name})
+    name, lock, process = spec.job, None, None
+    # The journal is written here; else the controller names the job.
+    if settings.controller in ("auto", "none"):
+        own, lock = JobLock.named(folder, spec)
+        spec = spec.model_copy(update={"job": own})
     if settings.controller == "none":
-        return LocalReporter(spec, folder, policy, lock, asked)
+        return LocalReporter(spec, folder, asked.policy, lock, name)
     if settings.controller == "auto":
         process = ControllerProcess(folder, spec.job, settings.page_port, settings.steering == "owner")
     return HttpReporter(
@@ -91,7 +88,7 @@ def connect(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Re
         fallback_windows=settings.fallback_windows,
         pinned_cf=settings.max_cf,
         lock=lock,
-        asked=asked,
+        asked=name,
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Container, Iterator
 from os import PathLike
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -26,6 +26,14 @@ ALONE = {
     "FullyShardedDataParallel": " (FSDP1), which is not supported",
 }
 """Wrappers by the name of their class, so that nothing of them is imported."""
+
+
+class Scaler(Protocol):
+    """The part of ``torch.amp.GradScaler`` that the agent uses."""
+
+    def get_scale(self) -> float:
+        """Return the loss scale."""
+        ...
 
 
 def explained(module: nn.Module) -> str:

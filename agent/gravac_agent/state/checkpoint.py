@@ -109,9 +109,8 @@ def load_everywhere(
         AgreementError: On all ranks, when their states are of different steps. Nothing changed.
     """
     found = problem = None
-    figures = len(
-        parts.encoder.aggregator_of(parts.loop.plan).figures()
-    )  # of the first step, on a rank that is in it
+    # A rank that does not load is in its first step: ``raise_together`` looks like that step's tick.
+    figures = len(parts.encoder.aggregator_of(parts.loop.plan).figures())
     try:
         states = by_rank.unpack(state)
         if states:
@@ -128,9 +127,8 @@ def load_everywhere(
         with fail_together(parts.tick_group):
             if found is not None and parts.reporter is not None:
                 parts.reporter.resume(found.first["policy_state"], found.first["window"])
-        name = (
-            "" if parts.reporter is None else parts.reporter.job
-        )  # the checkpoint's, if that is another one
+        # The job of the checkpoint, where that is another one.
+        name = "" if parts.reporter is None else parts.reporter.job
         parts.loop.job = gather_texts(name, parts.tick_group)[0]
 
     parts.executor.run(agree)

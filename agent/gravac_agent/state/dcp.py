@@ -58,9 +58,8 @@ def _add_keys(agent: dict[str, Any], path: Path, metadata: Metadata) -> None:
     ranks = {keys[0] for keys in saved if len(keys) > 1 and _group(keys[0]) == group}
     wanted = {own} if own in ranks and len(ranks) == world_size else ranks
     for keys, value in saved.items():
-        if (
-            len(keys) > 1 and keys[0] in wanted and (own or keys[1:] == ("facts",))
-        ):  # not enabled: no residual
+        # An agent that is not enabled takes no residual.
+        if len(keys) > 1 and keys[0] in wanted and (own or keys[1:] == ("facts",)):
             place = agent
             for key in keys[:-1]:
                 place = place.setdefault(key, {})

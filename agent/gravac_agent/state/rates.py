@@ -6,22 +6,15 @@ GradScaler changes the scale to S'.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from gravac.memories import Memory
+from gravac_agent.setup.usage import Scaler
 
 RateValues = tuple[float, list[float]]
 """A loss scale, and the rate of each parameter group."""
-
-
-class Scaler(Protocol):
-    """The part of ``torch.amp.GradScaler`` that the agent uses."""
-
-    def get_scale(self) -> float:
-        """Return the loss scale."""
-        ...
 
 
 class Rates:

@@ -80,9 +80,8 @@ class TrainerInput:
 
     def end_step(self) -> None:
         """Add the step's samples to the window."""
-        if (
-            self._forward_ran
-        ):  # else this rank's inputs have ended, and it shadows the others in a Join context
+        # Without a forward this rank's inputs have ended, and it shadows the others in a Join context.
+        if self._forward_ran:
             self._window += self._step if self.samples_per_step is None else self.samples_per_step
         self._step, self._forward_ran = 0, False
 

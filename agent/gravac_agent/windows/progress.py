@@ -39,14 +39,13 @@ class Progress:
         self._plan: Plan | None = None
         if not coordinates.size:
             return
-        if not steps_elements_alone(
-            optimizer
-        ):  # nothing of it runs on made-up parameters, not even its constructor
+        # Nothing of an unknown optimizer runs on made-up parameters, not even its constructor.
+        if not steps_elements_alone(optimizer):
             kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
             self._turn_off(f"{kind} is not known to step each element of a parameter for itself")
             return
         try:
-            self._reference = DenseReference(optimizer, parameters, coordinates=coordinates)
+            self._reference = DenseReference(optimizer, parameters, coordinates)
         except Exception as error:
             log.debug("no dense reference", exc_info=True)
             self._turn_off(f"a second {type(optimizer).__name__} cannot be made ({type(error).__name__})")

@@ -79,18 +79,13 @@ class DenseReference:
     Args:
         optimizer: The optimizer.
         parameters: The module's parameters by name, without those that get sparse gradients.
-        seed: Seed of the choice of coordinates, equal on all ranks.
-        coordinates: The choice, where it was made already.
+        coordinates: The sample.
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        parameters: Mapping[str, nn.Parameter],
-        seed: int = 0,
-        coordinates: Coordinates | None = None,
+        self, optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], coordinates: Coordinates
     ) -> None:
-        self.coordinates = Coordinates(parameters, seed) if coordinates is None else coordinates
+        self.coordinates = coordinates
         self._optimizer = optimizer
         self.exact = steps_elements_alone(optimizer)
         """Whether it does exactly what the optimizer would; else, as for LAMB, its norms are of the sample only."""
@@ -118,11 +113,6 @@ class DenseReference:
         self._squares = self._energies = (0.0, 0.0)
         self._block = 0
         self.sums = ProgressSums()
-
-    @property
-    def size(self) -> int:
-        """Coordinates of the sample."""
-        return self.coordinates.size
 
     def sample(self, names: Sequence[str], numels: Sequence[int], flat: Tensor) -> Tensor:
         """Return the sampled coordinates of a bucket.

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import fields
 from statistics import median
 
 from gravac.protocol import (
@@ -18,14 +19,18 @@ from gravac.protocol import (
     quantiles,
 )
 from gravac_agent.exchange.plan import Plan
-from gravac_agent.exchange.tick import StepSums
+from gravac_agent.exchange.tick import NAMES, StepSums
 from gravac_agent.windows.meters import StepTimes
+from gravac_agent.windows.reference import ProgressSums
 from gravac_agent.windows.totals import LevelTotals, RankTotals, WindowTotals
 
 log = logging.getLogger("gravac.agent")
 
 _ENERGIES = ("gradient_sq", "compensated_sq", "sent_sq", "candidate_sq", "residual_sq")
-_TIMES = ("seconds", "data_wait", "compute", "compress", "communicate", "decompress")
+_TIMES = tuple(one.name for one in fields(StepTimes))
+_FROM_TICKS = [name for name in GainSums.model_fields if name in NAMES]
+_FROM_PROGRESS = [one.name for one in fields(ProgressSums) if one.name not in ("steps", "raw_sq")]
+"""Sums that a record has by the same name; ``steps`` and ``raw_sq`` have other names there."""
 
 
 def build_report(
@@ -100,48 +105,25 @@ def _level(epoch: int, codec: str | None, cf: float, level: LevelTotals, ranks: 
         payload_bytes=level.payload_bytes * ranks,
         sums=GainSums(
             steps=level.finite_steps,
-            gradient_sq=sums.gradient_sq,
-            compensated_sq=sums.compensated_sq,
-            sent_sq=sums.sent_sq,
-            minimum_sq=sums.minimum_sq,
-            candidate_sq=sums.candidate_sq,
-            residual_sq=sums.residual_sq,
-            residual_dot_gradient=sums.residual_dot_gradient,
             mean_steps=level.mean_steps,
             mean_sq=level.mean_sq,
             mean_gradient_sq=level.mean_gradient_sq,
             progress_steps=progress.steps,
-            moved_sq=progress.moved_sq,
-            reference_sq=progress.reference_sq,
-            moved_dot_reference=progress.moved_dot_reference,
             raw_mean_sq=progress.raw_sq,
-            exchanged_sq=progress.exchanged_sq,
-            exchanged_dot_raw=progress.exchanged_dot_raw,
-            raw_dot_next=progress.raw_dot_next,
-            exchanged_dot_next=progress.exchanged_dot_next,
+            **{name: getattr(sums, name) for name in _FROM_TICKS},
+            **{name: getattr(progress, name) for name in _FROM_PROGRESS},
         ),
     )
 
 
 def _phases(totals: RankTotals, share: float = 1.0) -> PhaseSeconds:
-    return PhaseSeconds(
-        data_wait=totals.data_wait * share,
-        compute=totals.compute * share,
-        compress=totals.compress * share,
-        communicate=totals.communicate * share,
-        decompress=totals.decompress * share,
-    )
+    return PhaseSeconds(**{name: getattr(totals, name) * share for name in PhaseSeconds.model_fields})
 
 
 def _spread(ranks: Sequence[RankTotals]) -> Spread:
-    return Spread(
-        step_seconds=quantiles([rank.seconds for rank in ranks]),
-        data_wait=quantiles([rank.data_wait for rank in ranks]),
-        compute=quantiles([rank.compute for rank in ranks]),
-        compress=quantiles([rank.compress for rank in ranks]),
-        communicate=quantiles([rank.communicate for rank in ranks]),
-        decompress=quantiles([rank.decompress for rank in ranks]),
-    )
+    phases = {name: [getattr(rank, name) for rank in ranks] for name in PhaseSeconds.model_fields}
+    found = {name: quantiles(seconds) for name, seconds in phases.items()}
+    return Spread(step_seconds=quantiles([rank.seconds for rank in ranks]), **found)
 
 
 def _rank_row(rank: int, totals: RankTotals) -> RankRow:

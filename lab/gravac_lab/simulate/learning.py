@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.state.rates import Rates
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.reference import DenseReference
@@ -74,7 +75,7 @@ class Learner:
         ]
         self._heldout = recipe.data.heldout()
         named = dict(self.model.named_parameters())
-        self.reference = DenseReference(self.optimizer, named, seed)
+        self.reference = DenseReference(self.optimizer, named, Coordinates(named, seed))
         names = {id(parameter): name for name, parameter in named.items()}
         self._followers = [(Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders]
         self.clipper = Clipper(world_size)
