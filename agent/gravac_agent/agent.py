@@ -14,6 +14,7 @@ from gravac_agent.errors import ClosedError, SetupError
 from gravac_agent.fsdp.attach import exchange_densely
 from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network.link import Link
+from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.session import AgentState, Session
 from gravac_agent.settings import DEFAULT, AgentSettings, Default, keywords_checked, load
 from gravac_agent.setup import running, usage
@@ -292,14 +293,12 @@ class Agent:
     @property
     def url(self) -> str | None:
         """Address of the live page, on rank 0 once the controller answers; else None."""
-        reporter = None if self._parts is None else self._parts.reporter
-        return None if reporter is None else reporter.url
+        return None if self._reporter is None else self._reporter.url
 
     @property
     def trace_path(self) -> Path | None:
         """The job's journal, on rank 0 when it is on this machine; else None."""
-        reporter = None if self._parts is None else self._parts.reporter
-        return None if reporter is None else reporter.trace_path
+        return None if self._reporter is None else self._reporter.trace_path
 
     def wait_ready(self, seconds: float = 30.0) -> bool:
         """Wait on rank 0 until the controller answers. Training does not need it: it starts dense.
@@ -310,8 +309,7 @@ class Agent:
         Returns:
             Whether the controller answers; True at once on other ranks.
         """
-        reporter = None if self._parts is None else self._parts.reporter
-        return reporter is None or reporter.wait_ready(seconds)
+        return self._reporter is None or self._reporter.wait_ready(seconds)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residual, plan and gain averages, for a checkpoint between steps.
@@ -374,6 +372,10 @@ class Agent:
     @property
     def _parts(self) -> Parts | None:
         return None if self._session is None else self._session.parts
+
+    @property
+    def _reporter(self) -> Reporter | None:
+        return None if self._session is None else self._session.parts.reporter
 
     def _running(self) -> Session:
         if self._closed:

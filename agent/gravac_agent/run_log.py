@@ -37,7 +37,11 @@ log.addFilter(Printable())
 
 
 class _Stderr(logging.Handler):
-    """Writes records to stderr while the program has no handler."""
+    """Writes the log to stderr while agents need it and the program has no handler. For the training thread only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._level, self._agents = logging.NOTSET, 0
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:
@@ -49,22 +53,13 @@ class _Stderr(logging.Handler):
         except (OSError, ValueError):
             self.handleError(record)
 
-
-class _StderrInUse:
-    """The handler above, on the logger while agents of this process need it. For the training thread only."""
-
-    def __init__(self) -> None:
-        self._handler: logging.Handler | None = None
-        self._level = logging.NOTSET
-        self._agents = 0
-
     def enter(self) -> bool:
-        """Add the handler, if the program has none. Returns whether ``leave`` has to be called."""
-        if self._handler is None:
+        """Add this handler, if the program has none. Return whether ``leave`` has to be called."""
+        if not self._agents:
             if log.hasHandlers():
                 return False
-            self._handler, self._level = _Stderr(), log.level
-            log.addHandler(self._handler)
+            self._level = log.level
+            log.addHandler(self)
             if log.level == logging.getLogger("gravac").level == logging.NOTSET:
                 log.setLevel(logging.INFO)
         self._agents += 1
@@ -73,13 +68,12 @@ class _StderrInUse:
     def leave(self) -> None:
         """Remove it with the last agent that needs it."""
         self._agents -= 1
-        if self._handler is not None and not self._agents:
-            log.removeHandler(self._handler)
+        if not self._agents:
+            log.removeHandler(self)
             log.setLevel(self._level)
-            self._handler = None
 
 
-_stderr = _StderrInUse()
+_stderr = _Stderr()
 
 
 class RunLog:

@@ -208,7 +208,7 @@ class Session:
         self._slot.release(executor.detached(leftover(self.parts.memory)))
 
     def state(self) -> AgentState:
-        """A snapshot; cheap enough for every step."""
+        """Return a snapshot; cheap enough for every step."""
         parts, loop, plan = self.parts, self.parts.loop, self.parts.loop.plan
         report = loop.last_report
         useful = None

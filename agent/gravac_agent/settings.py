@@ -217,8 +217,10 @@ def _variable(field: str) -> str:
 
 
 def _is_read(variable: str) -> bool:
-    """Whether an agent reads the variable, or a controller, which checks the names of its own. Kubernetes sets some in
-    each pod beside a service of the name ``gravac``."""
+    """Return whether an agent reads the variable, or a controller, which checks the names of its own.
+
+    Kubernetes sets some in each pod beside a service of the name ``gravac``.
+    """
     name = variable.removeprefix("GRAVAC_")
     ours = name.lower() in AgentSettings.model_fields or name.startswith("CONTROLLER_")
     return ours or re.fullmatch(r"SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP).*)?", name) is not None

@@ -2,18 +2,20 @@
 
 import logging
 import time
+from collections import deque
 
 import pytest
 import torch
 
 from gravac.kernels import tally
+from gravac.protocol import StepDetail
 from gravac.signals.gain import GainTracker
 from gravac.signals.spectrum import LADDER, Spectrum
 from gravac_agent.exchange.plan import Directive, Plan, next_plan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import StepSums, Tick
 from gravac_agent.windows.meters import StepClock, StepTimes, TrainerInput
-from gravac_agent.windows.report import StepList, build_report
+from gravac_agent.windows.report import build_report, listed_steps
 from gravac_agent.windows.totals import RankTotals, WindowTotals, totals_of
 
 PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.1), 10.0)
@@ -160,15 +162,15 @@ TIMES = StepTimes(
 UNMEASURED: Plan = next_plan(Directive(3, "hold", 10.0, 10.0, 0.0), GainTracker(0.1))
 
 
-def step_list(most: int, steps: int, **sums: float) -> StepList:
-    found = StepList(most, ranks=4)
+def listing(most: int, steps: int, **sums: float) -> StepDetail | None:
+    window = WindowTotals(0, 0, deque(maxlen=most))
     for step in range(steps):
-        found.add(step, UNMEASURED, StepSums(**sums), TIMES, 100 + step)
-    return found
+        window.add(UNMEASURED, StepSums(**sums), TIMES, 400, 100 + step, settled=False)
+    return listed_steps(window, ranks=4)
 
 
 def test_the_newest_steps_are_listed() -> None:
-    found = step_list(3, 10, sent_sq=2.0).detail()
+    found = listing(3, 10, sent_sq=2.0)
     assert found is not None
     assert found.first_step == 7
     assert found.payload_bytes == (428, 432, 436), "of four ranks"
@@ -177,11 +179,11 @@ def test_the_newest_steps_are_listed() -> None:
 
 
 def test_no_steps_are_listed_where_none_are_requested() -> None:
-    assert step_list(0, 10).detail() is None
-    assert step_list(5, 0).detail() is None
+    assert listing(0, 10) is None
+    assert listing(5, 0) is None
 
 
 def test_steps_that_cannot_be_written_cost_the_list_only(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "gravac.agent"):
-        assert step_list(3, 3, residual_sq=float("inf")).detail() is None
+        assert listing(3, 3, residual_sq=float("inf")) is None
     assert "could not be listed" in caplog.text

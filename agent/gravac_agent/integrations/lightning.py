@@ -160,7 +160,7 @@ def _folder(checkpoint: Any) -> Path:
 
 
 def _clips_by_norm(trainer: Trainer, module: LightningModule) -> bool:
-    """Whether the trainer would clip by norm: not by value, nor in a way of the module's own."""
+    """Return whether the trainer would clip by norm: not by value, nor in a way of the module's own."""
     own = type(module).configure_gradient_clipping is not LightningModule.configure_gradient_clipping
     algorithm = trainer.gradient_clip_algorithm
     by_norm = algorithm is None or str(getattr(algorithm, "value", algorithm)) == "norm"

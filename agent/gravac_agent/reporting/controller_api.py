@@ -32,14 +32,14 @@ def resumed(spec: JobSpec, policy_state: str | None, first_window: int | None) -
 
 
 def register(connection: Connection, spec: JobSpec) -> JobAnswer:
-    """Begin or resume the job. Returns the decision in force and the number of the next window."""
+    """Begin or resume the job. Return the decision in force and the number of the next window."""
     answer = read_answer(JobAnswer, connection.post("/v1/jobs", spec.model_dump_json()))
     check_registration(answer, spec)
     return answer
 
 
 def send_record(connection: Connection, job: str, record: WindowReport | Event | End) -> WindowAnswer | None:
-    """Deliver a record, which is on disk when this returns. Returns the answer to a window; None for other records."""
+    """Deliver a record, which is on disk when this returns. Return the answer to a window; None for other records."""
     path = f"/v1/jobs/{job}/"
     if isinstance(record, WindowReport):
         return read_answer(WindowAnswer, connection.post(path + "windows", record.model_dump_json()))

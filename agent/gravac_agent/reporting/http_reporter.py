@@ -8,7 +8,6 @@ from pathlib import Path
 from gravac.policies import build
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traces.parts import ACTIVE
-from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting import controller_api
 from gravac_agent.reporting.connection import Connection, NoAnswer, Refused
@@ -16,7 +15,7 @@ from gravac_agent.reporting.controller_api import DecisionChecker, read_state
 from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.outbox import FIRST_PAUSE_SECONDS, Outbox, OutboxRecord, RetryPauses, label
-from gravac_agent.reporting.reporter import renumbered, went_on, without_order
+from gravac_agent.reporting.reporter import renumbered, unfit, went_on, without_order
 
 log = logging.getLogger("gravac.agent")
 
@@ -157,10 +156,7 @@ class HttpReporter:
             policy_state = state.model_dump_json()
             directive = self._directive_of(state.decision)
         except (NoAnswer, ValueError) as error:
-            raise SetupError(
-                f"the checkpoint does not fit policy={self._spec.policy.name!r}: {error}. Resume with the policy that "
-                "it was saved with, or start without loading it"
-            ) from None
+            raise unfit(self._spec.policy.name, error) from None
         lock = self._job_lock
         if self._process is not None and self.job != self._asked:
             lock = JobLock.acquire(self._process.data_dir, self._asked)
@@ -235,7 +231,7 @@ class HttpReporter:
             self._wake.set()
 
     def _deliver(self) -> bool:
-        """Send all records on one connection. Returns False when there was only a registration to send."""
+        """Send all records on one connection. Return False when there was only a registration to send."""
         if self._left is not None:
             self._leave(self._left)
         self._ensure_process()

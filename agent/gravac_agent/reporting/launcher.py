@@ -142,7 +142,7 @@ class ControllerProcess:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether another program listens there. A controller on a busy machine takes long to find that out."""
+    """Return whether another program listens there. A controller on a busy machine takes long to find that out."""
     try:
         with socket.create_server(("127.0.0.1", port)):
             return False

@@ -62,7 +62,7 @@ class Outbox:
         return next((queued.window for queued in self._records if isinstance(queued, WindowReport)), None)
 
     def remove(self, record: OutboxRecord) -> bool:
-        """Remove exactly this record. Returns False when it is not in the queue any more."""
+        """Remove exactly this record. Return False when it is not in the queue any more."""
         if record is self._in_flight:
             self._in_flight = None
         for place, queued in enumerate(self._records):

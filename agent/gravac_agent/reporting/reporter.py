@@ -64,7 +64,7 @@ class Reporter(Protocol):
         ...
 
     def wait_ready(self, seconds: float) -> bool:
-        """Wait until decisions can be made. Returns False after ``seconds``."""
+        """Wait until decisions can be made. Return False after ``seconds``."""
         ...
 
     def close(self, end: End) -> None:
@@ -101,6 +101,14 @@ def went_on(spec: JobSpec) -> End:
     """Return the end of a name that a run had until it loaded a checkpoint."""
     message = f"loaded a checkpoint, and goes on as job {spec.job}"
     return End(incarnation=spec.incarnation, windows=0, steps=0, message=message)
+
+
+def unfit(policy: str, why: object) -> SetupError:
+    """Return the error for a checkpoint of another policy."""
+    return SetupError(
+        f"the checkpoint does not fit policy={policy!r}: {why}. Resume with the policy that it was saved with, or "
+        "start without loading it"
+    )
 
 
 class LocalReporter:
@@ -190,10 +198,7 @@ class LocalReporter:
             self._fold.resume(spec)
             directive = self._directive_of(self._fold.decision)
         except ValueError as error:
-            raise SetupError(
-                f"the checkpoint does not fit policy={spec.policy.name!r}: {error}. Resume with the policy that it was "
-                "saved with, or start without loading it"
-            ) from None
+            raise unfit(spec.policy.name, error) from None
         self._offset = self._fold.next_window - window
         self.policy_state = self._fold.policy_state
         self.directive = directive

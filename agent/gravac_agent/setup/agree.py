@@ -133,6 +133,7 @@ def agree(
         settings.collective, link, elements=elements, sharded=by_rows, device=trained[0].device
     )
     device = device_of(builder.device)
+    # What may fail on one host alone comes before the first collective, in which the others would wait for it.
     with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, asked.policy)
         spec = _spec(module, optimizer, settings, rule, link, job)
@@ -153,6 +154,7 @@ def agree(
         sparse = set(sparse_parameters(module.module))
         followed = {name: one for name, one in module.module.named_parameters() if name not in sparse}
     coordinates = Coordinates(followed if settings.progress else {}, settings.seed)
+    # A difference in one of these would become collectives of different sizes, in which gloo aborts and NCCL hangs.
     text = check_equal(
         settings.model_dump(include=EQUAL)
         | {
@@ -186,6 +188,7 @@ def agree(
     tracker = GainTracker(rule.smoothing(spec.world_size), rule.gain_denominator())
     built = dict(zip((None, *encoder.others), encoder.aggregators, strict=True))
     spec = spec.model_copy(update={"sizes": codec_sizes(built, trained_shapes(module))})
+    # A codec may reach few CFs: a plan is named after the one that it sends.
     plans = reached_plans(rule.plans(settings.compressor), spec)
     if device is not None and not rule.spec().settings.get("plans"):
         plans = without_waits(plans)  # others are used only where the user lists them
@@ -251,7 +254,7 @@ def device_of(device: torch.device) -> Device | None:
 
 
 def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
-    """Check what may fail on one host alone. Returns the policy. Raises SetupError."""
+    """Check what may fail on one host alone, and return the policy. Raises SetupError."""
     rule = policies.parse(settings.policy) if policy is None else policy
     if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
         raise SetupError(
@@ -268,8 +271,8 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
 
 
 def _compile_elsewhere() -> None:
-    """Fill the cache of compiled kernels in a process that ends: a compiler stays in the memory of the one that used
-    it. Where that fails, this process compiles them."""
+    """Fill the cache of compiled kernels in a process that ends. Where that fails, this process compiles them."""
+    # A compiler stays in the memory of the process that used it.
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)
     done = subprocess.run(
         [sys.executable, "-c", _COMPILE],

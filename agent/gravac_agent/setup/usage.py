@@ -209,15 +209,10 @@ def check(module: DataParallel, optimizer: torch.optim.Optimizer, memory: str, c
     _check_reducer(module)
 
 
-def _owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
-    """Return how many of the module's trainable parameters the optimizer steps, and how many there are."""
-    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    return sum(id(parameter) in owned for parameter in trainable), len(trainable)
-
-
 def _check_owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-    owned, there = _owned(module, optimizer)
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trainable = [id(parameter) for parameter in module.parameters() if parameter.requires_grad]
+    owned, there = len(stepped.intersection(trainable)), len(trainable)
     if not there:
         raise SetupError(
             "the module has no parameter with requires_grad=True, so there is nothing to train: unfreeze some"
@@ -343,7 +338,7 @@ def around_steps(
 
 
 def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether ``stepped`` steps parameters of ``optimizer`` by groups of its own, as a new one does.
+    """Return whether ``stepped`` steps parameters of ``optimizer`` by groups of its own, as a new one does.
 
     One inside the other, as in SAM, shares its groups.
     """
@@ -355,15 +350,15 @@ def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer)
 
 
 def is_trained(module: DataParallel) -> bool:
-    """Whether a parameter gets gradients now. A GAN freezes its discriminator while the generator learns."""
+    """Return whether a parameter gets gradients now. A GAN freezes its discriminator while the generator learns."""
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def gradients_are_zero(module: DataParallel) -> bool:
-    """Whether every gradient is None or zero, as after ``zero_grad``. A zero shard says nothing of the others."""
+    """Return whether every gradient is None or zero, as after ``zero_grad``."""
     gradients = [one.grad for one in module.parameters() if one.grad is not None]
     if isinstance(module, ShardedModel):
-        return not gradients
+        return not gradients  # a shard of zeros says nothing of the others
     return not any(one.is_sparse or bool(one.any()) for one in gradients)
 
 

@@ -47,8 +47,7 @@ def unpack(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[dict[
     """Return the states of all ranks in it, each as ``checkpoint.save`` returned it.
 
     Args:
-        state: One dictionary with any number of ranks, or a list of such. A flat state of one rank, as gravac saved it
-            before it knew this layout, counts too.
+        state: One dictionary with any number of ranks, or what ``checkpoint.save`` returned; or a list of such.
 
     Raises:
         SetupError: It is no state of an agent, or a residual is missing.

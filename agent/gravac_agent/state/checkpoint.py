@@ -21,6 +21,7 @@ from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.fsdp.model import DataParallel
 from gravac_agent.fsdp.pieces import fitted, mean_by_shard, shard_of
 from gravac_agent.network.probe import AggregatorBuilder
+from gravac_agent.reporting.reporter import unfit
 from gravac_agent.setup.build import Parts
 from gravac_agent.setup.describe import trained_shapes
 from gravac_agent.state import by_rank
@@ -33,18 +34,8 @@ log = logging.getLogger("gravac.agent")
 VERSION = 1
 FIELDS = (
     *("rank", "world_size", "shard", "step", "window", "plan", "following", "gain_averages", "policy_state"),
-    *(
-        "policy",
-        "buckets",
-        "shapes",
-        "rates",
-        "clipping",
-        "residual",
-        "compressor",
-        "learnt",
-        "other_codecs",
-        "network",
-    ),
+    *("policy", "buckets", "shapes", "rates", "clipping", "residual", "compressor", "learnt", "network"),
+    "other_codecs",
 )
 """What a state has besides its version."""
 
@@ -197,21 +188,18 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     for one in states:
         check_numbers(one, FIELDS)
         if one["policy"] != (policy := parts.spec.policy.name):
-            raise SetupError(
-                f"the checkpoint does not fit policy={policy!r}: it was saved under policy={one['policy']!r}. "
-                "Resume with the policy that it was saved with, or start without loading it"
-            )
+            raise unfit(policy, f"it was saved under policy={one['policy']!r}")
         _check_shapes(one, module)
     own, first, encoder = isinstance(state, dict), states[0], parts.encoder
     residual = _own(first, parts, shard_of(module)) if own else mean_by_shard(states)
-    if not (own and first.get("shard")):  # else it is that of this shard
+    if not (own and first["shard"]):  # else it is that of this shard
         residual = fitted(residual, first["shapes"], module)
     check_residual(residual, module)
     memory = memories.build(encoder.memory.spec)
     memory.world_size = encoder.memory.world_size
     memory.load_state_dict(residual)
     builder, averages = parts.builder, _loaded(first["gain_averages"], 0)
-    if first["world_size"] == parts.world_size and first.get("network") is not None:
+    if first["world_size"] == parts.world_size and first["network"] is not None:
         # Collectives are chosen as in the earlier run, so that the resumed run is the same.
         builder = replace(builder, network=Network(**first["network"]))
     learnt = [first["learnt"]]
@@ -299,7 +287,7 @@ def _own(state: dict[str, Any], parts: Parts, shard: list[int] | None) -> dict[s
         raise SetupError(
             f"the agent state is of rank {state['rank']}, this is rank {parts.rank}: load its own state"
         )
-    if state.get("shard") != shard:
+    if state["shard"] != shard:
         raise SetupError(
             "the agent state is of a run whose replicas were sharded in another way: pass the states of all its ranks "
             "as a list, so that no residual is lost"

@@ -131,9 +131,8 @@ class Clipper:
 
     def restore(self, state: Sequence[float]) -> None:
         """Take over a checkpoint's averages."""
-        self._mean_sq, self._single_sq, usual = state[:3]
+        self._mean_sq, self._single_sq, usual, self._residual_sq = state
         self._usual = None if math.isnan(usual) else usual
-        self._residual_sq = state[3] if len(state) > 3 else math.inf  # older checkpoints lack it
 
     def _follow_residual(self, sums: StepSums, amplification: float) -> None:
         """Take in how much the residual gave to an exchange and kept of it.

@@ -57,7 +57,7 @@ class ProgressSums:
         return ProgressSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     def is_finite(self) -> bool:
-        """Whether all of them are finite."""
+        """Return whether all of them are finite."""
         return all(math.isfinite(getattr(self, each.name)) for each in fields(self))
 
     @property
@@ -380,5 +380,5 @@ def _in_memory(tensor: Tensor) -> Tensor:
 
 
 def _is_long(value: object) -> bool:
-    """Whether it holds a number for each coordinate. Numbers of steps, too, may be tensors, without dimensions."""
+    """Return whether it holds a number for each coordinate. A number of steps may be a tensor without dimensions."""
     return isinstance(value, Tensor) and value.dim() == 1

@@ -1,7 +1,6 @@
 """Rank 0's report of a window: the totals of all ranks as a record of the protocol."""
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields
 from statistics import median
@@ -18,8 +17,7 @@ from gravac.protocol import (
     WindowReport,
     quantiles,
 )
-from gravac_agent.exchange.plan import Plan
-from gravac_agent.exchange.tick import NAMES, StepSums
+from gravac_agent.exchange.tick import NAMES
 from gravac_agent.windows.meters import StepTimes
 from gravac_agent.windows.reference import ProgressSums
 from gravac_agent.windows.totals import LevelTotals, RankTotals, WindowTotals
@@ -41,7 +39,6 @@ def build_report(
     job: str,
     incarnation: str,
     listed: int,
-    steps: StepDetail | None = None,
     codecs: Sequence[str | None] = (None,),
 ) -> WindowReport:
     """Return rank 0's report of a window with at least one step.
@@ -54,7 +51,6 @@ def build_report(
         job: The job's name.
         incarnation: Which run of the job this is.
         listed: How many ranks are listed one by one.
-        steps: The steps that are listed one by one.
         codecs: Codecs by their number, as records have them: None is the job's compressor.
     """
     plan = window.last_plan
@@ -87,7 +83,7 @@ def build_report(
         spread=_spread(ranks),
         ranks=tuple(_rank_row(rank, totals) for rank, totals in enumerate(ranks[:listed])),
         curve=curve,
-        steps=steps,
+        steps=listed_steps(window, len(ranks)),
     )
 
 
@@ -140,41 +136,30 @@ def _rank_row(rank: int, totals: RankTotals) -> RankRow:
     )
 
 
-class StepList:
-    """The newest steps of one window, listed one by one (setting ``step_rows``); on rank 0 only.
+def listed_steps(window: WindowTotals, ranks: int) -> StepDetail | None:
+    """Return the newest steps of a window one by one. None when there are none, or they cannot be written.
 
     Args:
-        most: Steps to list; 0: none.
+        window: Rank 0's totals.
         ranks: Ranks of the job, whose payloads have the same size.
     """
-
-    def __init__(self, most: int, ranks: int) -> None:
-        self._ranks = ranks
-        self._steps: deque[tuple[int, Plan, StepSums, StepTimes, int]] = deque(maxlen=most)
-
-    def add(self, step: int, plan: Plan, sums: StepSums, times: StepTimes, payload_bytes: int) -> None:
-        """Add a finished step; ``sums`` are over ranks, ``payload_bytes`` are this rank's."""
-        self._steps.append((step, plan, sums, times, payload_bytes))
-
-    def detail(self) -> StepDetail | None:
-        """Return the steps as a report has them. None when there are none or they cannot be written: the window is
-        reported without them."""
-        if not self._steps:
-            return None
-        steps, plans, sums, times, payloads = zip(*self._steps, strict=True)
-        columns: dict[str, tuple[object, ...]] = {
-            "epoch": tuple(plan.directive.epoch for plan in plans),
-            "cf": tuple(plan.cf for plan in plans),
-            "payload_bytes": tuple(payload * self._ranks for payload in payloads),
-            "nonfinite_ranks": tuple(int(each.nonfinite) for each in sums),
-            "failed_ranks": tuple(int(each.failed) for each in sums),
-        }
-        for name in _ENERGIES:
-            columns[name] = tuple(None if each.nonfinite else getattr(each, name) for each in sums)
-        for name in _TIMES:
-            columns[name] = tuple(round(getattr(each, name), 6) for each in times)
-        try:
-            return StepDetail.model_validate({"first_step": steps[0], **columns})
-        except ValueError:
-            log.exception("the steps of this window could not be listed; its report goes without them")
-            return None
+    if not window.listed:
+        return None
+    plans, sums, times, payloads = zip(*window.listed, strict=True)
+    columns: dict[str, tuple[object, ...]] = {
+        "epoch": tuple(plan.directive.epoch for plan in plans),
+        "cf": tuple(plan.cf for plan in plans),
+        "payload_bytes": tuple(payload * ranks for payload in payloads),
+        "nonfinite_ranks": tuple(int(each.nonfinite) for each in sums),
+        "failed_ranks": tuple(int(each.failed) for each in sums),
+    }
+    for name in _ENERGIES:
+        columns[name] = tuple(None if each.nonfinite else getattr(each, name) for each in sums)
+    for name in _TIMES:
+        columns[name] = tuple(round(getattr(each, name), 6) for each in times)
+    try:
+        first = window.first_step + int(window.own.steps) - len(plans)
+        return StepDetail.model_validate({"first_step": first, **columns})
+    except ValueError:
+        log.exception("the steps of this window could not be listed; its report goes without them")
+        return None

@@ -60,7 +60,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def steps_elements_alone(optimizer: Optimizer) -> bool:
-    """Whether the optimizer is known to step each element of a parameter for itself, as SGD and Adam do.
+    """Return whether the optimizer is known to step each element of a parameter for itself, as SGD and Adam do.
 
     Subclasses and other classes are not tried out: a step of them may talk to other ranks, draw random numbers of the
     training, or count how often it runs.

@@ -1,7 +1,7 @@
 """The end of a step on one rank: commit or roll back, plan the next step, close windows."""
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from gravac_agent.settings import AgentSettings
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.meters import StepClock
 from gravac_agent.windows.progress import Progress
-from gravac_agent.windows.report import StepList, build_report
+from gravac_agent.windows.report import build_report
 from gravac_agent.windows.totals import WindowTotals, level_of, totals_of
 
 log = logging.getLogger("gravac.agent")
@@ -68,13 +68,12 @@ class StepLoop:
         self._dropped = 0
         self._settings = settings
         self._reporter, self.job, self._incarnation = reporter, job, incarnation
-        self._step_list = self._new_step_list()
         self.clock, self.progress = StepClock(), progress
         averaged = encoder.memory.world_size  # fewer than all where each rank has a shard of the gradient
         self.clipper = Clipper(averaged)
         self._knows_mean = averaged == group.size()
         self.step = 0
-        self.window = WindowTotals(0, 0)
+        self.window = self._new_window(0)
         self.plan = announcement.following
         self._checked: set[tuple[int, float]] = set()
         self._measure_first = encoder.learning_codecs()
@@ -130,13 +129,14 @@ class StepLoop:
         """
         result = self._executor.wait_step()
         tick, sums = result.tick, result.tick.sums
+        # Parts may be finite and their mean not. All ranks hold the same mean, so no rank has to be told.
         overflowed = not result.finite and not sums.nonfinite
         if overflowed:
-            sums.nonfinite = self._group.size()  # the mean is the same everywhere
+            sums.nonfinite = self._group.size()
             sums = sums.flagged()
         counts = sums.nonfinite == 0
         if counts:
-            if not sums.failed:
+            if not sums.failed:  # else the figures of a rank are missing in the means
                 self._encoder.aggregator_of(self.plan).learn(tick.means)
             if dropped:
                 self._encoder.drop()
@@ -168,7 +168,6 @@ class StepLoop:
         settled = self._steps_at_level > self._settings.settle_steps
         times = self.clock.end_step(result)
         self.window.add(self.plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
-        self._step_list.add(self.step, self.plan, sums, times, result.payload_bytes)
         if self._knows_mean:  # else each shard's is counted once for each replica
             self.window.add_mean(self.plan, sums, result.mean_sq)
         self.window.own.agent_cpu += result.cpu_seconds
@@ -179,7 +178,7 @@ class StepLoop:
         self.steps_at[self.plan.codec, self.plan.cf] += 1
         self.dense_bytes += result.dense_bytes
         self.payload_bytes += result.payload_bytes
-        if not tick.agreed:
+        if not tick.agreed:  # on all ranks, since all hold the same sum of fingerprints
             raise AgreementError(
                 f"step {self.step}: ranks disagree on the next step's plan; rank {self._group.rank()} has "
                 f"{self.following}. No gradient was exchanged under it. Ranks must run the same code and load the same "
@@ -211,20 +210,18 @@ class StepLoop:
             for sentence in aggregator.notes():
                 self._note("note", sentence, logging.INFO)
         self.progress.close_window(self.window)
-        window, self.window = self.window, WindowTotals(self.window.number + 1, self.step)
+        window, self.window = self.window, self._new_window(self.window.number + 1)
         window.own.memory_bytes = self._encoder.memory.nbytes()
         window.own.samples = samples
-        step_list, self._step_list = self._step_list, self._new_step_list()
         assert window.last_plan is not None
-        gains = dict(self.tracker.gains(window.last_plan.codec))
-        self._executor.enqueue(lambda: self._gather_and_report(window, gains, step_list))
+        gains = dict(self.tracker.gains(window.last_plan.codec))  # the next step changes them
+        self._executor.enqueue(lambda: self._gather_and_report(window, gains))
 
-    def _new_step_list(self) -> StepList:
-        return StepList(0 if self._reporter is None else self._settings.step_rows, self._group.size())
+    def _new_window(self, number: int) -> WindowTotals:
+        rows = 0 if self._reporter is None else self._settings.step_rows
+        return WindowTotals(number, self.step, deque(maxlen=rows))
 
-    def _gather_and_report(
-        self, window: WindowTotals, gains: dict[float, float], step_list: StepList
-    ) -> None:
+    def _gather_and_report(self, window: WindowTotals, gains: dict[float, float]) -> None:
         """Gather the totals of all ranks and report the window on rank 0. Runs on the exchange thread."""
         try:
             mine = window.vector()
@@ -242,7 +239,6 @@ class StepLoop:
                     self.job,
                     self._incarnation,
                     self._settings.rank_rows,
-                    step_list.detail(),
                     (None, *self._encoder.others),
                 )
                 self._reporter.report_window(report)
@@ -311,4 +307,4 @@ class StepLoop:
     def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
         """Continue where a checkpoint was saved. Call it before the first step."""
         self.plan, self.announcement.following, self.step = plan, following, step
-        self.window = WindowTotals(window, step)
+        self.window = self._new_window(window)

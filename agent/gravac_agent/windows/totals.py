@@ -1,6 +1,7 @@
 """Sums of one window on one rank, and the gain curve over ranks."""
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
 
@@ -72,6 +73,8 @@ class WindowTotals:
 
     number: int
     first_step: int
+    listed: deque[tuple[Plan, StepSums, StepTimes, int]] = field(default_factory=lambda: deque(maxlen=0))
+    """The newest steps, with the bytes that this rank sent; as many as a report lists one by one."""
     own: RankTotals = field(default_factory=RankTotals)
     """This rank's."""
     levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
@@ -95,8 +98,8 @@ class WindowTotals:
         """
         own = self.own
         own.steps += 1
-        for phase in ("seconds", "data_wait", "compute", "compress", "communicate", "decompress"):
-            setattr(own, phase, getattr(own, phase) + getattr(times, phase))
+        for phase in fields(times):
+            setattr(own, phase.name, getattr(own, phase.name) + getattr(times, phase.name))
         own.dense_bytes += dense
         own.payload_bytes += payload
         own.nonfinite += sums.nonfinite > 0
@@ -112,6 +115,7 @@ class WindowTotals:
         if settled:
             level.settled_seconds.append(times.seconds)
             level.settled_exposed.append(times.communicate)
+        self.listed.append((plan, sums, times, payload))
         self.last_plan = plan
 
     def add_mean(self, plan: Plan, sums: StepSums, mean_sq: float | None) -> None:
