@@ -24,8 +24,10 @@ def trained(
     model = nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 5))
     optimizer = make(model.parameters())
     named = dict(model.named_parameters())
-    reference = DenseReference(optimizer, named, Coordinates(named, 3))
-    names, numels = list(named), [one.numel() for one in named.values()]
+    coordinates = Coordinates(named, 3)
+    reference = DenseReference(optimizer, named, coordinates)
+    numels = [one.numel() for one in named.values()]
+    places = coordinates.in_bucket(list(named), numels)
     for step in range(steps):
         if step == steps // 2:
             for group in optimizer.param_groups:
@@ -35,9 +37,7 @@ def trained(
         (model(x) - x[:, :5]).square().mean().backward()
         flat = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
         sent = share * flat
-        reference.exchanged(
-            names, reference.sample(names, numels, flat), reference.sample(names, numels, sent)
-        )
+        reference.exchanged(flat[places], sent[places])
         for one, piece in zip(model.parameters(), sent.split(numels), strict=True):
             one.grad = piece.view_as(one).clone()
         if clip is not None:
@@ -86,15 +86,16 @@ def test_a_step_without_an_exchange_does_not_count() -> None:
     model = nn.Linear(4, 2)
     optimizer = SGD(model.parameters(), lr=0.1)
     named = dict(model.named_parameters())
-    reference = DenseReference(optimizer, named, Coordinates(named, 0))
+    coordinates = Coordinates(named, 0)
+    reference = DenseReference(optimizer, named, coordinates)
 
     def step(exchanged: bool) -> None:
         for one in model.parameters():
             one.grad = torch.ones_like(one)
         if exchanged:
             flat: Tensor = torch.ones(10)
-            sampled = reference.sample(["weight", "bias"], [8, 2], flat)
-            reference.exchanged(["weight", "bias"], sampled, sampled)
+            sampled = flat[coordinates.in_bucket(["weight", "bias"], [8, 2])]
+            reference.exchanged(sampled, sampled)
         reference.before_step()
         optimizer.step()
         reference.after_step()
@@ -120,11 +121,12 @@ def test_the_norm_that_clipping_went_by_is_taken_into_account(as_dense: bool, ra
     model = nn.Linear(4, 2)
     optimizer = SGD(model.parameters(), lr=0.1)
     named = dict(model.named_parameters())
-    reference = DenseReference(optimizer, named, Coordinates(named, 0))
+    coordinates = Coordinates(named, 0)
+    reference = DenseReference(optimizer, named, coordinates)
     flat = torch.ones(10)
     for _ in range(BLOCK_STEPS):
-        sampled = reference.sample(["weight", "bias"], [8, 2], flat)
-        reference.exchanged(["weight", "bias"], sampled, 4.0 * sampled)
+        sampled = flat[coordinates.in_bucket(["weight", "bias"], [8, 2])]
+        reference.exchanged(sampled, 4.0 * sampled)
         share = 0.1 if as_dense else 0.1 / 4.0
         for one in model.parameters():
             one.grad = torch.full_like(one, 4.0 * share)

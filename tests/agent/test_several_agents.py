@@ -1,5 +1,6 @@
 """What several agents of one process may not share, and how their jobs are named."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac_agent import Agent, SetupError
+import gravac
+from gravac.protocol import End
+from gravac_agent import Agent, SetupError, session
 from tests.support.small_model import pair, step
 
 
@@ -44,6 +47,33 @@ def test_agents_that_share_what_they_may_not(world_of_one: None, tmp_path: Path)
         step(module, optimizer)
     with Agent(*second, **options), Agent(*pair(), job="one", **options):  # the others closed cleanly
         step(*second)
+
+
+def test_a_start_that_fails_at_its_end_frees_all_that_it_made(
+    world_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, optimizer = pair()
+    options: dict[str, Any] = {"controller": None, "data_dir": tmp_path, "job": "mine"}
+    plain = len(optimizer._optimizer_step_pre_hooks), len(module._forward_pre_hooks)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "RunLog", fail)
+        agent = Agent(module, optimizer, **options)
+        with pytest.raises(MemoryError):
+            agent.start()
+        agent.close()
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gravac")]
+    assert (len(optimizer._optimizer_step_pre_hooks), len(module._forward_pre_hooks)) == plain
+    *_, end = gravac.read_trace(tmp_path / "mine" / "journal.jsonl")
+    assert isinstance(end.record, End)
+    assert end.record.message == "could not start"
+    with Agent(module, optimizer, **options) as agent:  # neither the module nor the name is taken
+        step(module, optimizer)
+        assert agent.state is not None
+        assert agent.state.job == "mine"
 
 
 def test_agents_of_one_environment(

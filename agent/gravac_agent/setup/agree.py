@@ -126,8 +126,9 @@ def agree(
     exchange_group = module.process_group if sharded is None else sharded.exchange_group
     averaged = exchange_group.size()
     by_rows = sharded is not None and sharded.exchanges_rows
-    trained = [one for one in module.parameters() if one.requires_grad]
-    elements = sum(one.numel() for one in trained) // (1 if sharded is None or by_rows else sharded.ranks)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    shards = 1 if sharded is None or by_rows else sharded.ranks
+    elements = sum(parameter.numel() for parameter in trained) // shards
     link = links.parse(settings.link) if asked.link is None else asked.link
     builder = AggregatorBuilder(
         settings.collective, link, elements=elements, sharded=by_rows, device=trained[0].device
@@ -152,7 +153,8 @@ def agree(
     # Progress needs all of a parameter's mean on each rank, in the host's memory.
     if sharded is None and device is None:
         sparse = set(sparse_parameters(module.module))
-        followed = {name: one for name, one in module.module.named_parameters() if name not in sparse}
+        named = module.module.named_parameters()
+        followed = {name: parameter for name, parameter in named if name not in sparse}
     coordinates = Coordinates(followed if settings.progress else {}, settings.seed)
     # A difference in one of these would become collectives of different sizes, in which gloo aborts and NCCL hangs.
     text = check_equal(

@@ -76,6 +76,7 @@ def plan_costs(
     for plan in plans:
         codec = compressor if plan.codec is None else plan.codec
         try:
+            # Where nothing was measured, sizes still need a collective, and that is chosen for some network.
             if shards is None:
                 cost = _volume(codec, plan.cf, elements, ranks, network or ASSUMED_NETWORK, collective)
             else:
@@ -115,5 +116,5 @@ def _seconds(cost: Volume, network: Network) -> float:
 def _volume(codec: str, cf: float, elements: int, ranks: int, network: Network, collective: str) -> Volume:
     try:
         return volume(codec, elements, cf, ranks, network, collective)
-    except UnknownSizes:
+    except UnknownSizes:  # an aggregator with rounds of its own: what the CF leaves of the gradient
         return volume_of_rounds(VALUE_BYTES * elements / cf, ranks)

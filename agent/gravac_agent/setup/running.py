@@ -56,6 +56,7 @@ def enter(module: DataParallel, settings: AgentSettings, named: bool) -> Running
                 f"the parameters of this module ({shared!r} among them) have an Agent that runs (job {other.job!r}): "
                 "close that one first, or put shared layers into one DistributedDataParallel module"
             )
+        # ``kernels.use`` is for the whole process: this agent's choice would replace the other's.
         if settings.kernels != other.kernels:
             raise SetupError(
                 f"kernels={settings.kernels!r}: an Agent that runs in this process (job {other.job!r}) has "

@@ -238,6 +238,7 @@ def check_memory(memory: str, module: DataParallel, optimizer: torch.optim.Optim
             return
     except ValueError as error:
         raise SetupError(str(error)) from None
+    # Applied by both, it would count twice.
     own = max(float(group.get("momentum") or 0.0) for group in optimizer.param_groups)
     if own:
         raise SetupError(

@@ -64,50 +64,45 @@ class Progress:
             sent: The sample of the mean that was exchanged.
             window: The running window.
         """
-        reference = self._reference
-        if reference is None:
-            return
-        try:
+
+        def take_in(reference: DenseReference) -> None:
+            # What a plan did in the steps before may not count for the next one.
             if self._plan is not None and level_of(self._plan) != level_of(plan):
                 window.add_progress(self._plan, reference.change_plan())
             self._plan = plan
-            reference.exchanged(reference.coordinates.names, raw, sent)
-        except Exception:
-            self._fail()
+            reference.exchanged(raw, sent)
+
+        self._try(take_in)
 
     def before_step(self, loss_scale: float, clipped_as_dense: bool) -> None:
         """Call it right before the optimizer steps; see ``DenseReference.before_step``."""
-        if self._reference is not None:
-            try:
-                self._reference.before_step(loss_scale, clipped_as_dense)
-            except Exception:
-                self._fail()
+        self._try(lambda reference: reference.before_step(loss_scale, clipped_as_dense))
 
     def after_step(self, evaluated: bool) -> None:
         """Call it right after the optimizer stepped. ``evaluated``: it computed the gradients itself, by a closure."""
-        if self._reference is None:
-            return
-        if evaluated:
+        if evaluated and self.on:
             self._turn_off("the optimizer is stepped with a closure")
-            return
-        try:
-            self._reference.after_step()
-        except Exception:
-            self._fail()
+        self._try(DenseReference.after_step)
 
     def close_window(self, window: WindowTotals) -> None:
         """Hand the sums over at the end of a window."""
-        if self._reference is None or self._plan is None:
+
+        def hand_over(reference: DenseReference) -> None:
+            if self._plan is not None:
+                reference.forget_exchange()
+                window.add_progress(self._plan, reference.pop())
+
+        self._try(hand_over)
+
+    def _try(self, work: Callable[[DenseReference], None]) -> None:
+        """Do what needs the reference, where there is one. A failure turns it off."""
+        if self._reference is None:
             return
         try:
-            self._reference.forget_exchange()
-            window.add_progress(self._plan, self._reference.pop())
+            work(self._reference)
         except Exception:
-            self._fail()
-
-    def _fail(self) -> None:
-        log.debug("the dense reference failed", exc_info=True)
-        self._turn_off("the optimizer cannot be followed any more")
+            log.debug("the dense reference failed", exc_info=True)
+            self._turn_off("the optimizer cannot be followed any more")
 
     def _turn_off(self, why: str) -> None:
         self._reference = None

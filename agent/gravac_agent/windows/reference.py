@@ -7,7 +7,7 @@ stands, and the two ways are compared over blocks of steps.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -69,7 +69,7 @@ class ProgressSums:
 class DenseReference:
     """Steps a sample of coordinates as the optimizer would with dense gradients. Equal on all ranks.
 
-    A step: ``sample`` on each rank's raw gradients, their mean and that of what was exchanged to ``exchanged``,
+    A step: the sampled means of the raw gradients and of what was exchanged go to ``exchanged``, then
     ``before_step`` and ``after_step`` around the optimizer's own. It begins with the optimizer's own state (moments,
     momentum), so that it may begin in the middle of a training, as after a checkpoint.
 
@@ -85,16 +85,15 @@ class DenseReference:
     def __init__(
         self, optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], coordinates: Coordinates
     ) -> None:
-        self.coordinates = coordinates
         self._optimizer = optimizer
         self.exact = steps_elements_alone(optimizer)
         """Whether it does exactly what the optimizer would; else, as for LAMB, its norms are of the sample only."""
         groups = {id(one): at for at, group in enumerate(optimizer.param_groups) for one in group["params"]}
         pieces: dict[tuple[object, ...], list[_Piece]] = {}
-        self._owned = torch.zeros(self.coordinates.size, dtype=torch.float64)
+        self._owned = torch.zeros(coordinates.size, dtype=torch.float64)
         self._owners: dict[int, _Piece] = {}
-        for name, places in self.coordinates.places.items():
-            one, slot = parameters[name], self.coordinates.slots[name]
+        for name, places in coordinates.places.items():
+            one, slot = parameters[name], coordinates.slots[name]
             if id(one) in groups:
                 piece = _Piece(one, places, slot, groups[id(one)])
                 key = (piece.group, one.dtype) if self.exact else (name,)
@@ -105,39 +104,24 @@ class DenseReference:
         self._reference = second_optimizer(
             optimizer, optimizer.param_groups, [(flat.group, flat.parameter) for flat in self._flats]
         )
-        self._orders: dict[tuple[str, ...], Tensor] = {}
-        size = self.coordinates.size
-        self._raw, self._sent, self._last_raw, self._last_sent = torch.zeros(4, size, dtype=torch.float64)
+        self._raw, self._sent, self._last_raw, self._last_sent = torch.zeros(
+            4, coordinates.size, dtype=torch.float64
+        )
         self._fresh = self._began = self._has_last = self._adopted = False
         self._share = 1.0
         self._squares = self._energies = (0.0, 0.0)
         self._block = 0
         self.sums = ProgressSums()
 
-    def sample(self, names: Sequence[str], numels: Sequence[int], flat: Tensor) -> Tensor:
-        """Return the sampled coordinates of a bucket.
+    def exchanged(self, raw: Tensor, sent: Tensor) -> None:
+        """Take in a step's exchange, in the order of the coordinates.
 
         Args:
-            names: Parameters of the bucket, in order.
-            numels: Elements of each.
-            flat: The bucket, shape ``(n,)``.
+            raw: The sample of the mean raw gradient over ranks.
+            sent: The sample of the mean that was exchanged.
         """
-        return flat.index_select(0, self.coordinates.in_bucket(names, numels))
-
-    def exchanged(self, names: Sequence[str], raw: Tensor, sent: Tensor) -> None:
-        """Take in the mean raw gradient over ranks and the exchanged mean of some parameters, in their order.
-
-        Args:
-            names: The parameters; those that are not in the sample do not count.
-            raw: Sampled coordinates of the mean raw gradient.
-            sent: The same of the mean that was exchanged.
-        """
-        key = tuple(names)
-        order = self._orders.get(key)
-        if order is None:
-            order = self._orders[key] = self.coordinates.order(key)
-        self._raw.index_copy_(0, order, raw.double())
-        self._sent.index_copy_(0, order, sent.double())
+        self._raw.copy_(raw)
+        self._sent.copy_(sent)
         self._fresh = True
 
     def forget_exchange(self) -> None:

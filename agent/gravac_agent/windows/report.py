@@ -25,9 +25,9 @@ from gravac_agent.windows.totals import LevelTotals, RankTotals, WindowTotals
 log = logging.getLogger("gravac.agent")
 
 _ENERGIES = ("gradient_sq", "compensated_sq", "sent_sq", "candidate_sq", "residual_sq")
-_TIMES = tuple(one.name for one in fields(StepTimes))
+_TIMES = tuple(phase.name for phase in fields(StepTimes))
 _FROM_TICKS = [name for name in GainSums.model_fields if name in NAMES]
-_FROM_PROGRESS = [one.name for one in fields(ProgressSums) if one.name not in ("steps", "raw_sq")]
+_FROM_PROGRESS = [energy.name for energy in fields(ProgressSums) if energy.name not in ("steps", "raw_sq")]
 """Sums that a record has by the same name; ``steps`` and ``raw_sq`` have other names there."""
 
 

@@ -191,6 +191,7 @@ class StepLoop:
     def _advance(self, directive: Directive) -> None:
         before, self.plan = self.plan, self.following
         if level_of(before) != level_of(self.plan):
+            # A codec's first steps at a CF guess thresholds anew and take longer: their times do not count.
             self._steps_at_level = 0
         self._warn_if_unstable(self.plan)
         following = next_plan(directive, self.tracker, self._measure_first)

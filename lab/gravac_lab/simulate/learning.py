@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.state.rates import Rates
@@ -75,7 +74,11 @@ class Learner:
         ]
         self._heldout = recipe.data.heldout()
         named = dict(self.model.named_parameters())
-        self.reference = DenseReference(self.optimizer, named, Coordinates(named, seed))
+        coordinates = Coordinates(named, seed)
+        self._elements = [coordinates.in_bucket(bucket.names, bucket.numels) for bucket in self.buckets]
+        order = torch.cat([coordinates.order(bucket.names) for bucket in self.buckets])
+        self._places = order.argsort()  # of the coordinates, in the samples of one bucket after another
+        self.reference = DenseReference(self.optimizer, named, coordinates)
         names = {id(parameter): name for name, parameter in named.items()}
         self._followers = [(Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders]
         self.clipper = Clipper(world_size)
@@ -107,14 +110,10 @@ class Learner:
             gradients.append(self._flat())
         if self._observe is not None:
             self._observe(gradients)
-        raw = [
-            torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0)
-            for at, bucket in enumerate(self.buckets)
-        ]
+        raw = torch.stack([self._sample(one) for one in gradients]).mean(0)
         exchanged = self.ranks.exchange(self.buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
-            for bucket, mean, flat in zip(self.buckets, raw, gradients[0], strict=True):
-                self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
+            self.reference.exchanged(raw, self._sample(gradients[0]))
             self._write(gradients[0])
             self._clip(exchanged)
             self.reference.before_step(clipped_as_dense=self._clip_norm is not None)
@@ -141,8 +140,10 @@ class Learner:
             for memory in memories:
                 memory.rescale(clipped.residual_factor)
 
-    def _sample(self, bucket: Bucket, flat: Tensor) -> Tensor:
-        return self.reference.sample(bucket.names, bucket.numels, flat)
+    def _sample(self, flats: Sequence[Tensor]) -> Tensor:
+        """Return the sampled coordinates of the buckets, in the order of the coordinates."""
+        parts = [flat[elements] for flat, elements in zip(flats, self._elements, strict=True)]
+        return torch.cat(parts)[self._places]
 
     def _flat(self) -> list[Tensor]:
         return [
