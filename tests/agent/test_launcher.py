@@ -16,6 +16,7 @@ from gravac.traces.replay import check
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.run_log import _replay
+from gravac_agent.settings import AgentSettings
 from tests.support.invalid_answers import INVALID_ANSWERS
 from tests.support.peer import SPEC, Peer, eventually, job_end, serving, window_report
 
@@ -38,9 +39,7 @@ def own(tmp_path: Path) -> Iterator[ControllerProcess]:
 
 
 def own_reporter(process: ControllerProcess, seconds: float = 2.0) -> HttpReporter:
-    return HttpReporter(
-        SPEC, process=process, url=None, token=None, request_seconds=seconds, fallback_windows=3
-    )
+    return HttpReporter(SPEC, AgentSettings(request_seconds=seconds), process)
 
 
 def test_another_program_on_a_dead_controllers_port_gets_nothing(

@@ -13,6 +13,7 @@ from gravac.fold import JobFold
 from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac_agent.reporting.http_reporter import HttpReporter
+from gravac_agent.settings import AgentSettings
 from tools.harness.cluster import Cluster, job_spec
 
 InvalidAnswer = Callable[["Handler", bytes], None]
@@ -155,9 +156,8 @@ def eventually(condition: Callable[[], object], seconds: float = 150.0) -> None:
 
 def connected(peer: Peer, token: str | None = TOKEN, seconds: float = 2.0) -> HttpReporter:
     """Make a reporter that reports to a peer."""
-    return HttpReporter(
-        peer.spec, process=None, url=peer.url, token=token, request_seconds=seconds, fallback_windows=3
-    )
+    settings = AgentSettings(controller=peer.url, token=token, request_seconds=seconds)
+    return HttpReporter(peer.spec, settings, process=None)
 
 
 def window_report(window: int, decision: Decision = DECISION) -> WindowReport:

@@ -16,6 +16,7 @@ from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.outbox import FIRST_PAUSE_SECONDS, Outbox, OutboxRecord, RetryPauses, label
 from gravac_agent.reporting.reporter import renumbered, unfit, went_on, without_order
+from gravac_agent.settings import AgentSettings
 
 log = logging.getLogger("gravac.agent")
 
@@ -40,12 +41,8 @@ class HttpReporter:
 
     Args:
         spec: The job.
-        process: The agent's own controller; None where ``url`` names another one.
-        url: Address of a controller that runs already.
-        token: The secret of the controller at ``url``; None where it has none.
-        request_seconds: Total deadline of one request.
-        fallback_windows: Windows without an answer before all ranks go dense.
-        pinned_cf: Largest CF that an operator may pin.
+        settings: The agent's settings.
+        process: The agent's own controller; None: the settings name one that runs already.
         lock: Held until ``close``.
         asked: The name that the job had been given; None: as in ``spec``.
     """
@@ -53,28 +50,25 @@ class HttpReporter:
     def __init__(
         self,
         spec: JobSpec,
-        *,
+        settings: AgentSettings,
         process: ControllerProcess | None,
-        url: str | None,
-        token: str | None,
-        request_seconds: float,
-        fallback_windows: int,
-        pinned_cf: float = 1000.0,
         lock: JobLock | None = None,
         asked: str | None = None,
     ) -> None:
         self._spec, self._process, self._job_lock = spec, process, lock
         self._asked = asked or spec.job
         self._left: str | None = None  # a name of its own, until a checkpoint was loaded
-        self._token = process.token if process is not None else token
-        self._request_seconds, self._fallback_windows = request_seconds, fallback_windows
-        self.url = url
+        self._token = settings.token if process is None else process.token
+        self._request_seconds, self._fallback_windows = settings.request_seconds, settings.fallback_windows
+        self.url = settings.controller if process is None else None
         self.policy_state = spec.policy_state
         self._policy = build(spec.policy).fitted(spec)
         start = self._policy.start().decision
         if spec.policy_state is not None:
             start = read_state(self._policy, spec.policy_state).decision
-        self._checker = DecisionChecker(self._policy, pinned_cf, None if spec.policy_state is None else start)
+        self._checker = DecisionChecker(
+            self._policy, settings.max_cf, None if spec.policy_state is None else start
+        )
         self._decided = self.directive = self._directive_of(start)
         self._dense = False  # by agreement, because the controller does not answer
         self._unanswered_since = 0.0  # the oldest queued window, or the answer to the one before it

@@ -79,17 +79,7 @@ def connect(spec: JobSpec, asked: Asked) -> Reporter:
         return LocalReporter(spec, folder, asked.policy, lock, name)
     if settings.controller == "auto":
         process = ControllerProcess(folder, spec.job, settings.page_port, settings.steering == "owner")
-    return HttpReporter(
-        spec,
-        process=process,
-        url=settings.controller if process is None else None,
-        token=settings.token,
-        request_seconds=settings.request_seconds,
-        fallback_windows=settings.fallback_windows,
-        pinned_cf=settings.max_cf,
-        lock=lock,
-        asked=name,
-    )
+    return HttpReporter(spec, settings, process, lock, name)
 
 
 def start(
