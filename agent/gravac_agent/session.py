@@ -94,12 +94,7 @@ class Session:
     hooks on the module and the optimizer.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        asked: Asked,
-    ) -> None:
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, asked: Asked) -> None:
         """Agree with the other ranks, start this rank's threads, and take over the module's buckets.
 
         Args:
@@ -143,10 +138,7 @@ class Session:
                 self._entry = running.enter(self.module, settings, asked.named)
                 made.callback(running.leave, self._entry)
             job = self._entry.job = agreed_job(
-                self._entry.job,
-                settings.job is not None,
-                self.module.process_group,
-                seconds,
+                self._entry.job, settings.job is not None, self.module.process_group, seconds
             )
             pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
             self.rates = Rates(optimizer, asked.scaler, self._entry.parameters, pieces)
