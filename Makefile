@@ -37,9 +37,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# make new-codec NAME=mycodec: a skeleton, registered, with its pages and tests. CONTRIBUTING.md goes on from there.
+# make new-codec NAME=mycodec KIND=quantizer (or sparsifier): a skeleton, registered, with its pages and tests.
+# CONTRIBUTING.md goes on from there.
 new-codec: $(READY)
-	$(BIN)/python -m tools.new codec $(NAME)
+	$(BIN)/python -m tools.new $(or $(KIND),sparsifier) $(NAME)
 
 new-policy: $(READY)
 	$(BIN)/python -m tools.new policy $(NAME)

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from gravac import offers
 from gravac.wording import did_you_mean, first_problem
 
 T = TypeVar("T")
@@ -157,6 +158,7 @@ class Registry(MutableMapping[str, type[T]], Generic[T]):
         if self._taken(name):
             raise ValueError(f"{self.what}={name!r} is registered already; give the new one another name")
         self._own[name] = member
+        offers.register(name, member)
 
     def __delitem__(self, name: str) -> None:
         del self._own[name]
@@ -209,6 +211,7 @@ class Registry(MutableMapping[str, type[T]], Generic[T]):
             kind: type[T] = found[0].load()
             self._check(name, kind)
             _LOADED[f"{self.group}:{name}"] = found[0]
+            offers.register(name, kind)
         except Exception as error:  # whatever a plugin's import raises
             raise PluginError(
                 f"{self.what}={name!r} is in {_described(found)}, which cannot be used: "

@@ -24,6 +24,8 @@ from gravac_controller.cli import main
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 from tools.pages.catalogue import page as catalogue_page
+from tools.pages.constants import constants, known_tests
+from tools.pages.constants import page as constants_page
 from tools.pages.metrics import page as metrics_page
 from tools.pages.settings import page as settings_page
 
@@ -225,6 +227,19 @@ def test_claims_page_is_fresh(tmp_path: Path) -> None:
     again = "python -m lab.benchmarks.claims --plot docs/objectives.svg > docs/claims.md"
     assert found == (ROOT / "docs/claims.md").read_text(), again
     assert plot.read_bytes() == (ROOT / "docs/objectives.svg").read_bytes(), again
+
+
+def test_constants_page_is_fresh_and_each_constant_has_a_test() -> None:
+    known = known_tests()
+    assert (ROOT / "docs/constants.md").read_text() == constants_page(known), (
+        "python -m tools.pages.constants"
+    )
+    names = {name for each in constants() for name in each.names}
+    assert len(names) > 50
+    assert known.keys() == names, "python -m tools.pages.constants --find"
+    for test in known.values():
+        file, _, name = test.partition("::")
+        assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), test
 
 
 def test_metrics_page_is_fresh() -> None:

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
+from gravac import offers
 from gravac.policies import Plan
 from gravac.policies.auto.outlook import MOST_LOST
-from gravac.policies.auto.space import DEFAULTS
+from gravac.policies.auto.space import defaults
 from gravac.protocol import GainSums
 from gravac.signals import efficiency
-from gravac.signals.efficiency_table import ROWS
 from tools.harness.cluster import level_sums
 
 
@@ -19,11 +19,14 @@ def sums(backlog: float) -> GainSums:
 
 
 def test_the_table_is_met_and_interpolated_between_its_rows() -> None:
-    for row in ROWS:
-        found = efficiency.expected(row.codec, row.cf, row.kind)
-        assert found is not None
-        assert (found.likely, found.low, found.high) == pytest.approx((row.likely, row.low, row.high))
-        assert row.low <= row.likely <= row.high
+    assert len(offers.own()) > 8
+    for codec, offer in offers.own().items():
+        for kind in ("sgd", "adam"):
+            for row in offer.rows(kind):  # type: ignore[arg-type]
+                found = efficiency.expected(codec, row.cf, kind)
+                assert found is not None
+                assert (found.likely, found.low, found.high) == pytest.approx((row.likely, row.low, row.high))
+                assert row.low <= row.likely <= row.high
     between = efficiency.expected("topk", math.sqrt(10 * 25), "sgd")
     assert between is not None
     ends = [efficiency.expected("topk", cf, "sgd") for cf in (10.0, 25.0)]
@@ -140,6 +143,31 @@ def test_progress_counts_where_it_was_measured(kind: str) -> None:
     assert unknown.likely == pytest.approx(lost), "a codec that was not simulated has its window alone"
 
 
+def test_the_formula_has_the_numbers_of_its_fit() -> None:
+    """Those of docs/efficiency.md, written out: other tests follow the constants."""
+    assert efficiency.of_progress(0.5, 1.0, 0.2, "adam") == pytest.approx(1 / (1 + 3.4 * 0.5 * 0.2))
+    assert efficiency.of_progress(0.0, 0.5, 0.0, "adam") == pytest.approx(1 / (1 + 0.4 * math.log(2)))
+    assert efficiency.of_progress(0.0, 0.5, 0.0, "sgd") == pytest.approx(1 / (1 + 0.4 * (math.log(2) - 0.2)))
+    assert efficiency.of_progress(0.0, -1.0, 0.0, "adam") == pytest.approx(1 / (1 + 0.4 * math.log(100)))
+    for kind, per_backlog in (("sgd", 0.65), ("adam", 2.0)):
+        found = efficiency.measured(sums(0.1), "unheard", 10.0, kind)
+        assert found is not None
+        likely = 1 / (1 + per_backlog * 0.1)
+        assert (found.low, found.likely) == pytest.approx((likely - 0.1, likely))
+    shown = {"progress_steps": 20, "reference_sq": 1.0, "moved_dot_reference": 1.0, "raw_mean_sq": 1.0}
+    window = sums(0.5).model_copy(update=shown | {"raw_dot_next": 0.2})
+    alone, with_table = (efficiency.measured(window, codec, 10.0, "adam") for codec in ("unheard", "topk"))
+    table = efficiency.expected("topk", 10.0, "adam")
+    assert alone is not None
+    assert with_table is not None
+    assert table is not None
+    assert (alone.likely - alone.low, alone.high - alone.likely) == pytest.approx((0.08, 0.08))
+    assert with_table.likely == pytest.approx((alone.likely + table.likely) / 2), "of 20 steps, as much"
+    kept = [efficiency.Efficiency(1.0, low, 1.0).reliable for low in (0.89, 0.9 - 1.2e-9, 0.9 - 0.8e-9)]
+    assert kept == [False, False, True]
+    assert efficiency.expected("topk", 1e9, "adam") == efficiency.Efficiency(0.01, 0.01, 0.01)
+
+
 @pytest.mark.parametrize(
     ("progress", "counts"), [(0.85, False), (1.15, False), (0.4, True), (2.0, True), (-0.3, True)]
 )
@@ -169,7 +197,7 @@ def test_random_rounding_costs_more_with_fewer_ranks_than_simulated() -> None:
 def test_signs_which_move_zeros_are_never_within_the_bound_of_auto() -> None:
     """Masked weights and rows of ``padding_idx`` have no gradient: no default plan may move them (docs/codecs.md)."""
     signs = Plan("nearest:levels=2", 25.6)
-    assert signs in DEFAULTS
+    assert signs in defaults()
     for kind in ("sgd", "adam", "other"):
         for ranks in (2, 4, 8, 64):
             expected = efficiency.of_job("nearest:levels=2", 25.6, kind, ranks, None)

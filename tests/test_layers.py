@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from gravac.policies import AutoPolicy
 from gravac_controller.cli import COMMANDS, MODULES
 
 ROOT = Path(__file__).parent.parent
@@ -54,7 +55,7 @@ ALLOWED = {"gravac/collectives/simulated.py": {"threading"}}
 """By file: the simulated world has a thread for each rank, since an aggregator waits for the others within a call."""
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
-        {"proof", "version", "wording"},
+        {"offers", "proof", "version", "wording"},
         {"registry"},
         {"protocol"},
         {"kernels"},
@@ -287,9 +288,11 @@ def test_the_folders_of_packages_are_not_packages() -> None:
 
 
 def test_the_controller_runs_where_there_is_no_torch() -> None:
-    """None of its imports needs torch."""
+    """None of its imports needs torch, and it knows what codecs offer to policy ``auto``."""
     code = "import sys; sys.modules['torch'] = None; import gravac_controller.api.app"
     modules = (MODULES.get(name, f"gravac_controller.cli.{name}") for name in COMMANDS)
     code += "".join(f"; import {module}" for module in modules if not module.startswith("gravac_lab"))
+    code += "; from gravac.policies import AutoPolicy; print(len(AutoPolicy().plans('topk+bf16')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(AutoPolicy().plans("topk+bf16")) > 20

@@ -1,12 +1,17 @@
 """`make new-codec` and `make new-policy`: the skeletons work, and are registered where CONTRIBUTING says."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gravac.offers import UNKNOWN
 from tests.support.maths import checks
 from tests.support.maths.checks import vector
 from tools import new
@@ -33,16 +38,76 @@ def created(copied: Path, kind: str, name: str) -> tuple[str, dict[str, Any]]:
     return registry.read_text(), found
 
 
-def test_a_new_codec_works(copied: Path) -> None:
-    text, found = created(copied, "codec", "my-codec")
-    assert "from gravac.compressors.sparse.mycodec import MyCodec\n" in text
+@pytest.mark.parametrize(("kind", "room"), [("quantizer", "quantize"), ("sparsifier", "sparse")])
+def test_a_new_codec_works(copied: Path, kind: str, room: str) -> None:
+    text, found = created(copied, kind, "my-codec")
+    assert f"from gravac.compressors.{room}.mycodec import MyCodec\n" in text
     assert text.count("        MyCodec,\n    ),\n    base=Compressor,") == 1
     codec = found["MyCodec"]()
     assert codec.name == "my-codec"
+    assert codec.offer == UNKNOWN, "unknown to auto until somebody states what it keeps"
     for cf in (1.0, 10.0):
         checks.check_bytes(codec, vector("gauss", 100), cf, torch.float32)
         checks.check_conservation(codec, vector("gauss", 100), cf, torch.float32)
         checks.check_travel(codec, vector("gauss", 100), cf, torch.float32, 1, found["MyCodec"]())
+
+
+CHOOSES = """
+import json, os, sys
+import torch
+
+file, kind, offers = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+skeleton = open(file).read()
+for offer in offers:
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+        continue
+    with open(file, "w") as opened:
+        opened.write(skeleton.replace("Offer()", f"Offer({offer})"))
+    from gravac.compressors import COMPRESSORS
+    from gravac.offers import of, own
+    from tools.harness.plan_world import Job, World
+
+    assert own()["toy"] == of("toy") == COMPRESSORS["toy"].offer, "read from the source as Python reads it"
+    job = Job(World(ranks=4, megabits=100.0 if kind == "sparsifier" else 2_000.0, compute=0.05))
+    job.windows(12)
+    print(job.last.phase, "toy" == job.plan.codec, flush=True)
+    os._exit(0)
+"""
+GOOD, BAD = "(0.99, 1.0, 1.0)", "(0.5, 0.6, 0.7)"
+OFFERS = {
+    "sparsifier": {  # on a slow link
+        f"strengths=(50.0,), sgd={{50.0: {GOOD}}}": True,
+        f"strengths=(50.0,), sgd={{50.0: {BAD}}}": False,
+        f"strengths=(2.0,), sgd={{2.0: {GOOD}}}": False,
+        "strengths=(50.0,)": False,
+    },
+    "quantizer": {  # on a fast one, where coding counts
+        f'plans={{"": 3.8}}, encode_ns=0.1, decode_ns=0.1, sgd={{3.8: {GOOD}}}': True,
+        f'plans={{"": 3.8}}, encode_ns=60.0, decode_ns=0.1, sgd={{3.8: {GOOD}}}': False,
+        f'listed={{"": 3.8}}, encode_ns=0.1, decode_ns=0.1, sgd={{3.8: {GOOD}}}': False,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", list(OFFERS))
+def test_auto_chooses_a_new_codec_for_what_its_own_file_states(tmp_path: Path, kind: str) -> None:
+    """Efficiency, size and coding time, in a copy of gravac in which only that file is edited."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "gravac", tmp_path / "gravac", ignore=ignored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(new, "ROOT", tmp_path)
+        created(tmp_path, kind, "toy")
+        file = new.path_of(new.KINDS[kind], "toy")
+    done = subprocess.run(
+        [sys.executable, "-c", CHOOSES, str(file), kind, json.dumps(list(OFFERS[kind]))],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [f"hold {chosen}" for chosen in OFFERS[kind].values()], done.stderr
 
 
 def test_a_new_policy_works(copied: Path) -> None:
@@ -56,4 +121,4 @@ def test_a_new_policy_works(copied: Path) -> None:
 
 def test_a_file_that_is_there_is_not_overwritten(copied: Path) -> None:
     with pytest.raises(FileExistsError):
-        created(copied, "codec", "topk")
+        created(copied, "sparsifier", "topk")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from gravac import offers
 from gravac.policies.auto import space
 from gravac.protocol import Order
 from gravac.wording import (
@@ -107,8 +108,12 @@ def test_a_plan_in_plain_words(codec: str, cf: float, words: str) -> None:
 
 
 def test_every_plan_of_auto_has_short_words_of_its_own() -> None:
-    plans = [(str(plan.codec), plan.cf) for plan in space.DEFAULTS]
-    plans += [(codec, space.SIZES[codec]) for codec in space.LISTED_ONLY]
+    plans = [(str(plan.codec), plan.cf) for plan in space.defaults()]
+    plans += [
+        (f"{name}:{settings}".rstrip(":"), cf)
+        for name, offer in offers.own().items()
+        for settings, cf in offer.listed.items()
+    ]
     words = [plan_in_words(*plan) for plan in plans]
     assert len(set(words)) == len(words)
     assert max(map(len, words)) <= 30

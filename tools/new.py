@@ -1,4 +1,4 @@
-"""Start a new codec or policy: `make new-codec NAME=x`, `make new-policy NAME=x`, or python -m tools.new KIND NAME.
+"""Start a new codec or policy: `make new-codec NAME=x KIND=quantizer`, `make new-policy NAME=x`.
 
 Writes a skeleton that works, registers it, writes the pages again, and runs the tests that are about it.
 """
@@ -17,7 +17,7 @@ from gravac.policies import POLICIES
 
 ROOT = Path(__file__).parent.parent
 
-CODEC = '''"""{Name}: one sentence that says what it sends."""
+SPARSIFIER = '''"""{Name}: one sentence that says what it sends."""
 
 from dataclasses import replace
 
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Key, kept_count
 from gravac.compressors.sparse.selector import PLAIN, Indexed
+from gravac.offers import Offer
 
 
 class {Name}(Indexed):
@@ -37,9 +38,54 @@ class {Name}(Indexed):
     name = "{name}"
     source = "skeleton of `make new-codec`"
     traits = replace(PLAIN, nested=False)
+    # Policy auto uses it only where a user lists it. To let auto choose it, state its strengths, such as (10.0, 100.0),
+    # and its efficiency under sgd and adam (gravac/offers.py).
+    offer = Offer()
 
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
         return torch.arange(kept_count(x.numel(), cf), device=x.device)
+'''
+
+QUANTIZER = '''"""{Name}: one sentence that says what it sends."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Key, Payload, TensorSpec
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer, spread
+from gravac.kernels import blocked, relative, row_scales
+from gravac.offers import Offer
+
+BLOCK, STEPS = 64, 127
+
+
+class {Name}(Quantizer):
+    """Round every element to the nearest of 127 steps of the largest magnitude of its block, up or down.
+
+    One byte for each element, and four for each block. Nothing is proven of its error: see ``bound``.
+    """
+
+    name = "{name}"
+    source = "skeleton of `make new-codec`"
+    traits = replace(ROUNDED, unbiased=False)
+    # Policy auto uses it only where a user lists it. To let auto choose it, state its plans, here {{"": 3.8}}, and its
+    # efficiency under sgd and adam (gravac/offers.py).
+    offer = Offer()
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return TensorSpec(torch.float32, -(-numel // BLOCK)), TensorSpec(torch.int8, numel)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        rows = blocked(x, BLOCK)
+        scales = row_scales(rows, "linf")
+        codes = (relative(rows, scales) * STEPS).round().flatten()[: x.numel()]
+        return Payload((scales, codes.to(torch.int8)), None, x.numel(), cf, key)
+
+    def decode(self, payload: Payload) -> Tensor:
+        scales, codes = payload.parts
+        return spread(scales, BLOCK, payload.numel) * (codes / STEPS)
 '''
 
 POLICY = '''"""{Name}: one sentence that says how it decides."""
@@ -105,21 +151,24 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "codec": Kind(
-        skeleton=CODEC,
-        module="gravac.compressors.sparse.{module}",
+    kind: Kind(
+        skeleton=skeleton,
+        module=f"gravac.compressors.{room}.{{module}}",
         class_name="{Name}",
         registry=ROOT / "gravac/compressors/__init__.py",
         taken=frozenset({*COMPRESSORS, *AGGREGATORS}),
         tests="tests/maths",
         remains="""
-  1. Write the codec: {file}. A quantizer or a low-rank codec goes into its own folder and has another
-     base class; gravac/compressors/base.py says what each method promises.
-  2. Say what it is: the docstrings, which become the catalogue, source, traits, bound; `examples` if it has settings.
-  3. python -m tools.new --check codec {name}     the pages again, and these tests
+  1. Write the codec: {file}. gravac/compressors/base.py says what each method promises. A low-rank codec
+     goes into its own folder and has another base class.
+  2. Say what it is: the docstrings, which become the catalogue, source, traits, bound; `examples` if it has settings;
+     its offer, so that policy auto can choose it.
+  3. python -m tools.new --check {kind} {name}     the pages again, and these tests
   4. make lint; make test-all ARGS="tests/ranks/test_codecs_live.py" trains with it on real processes
 """,
-    ),
+    )
+    for kind, skeleton, room in (("quantizer", QUANTIZER, "quantize"), ("sparsifier", SPARSIFIER, "sparse"))
+} | {
     "policy": Kind(
         skeleton=POLICY,
         module="gravac.policies.{module}",
@@ -162,7 +211,8 @@ def main() -> int:
     status = subprocess.call([sys.executable, "-m", "pytest", "-q", kind.tests, "-k", name], cwd=ROOT)
     print(f"Tests of {name}: {'passed' if status == 0 else 'FAILED'}, {time.monotonic() - began:.0f} s.")
     if not given.check:
-        print(f"\nWhat remains:{kind.remains.format(name=name, file=path_of(kind, name).relative_to(ROOT))}")
+        file = path_of(kind, name).relative_to(ROOT)
+        print(f"\nWhat remains:{kind.remains.format(kind=given.kind, name=name, file=file)}")
     return status
 
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 MADE = {
     "catalogue.md",
     "claims.md",
+    "constants.md",
     "features.md",
     "gpu-h100.md",
     "metrics.md",

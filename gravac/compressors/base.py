@@ -10,6 +10,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
 from gravac.kernels import Scalar, SelectionHint
+from gravac.offers import UNKNOWN, Offer
 
 MANY_ELEMENTS = 1 << 20
 """Elements by which ``Compressor.sizes`` compares: scales and headers hardly count."""
@@ -44,6 +45,8 @@ class Compressor(ABC):
     traits: Traits
     uses_histogram: bool = False
     """Selects by the histogram of magnitudes, so that ``levels`` is faster when given one."""
+    offer: Offer = UNKNOWN
+    """What it states to policy ``auto``. It is not inherited, and written with plain values."""
     examples: tuple[str, ...] = ()
     """Settings, as ``build`` parses them, that the property suite runs besides the defaults."""
 

@@ -9,6 +9,7 @@ from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.compressors.sparse.selector import PLAIN
+from gravac.offers import Offer
 
 
 class Dense(Compressor):
@@ -20,6 +21,7 @@ class Dense(Compressor):
     name = "dense"
     source = "the null codec"
     traits = replace(PLAIN, unbiased=True, linear=True)
+    offer = Offer(lossless=True)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(dtype, numel),)
@@ -55,6 +57,13 @@ class BF16(Quantizer):
     name = "bf16"
     source = "Kalamkar et al. 2019, A study of bfloat16; round to nearest even"
     traits = replace(ROUNDED, unbiased=False)
+    offer = Offer(
+        plans={"": 2.0},
+        decode_ns=0.6,
+        sgd={2.0: (0.960, 1.000, 1.000)},
+        adam={2.0: (0.996, 1.000, 1.000)},
+        lossless=True,
+    )
     half = torch.bfloat16
     relative_error = 2.0**-9
     smallest_error = 2.0**-134  # half the step of the smallest numbers
@@ -85,6 +94,7 @@ class FP16(BF16):
     name = "fp16"
     source = "IEEE 754-2008, binary16; round to nearest even"
     traits = replace(BF16.traits, homogeneous=False)
+    offer = Offer(listed={"": 2.0}, decode_ns=0.6, like="bf16", lossless=True)
     half = torch.float16
     relative_error = 2.0**-11
     smallest_error = 2.0**-25

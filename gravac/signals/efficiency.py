@@ -6,46 +6,48 @@ depend on both, so the arithmetic is + - * / and square roots only, which give t
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
 
+from gravac import offers
+from gravac.offers import Row, TableKind
 from gravac.protocol import GainSums
-from gravac.signals.efficiency_table import ALIASES, ROWS, Row, TableKind
 
 PER_LATE = 3.4
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
-come late at no cost. Fitted to simulations (docs/efficiency.md)."""
+come late at no cost. Fitted to simulations (docs/efficiency.md). [steps; fitted]"""
 PER_LOST = 0.4
-"""Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
+"""Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise.
+[steps; fitted]"""
 PROGRESS_NOISE = 0.2
 """|ln P| up to which P is noise under SGD. Late gradients are counted already; P further from 1, above or below, shows
-an unstable training."""
+an unstable training. [1; chosen]"""
 TABLE_STEPS = 20
-"""The table counts as much as this many steps next to the dense reference."""
+"""The table counts as much as this many steps next to the dense reference. [steps; chosen]"""
 LEAST_STEPS = 20
-"""Steps next to the dense reference that a window needs: shorter blocks count a delay as a loss."""
+"""Steps next to the dense reference that a window needs: shorter blocks count a delay as a loss. [steps; chosen]"""
 UNCERTAIN = 0.08
-"""How far from the best estimate the credible range goes, where progress was measured."""
+"""How far from the best estimate the credible range goes, where progress was measured. [share; chosen]"""
 PER_BACKLOG = 0.65
-"""Steps lost for each step of backlog, where nothing else was measured: η = 1 / (1 + 0.65 τ) under SGD."""
+"""Steps lost for each step of backlog, where nothing else was measured: η = 1 / (1 + 0.65 τ) under SGD.
+[steps; simulated]"""
 PER_BACKLOG_OTHERS = 2.0
-"""The same for optimizers that divide by √v or take signs, which a late gradient misleads more."""
+"""The same for optimizers that divide by √v or take signs, which a late gradient misleads more. [steps; simulated]"""
 TELLING = frozenset({"sgd"})
 """Kinds of optimizer for which ``measured`` says more than ``expected`` where no dense reference was measured."""
 CREDIBLE = 0.1
-"""The window's own estimate counts beyond the range of the simulations once it is this far below it."""
+"""The window's own estimate counts beyond the range of the simulations once it is this far below it. [share; chosen]"""
 LOWEST = 0.01
+"""Least efficiency that is estimated, and least progress that counts. [share; chosen]"""
 LEAST_KEPT, ROUNDING = 0.9, 1e-9
 """A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
-bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
+bound: what it loses in a training of a planned number of steps is seldom made up for in time. [share; chosen]"""
 TYPICAL_CONFIRMED = 0.13
 """Median ρ of the simulated trainings with SGD. The noisier the gradient, the less compression costs there: the losses
-of the table, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
+of the table, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md). [share; simulated]"""
 LEAST_TIMES, MOST_TIMES = 0.1, 1.5
-"""Range of that factor, as far as simulations go. Random rounding, which delays nothing, never loses more for it."""
-RANDOM = frozenset({"dither", "dither-subtractive", "qsgd"})
-"""Codecs that round at random."""
-RANK_SENSITIVE, SIMULATED_RANKS = frozenset({"dither", "qsgd"}), 4
-"""Of these, codecs that err so much that they lose more with fewer ranks; the simulations had this many."""
+"""Range of that factor, as far as simulations go. Random rounding, which delays nothing, never loses more for it.
+[times; simulated]"""
+SIMULATED_RANKS = 4
+"""With fewer, codecs whose errors average out over ranks lose more. [ranks; simulated]"""
 _LOG_2 = 0.6931471805599453
 
 
@@ -89,7 +91,7 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
     if cf <= 1.0:
         return CERTAIN
     table = _table(kind)
-    rows = _rows(table, _base(codec))
+    rows = offers.of(codec).rows(table)
     return _at(rows, cf, noise_times(codec, confirmed) if table == "sgd" else 1.0) if rows else None
 
 
@@ -112,17 +114,14 @@ def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None
 
 def errs_more(codec: str, ranks: int) -> bool:
     """Return whether a codec errs more with this number of ranks than it did in the simulations."""
-    return ranks < SIMULATED_RANKS and _base(codec) in RANK_SENSITIVE
+    return ranks < SIMULATED_RANKS and offers.of(codec).averages_out
 
 
 def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
     """Return ``expected`` for a number of ranks: random errors average out over ranks, so with fewer they cost more.
 
-    The loss counts (4/n)² times: with 2 ranks ``dither`` of 3 levels lost 5.4 % on the GPT and 3.3 % on the LSTM, with
-    4 ranks 1.2 and 0 % (docs/efficiency.md). With more ranks than were simulated it is not raised, as the least that a
-    codec loses is not known. Nor is that of ``dither-subtractive``, whose residual stays small: with 2 ranks 3 levels
-    keep 98.0 % by the measure of the table, with 4 ranks 98.4 %. By that measure ``dither`` keeps 98.1 % with 2 ranks,
-    but on text it ends further above dense (docs/efficiency.md).
+    The loss counts (4/n)² times, as measured with 2 ranks (docs/efficiency.md). With more ranks than were simulated it
+    is not raised, as the least that a codec loses is not known.
 
     Args:
         found: As simulated.
@@ -145,7 +144,7 @@ def noise_times(codec: str, confirmed: float | None) -> float:
     """
     if confirmed is None:
         return 1.0
-    most = 1.0 if _base(codec) in RANDOM else MOST_TIMES
+    most = 1.0 if offers.of(codec).random else MOST_TIMES
     return min(most, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
 
 
@@ -244,18 +243,6 @@ def _table(kind: str) -> TableKind:
     return "sgd" if kind == "sgd" else "adam"
 
 
-@lru_cache(maxsize=256)
-def _base(codec: str) -> str:
-    """Return the name of a codec in the table: without settings."""
-    bare = "+".join(part.partition(":")[0] for part in codec.split("+"))
-    return ALIASES.get(bare, bare)
-
-
-@cache
-def _rows(kind: TableKind, codec: str) -> tuple[Row, ...]:
-    return tuple(row for row in ROWS if (row.kind, row.codec) == (kind, codec))
-
-
 def _lose(found: Efficiency, times: float) -> Efficiency:
     """Return an efficiency whose losses are so many times as large."""
     return _between(*(1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high)))
@@ -263,7 +250,7 @@ def _lose(found: Efficiency, times: float) -> Efficiency:
 
 def _at(rows: tuple[Row, ...], cf: float, times: float) -> Efficiency:
     """Return η at a CF, where each simulated loss counts so many times."""
-    weaker = Row(rows[0].kind, rows[0].codec, 1.0, 1.0, 1.0, 1.0)
+    weaker = Row(1.0, 1.0, 1.0, 1.0)
     for row in rows:
         if cf <= row.cf:
             share = log(cf / weaker.cf) / log(row.cf / weaker.cf)

@@ -6,12 +6,10 @@ The sums in a report run over ranks and steps, so each figure is a ratio of sums
 import math
 from collections.abc import Sequence
 
+from gravac import offers
 from gravac.protocol import GainSums, LevelSums, PlanCost, RankRow, WindowReport
 from gravac.signals.diversity import DiversityTracker, diversity
 from gravac.signals.efficiency import CERTAIN, Efficiency, measured
-
-LOSSLESS = frozenset({"bf16", "fp16"})
-"""Codecs that need no error memory to keep their efficiency."""
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -203,7 +201,7 @@ def level_efficiency(level: LevelSums, kind: str, compressor: str) -> Efficiency
     forgotten = (
         sums.residual_sq == 0.0 and sums.sent_sq != sums.compensated_sq
     )  # no error memory has what is missing
-    if forgotten and codec not in LOSSLESS:
+    if forgotten and not offers.of(codec).lossless:
         return None
     return measured(level.sums, codec, level.cf, kind)
 

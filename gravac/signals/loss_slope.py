@@ -12,11 +12,11 @@ from pydantic import Field
 from gravac.protocol import Count, Record
 
 BINS = 20
-"""Bins that a tracker has at most, with three numbers each."""
+"""Bins that a tracker has at most, with three numbers each. [bins; chosen]"""
 LEAST_WINDOWS = 4
-"""Windows with a loss from which a slope is given."""
+"""Windows with a loss from which a slope is given. [windows; chosen]"""
 MIDDLE, LATE = (0.45, 0.60), (0.85, 1.00)
-"""The two parts of training that are compared, as shares of the steps so far."""
+"""The two parts of training that are compared, as shares of the steps so far. [share; chosen]"""
 
 
 class LossBins(Record):

@@ -19,16 +19,17 @@ Level = Literal["none", "low", "raised", "high", "unknown"]
 """none: everything is sent and the residual is empty. unknown: the window shows nothing to judge by."""
 
 ACCEPTED = 0.02
-"""Loss of η up to which the risk counts as low, where the policy has no ``bound``; also the default of that."""
+"""Loss of η up to which the risk counts as low, where the policy has no ``bound``; also the default of that.
+[share; chosen]"""
 INCREASE_HIGH = 0.08
-"""Expected relative increase of the loss from which the risk counts as high."""
+"""Expected relative increase of the loss from which the risk counts as high. [share; chosen]"""
 EFFICIENCY_HIGH = 0.90
-"""Without a slope: statistical efficiency η below which the risk counts as high."""
+"""Without a slope: statistical efficiency η below which the risk counts as high. [share; chosen]"""
 RESIDUAL_RAISED = 1.5
-"""Norm of the residual relative to the gradient from which the risk counts as raised."""
+"""Norm of the residual relative to the gradient from which the risk counts as raised. [times; chosen]"""
 SLACK = 0.25
 """Share by which a figure must pass its limit to move the light away from the level that it shows. A policy with a
-bound leaves a plan by the same share."""
+bound leaves a plan by the same share. [share; chosen]"""
 WITHOUT_MEMORY = "Without an error memory, nothing shows what this compression costs."
 RULE = (
     "Low where the plan loses no more of the statistical efficiency η than you accept: the bound of the policy, or "

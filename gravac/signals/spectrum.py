@@ -22,12 +22,9 @@ from torch import Tensor
 
 from gravac.compressors.base import kept_count
 from gravac.kernels import Tally
-from gravac.kernels.histogram import NONFINITE
-from gravac.kernels.reference import BINS
 
 LADDER = tuple(10.0 ** (step / 20) for step in range(61))
 """CFs 1 to 1000, twenty a decade."""
-_AN_OCTAVE = 16
 _SAFE = 1.0 - 2.0**-40
 """Covers the rounding of sums over 4096 bins, so that no gain is too high because of it."""
 
@@ -65,12 +62,6 @@ class Spectrum:
         """Sum of all squares."""
         return float(self._points[2][-1])
 
-    @property
-    def top(self) -> int:
-        """Number of the highest bin with an element; 0 when there is none."""
-        used = self._points[0]
-        return int(used[0]) if used.numel() else 0
-
     @cached_property
     def _points(self) -> tuple[Tensor, Tensor, Tensor]:
         """Bins in use from the top down, and the elements and energy down to each, beginning with 0."""
@@ -94,28 +85,9 @@ class Spectrum:
         after, share = self._place(elements)
         return torch.lerp(energies[after - 1], energies[after], share) * _SAFE
 
-    def thresholds(self, elements: Tensor) -> Tensor:
-        """Estimate the magnitude of the smallest of the largest elements. Right to one bin, so to 6.25 %.
-
-        Args:
-            elements: numbers of largest elements, of shape ``(m,)``.
-
-        Returns:
-            float64 of shape ``(m,)``.
-        """
-        used, _, _ = self._points
-        if not len(used):
-            return torch.zeros_like(elements, dtype=torch.float64)
-        after, share = self._place(elements)
-        return torch.lerp(_edge(used[after - 1] + 1), _edge(used[after - 1]), share)
-
     def gain(self, cf: float) -> float | None:
         """Return a lower bound for the share of ‖x‖² in the n/CF largest elements; None for a zero tensor."""
         return self.curve((cf,)).gains()[0]
-
-    def threshold(self, cf: float) -> float:
-        """Estimate the magnitude of the smallest of the n/CF largest elements."""
-        return float(self.thresholds(torch.tensor([kept_count(self.numel, cf)], dtype=torch.int64))[0])
 
     def curve(
         self, cfs: Sequence[float] = LADDER, wire_bytes: Callable[[int, float], int] | None = None
@@ -132,38 +104,6 @@ class Spectrum:
         if wire_bytes is not None and n:
             sizes = torch.tensor([wire_bytes(n, cf) for cf in cfs], dtype=torch.int64)
         return Curve(cfs, n, self.energy, elements, self.kept_energy(elements), sizes)
-
-    def window(self, top: int, octaves: int = 12) -> Tensor:
-        """Return the part of the spectrum that ranks add up, below a bin that is equal on all ranks.
-
-        If ``top`` does not fit the tensor, the ends are coarser and gains lower, but never too high. 12 octaves suffice
-        for real gradients; with 8, the gain at small CFs is up to 0.01 too low.
-
-        Args:
-            top: highest bin; must be equal on all ranks, such as the highest bin of the last step.
-            octaves: below ``top``.
-
-        Returns:
-            float64 of shape ``(2, 16·octaves + 2)``, 3.1 kB for 12 octaves: counts and energies of all elements above
-            ``top``, of each bin from there down, and of all elements below.
-        """
-        first = max(0, top + 1 - _AN_OCTAVE * octaves)
-        rows = torch.zeros(2, _AN_OCTAVE * octaves + 2, dtype=torch.float64, device=self.counts.device)
-        for row, values in zip(rows, (self.counts, self.energies), strict=True):
-            row[0] = values[top + 1 :].sum()
-            row[1 : top + 2 - first] = values[first : top + 1].flip(0)
-            row[-1] = values[:first].sum()
-        return rows
-
-    @classmethod
-    def from_window(cls, rows: Tensor, top: int) -> "Spectrum":
-        """Return the spectrum of added windows: elements above ``top`` count as one bin, and so do those below."""
-        inside = min(rows.shape[1] - 2, top + 1)
-        made = torch.zeros(2, BINS, dtype=torch.float64, device=rows.device)
-        made[:, top + 1 - inside : top + 1] = rows[:, 1 : inside + 1].flip(1)
-        made[:, min(top + 1, NONFINITE - 1)] += rows[:, 0]
-        made[:, max(0, top - inside)] += rows[:, -1]
-        return cls(made[0], made[1])
 
     def _place(self, elements: Tensor) -> tuple[Tensor, Tensor]:
         """Return which bin in use the last of ``elements`` is in (1: the highest), and how far down in it, 0 to 1."""
@@ -225,8 +165,3 @@ class Curve:
 def _elements(numel: int, cfs: tuple[float, ...]) -> Tensor:
     """Return the elements sent of ``numel`` at each CF, int64 of shape ``(len(cfs),)``. Cached: do not write to it."""
     return torch.tensor([kept_count(numel, cf) if numel else 0 for cf in cfs], dtype=torch.int64)
-
-
-def _edge(bins: Tensor) -> Tensor:
-    """Return the smallest magnitude in a bin, float64."""
-    return (bins.int() << 19).view(torch.float32).double()

@@ -8,7 +8,7 @@ from gravac.policies.base import Plan
 from gravac.signals import efficiency
 from gravac.whatif.exchange import UnknownSizes
 from gravac.whatif.timemodel import StepTime
-from gravac.wording import format_number, format_percent, format_plan, plan_in_words
+from gravac.wording import format_number, format_percent, format_plan, format_seconds, plan_in_words
 
 WORTH = 0.02
 """Compressing must promise more than this, relative to dense."""
@@ -127,8 +127,8 @@ def advise(
 def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: float, margin: float) -> str:
     dense = options[0]
     waits = (
-        f"a dense step takes {_seconds(dense.step.seconds)}, {_seconds(dense.step.exposed)} of it waiting for the "
-        "network"
+        f"a dense step takes {format_seconds(dense.step.seconds)}, {format_seconds(dense.step.exposed)} of it waiting "
+        "for the network"
     )
     strongest = max(
         (option for option in options if option.reliable),
@@ -136,8 +136,8 @@ def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: fl
     )
     if chosen.cf > 1.0:
         found = (
-            f"Compress with {chosen.named}: {waits}; with it {_seconds(chosen.step.seconds)}, and each is expected to "
-            f"keep {format_percent(chosen.efficiency)} of the progress, so training is predicted to be "
+            f"Compress with {chosen.named}: {waits}; with it {format_seconds(chosen.step.seconds)}, and each is "
+            f"expected to keep {format_percent(chosen.efficiency)} of the progress, so training is predicted to be "
             f"{format_number(chosen.speedup)} times as fast."
         )
     else:
@@ -162,7 +162,3 @@ def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: fl
             f"{strongest.named} is predicted to be {format_number(strongest.speedup)} times as fast as dense."
         )
     return found
-
-
-def _seconds(value: float) -> str:
-    return f"{format_number(value)} s" if value >= 1.0 or value == 0.0 else f"{format_number(1e3 * value)} ms"

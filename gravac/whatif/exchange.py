@@ -104,35 +104,6 @@ def volume_of_rounds(payload_bytes: float, ranks: int) -> Volume:
     return Volume(messages, 2 * (ranks - 1) / ranks * payload_bytes, payload_bytes, "rounds", 1)
 
 
-def volume_of_layers(
-    compressor: str, elements: int, payload_bytes: float, ranks: int, link_bytes: float | None = None
-) -> Volume:
-    """Return the exchange of a step in which layers have different strengths, and vectors are sent dense.
-
-    It takes one collective of the codec in each of DDP's buckets, which hold the payloads of their layers, and one
-    all-reduce of all vectors.
-
-    Args:
-        compressor: name of the codec or aggregator of all layers.
-        elements: of the gradient.
-        payload_bytes: handed to collectives.
-        ranks: world size.
-        link_bytes: put on a rank's link; None: all of the payload is gathered, or all-reduced where the codec can be.
-
-    Raises:
-        ValueError: ``compressor`` is unknown.
-    """
-    codec, others = codec_of(compressor), ranks - 1.0
-    summed = codec is None or codec.traits.linear
-    each = 4 if codec is None else 2 if summed else 1  # messages to each other rank, one after the other
-    messages = (each * len(buckets(elements)) + 2 + TICK_ROUNDS) * others
-    if link_bytes is None:
-        link_bytes = (2 / ranks if summed else 1) * others * payload_bytes
-    return Volume(
-        messages, link_bytes, payload_bytes, AllReduce.name if summed else Gather.name, 1 if summed else ranks
-    )
-
-
 def volume_of_shards(
     compressor: str, elements: int, cf: float, ranks: int, calls: int, whole: bool
 ) -> Volume:

@@ -7,8 +7,9 @@ that it kept.
 
 from dataclasses import dataclass, replace
 
+from gravac import offers
 from gravac.collectives import AUTO, Network
-from gravac.policies.auto.timemodel import KEPT_NS, MEMORY_NS, NANOSECOND, family, pass_ns
+from gravac.policies.auto.timemodel import MEMORY_NS, pass_ns
 from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_rounds
 from gravac.whatif.terms import HANDLING_SECONDS_PER_BYTE
 from gravac.whatif.timemodel import StepTime, TimeModel, coded
@@ -64,14 +65,14 @@ class NominalJob:
             coded(self.elements, cf),
             pass_ns(compressor, cf, exchange.decoded),
         )
-        encode, decode = KEPT_NS.get(family(compressor), (0.0, 0.0))
-        each = (MEMORY_NS + encode_pass) * NANOSECOND
+        encode, decode = offers.of(compressor.partition("+")[0]).kept_ns
+        each = (MEMORY_NS + encode_pass) * 1e-9
         model = TimeModel(
             elements=self.elements,
             compute_seconds=self.compute_seconds,
             compress_seconds=self.elements * each,
-            compress_seconds_per_coded=encode * NANOSECOND,
-            decompress_seconds_per_coded=decode * NANOSECOND,
+            compress_seconds_per_coded=encode * 1e-9,
+            decompress_seconds_per_coded=decode * 1e-9,
             waiting_seconds=0.0,
             handling_seconds_per_byte=HANDLING_SECONDS_PER_BYTE,
             last_ratio=LAST_RATIO,
@@ -81,7 +82,7 @@ class NominalJob:
         if cf == 1.0:
             return found
         passes = self.elements * decode_passes + exchange.decoded * count * decode
-        return replace(found, decompress=passes * NANOSECOND)
+        return replace(found, decompress=passes * 1e-9)
 
     def volume(
         self, compressor: str, cf: float, network: Network, payload_bytes: float | None = None

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import hypot, log2
 from statistics import median
 
+from gravac import offers
 from gravac.collectives import COLLECTIVES, Network
 from gravac.signals.efficiency import CERTAIN, Efficiency, of_job
-from gravac.signals.figures import LOSSLESS
 from gravac.whatif import exchange
 from gravac.whatif.exchange import UnknownSizes, Volume, volume
 from gravac.whatif.fit import Fit, fit, fit_samples
@@ -162,7 +162,7 @@ class Predictor:
         spec = self.recording.spec
         if cf == 1.0:
             return CERTAIN
-        if spec.memory.partition(":")[0] != "none" or compressor in LOSSLESS:
+        if spec.memory.partition(":")[0] != "none" or offers.of(compressor).lossless:
             simulated = of_job(compressor, cf, spec.optimizer_kind, ranks, self.recording.confirmed)
             if simulated is not None:
                 return simulated

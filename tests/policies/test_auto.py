@@ -25,9 +25,7 @@ def _fixed_table() -> Iterator[None]:
 
 
 SLOW = World(ranks=2, megabits=100.0)
-SEVEN, FIVE, THREE = (
-    Plan(f"nearest:levels={levels}", space.SIZES[f"nearest:levels={levels}"]) for levels in (7, 5, 3)
-)
+SEVEN, FIVE, THREE = (space.read(f"nearest:levels={levels}") for levels in (7, 5, 3))
 
 
 def held(job: Job, windows: int = 10) -> Plan:

@@ -2,10 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from gravac.compressors import build
+from gravac import offers
+from gravac.aggregators import AGGREGATORS
+from gravac.compressors import COMPRESSORS, TopK, build
 from gravac.policies import AutoPolicy, Plan, parse
 from gravac.policies.auto import space, timemodel
 from gravac.policies.auto.outlook import Outlook, outlook
@@ -22,6 +25,44 @@ from tools.harness.plan_world import Job, World
 def _fixed_table() -> Iterator[None]:
     with fixed_efficiencies():
         yield
+
+
+def every_size() -> list[Plan]:
+    """Return all plans that codecs of few sizes offer, by themselves or for users to list."""
+    return [
+        Plan(f"{name}:{settings}".rstrip(":"), cf)
+        for name, offer in offers.own().items()
+        for settings, cf in (*offer.plans.items(), *offer.listed.items())
+    ]
+
+
+def test_offers_are_read_from_files_as_python_reads_them() -> None:
+    members = {**COMPRESSORS, **AGGREGATORS}
+    stated = {name: vars(each)["offer"] for name, each in members.items() if "offer" in vars(each)}
+    assert stated == offers.own()
+    assert offers.of("topk+bf16:x=1") == TopK.offer.stacks["bf16"]
+    assert offers.of("redsync-trimmed") == offers.of("topk+int8") == offers.UNKNOWN, "nothing is inherited"
+
+
+def test_the_offer_of_a_plugin_is_read_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs_offered").mkdir()
+    code = "raise ImportError\nclass Theirs:\n    name = 'theirs'\n    offer = Offer({})\n"
+    (tmp_path / "theirs_offered" / "codec.py").write_text(
+        code.format("plans={'': 5.0}, stacks={'int8': Offer()}")
+    )
+    (tmp_path / "theirs_offered" / "__init__.py").write_text(code.format("plans=made_elsewhere"))
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = {"theirs": "theirs_offered.codec", "wrong": "theirs_offered", "gone": "no_such.module"}
+    monkeypatch.setattr(offers, "_plugins", lambda: modules)
+    offers.of.cache_clear()
+    assert offers.of("theirs:a=1") == offers.Offer(plans={"": 5.0}, stacks={"int8": offers.UNKNOWN})
+    assert offers.of("gone") == offers.UNKNOWN
+    with pytest.warns(UserWarning, match="'wrong' is not plain values"):
+        assert offers.of("wrong") == offers.UNKNOWN
+    assert "theirs" not in {plan.codec for plan in space.defaults()}, "only where a user lists it"
+    offers.of.cache_clear()
 
 
 def test_plans_of_a_job() -> None:
@@ -66,14 +107,19 @@ def test_a_job_alone_or_without_a_memory_is_not_compressed() -> None:
 
 
 def test_the_sizes_of_listed_codecs_are_their_own() -> None:
-    for codec, cf in space.SIZES.items():
-        assert build(codec).reached(1 << 20, cf) == pytest.approx(cf, rel=0.02), codec
-        assert space.read(codec) == Plan(codec, cf)
-    coded = (
-        "nearest:levels=7,coding=huffman"  # other bytes, the same values: what a plan keeps goes by its CF
-    )
-    assert space.read(coded) == Plan(coded, 10.1)
-    assert not {plan.codec for plan in space.DEFAULTS} & space.LISTED_ONLY
+    for plan in every_size():
+        assert plan.codec is not None
+        assert space.read(plan.codec) == plan
+        if not plan.codec.endswith(
+            space.CODING
+        ):  # other bytes, the same values: what a plan keeps goes by its CF
+            assert build(plan.codec).reached(1 << 20, plan.cf) == pytest.approx(plan.cf, rel=0.02), plan
+    listed = {
+        f"{name}:{settings}".rstrip(":") for name, each in offers.own().items() for settings in each.listed
+    }
+    assert {"fp16", "dither-subtractive:levels=5"} <= listed
+    assert not {plan.codec for plan in space.defaults()} & listed
+    assert space.defaults()[:3] == (Plan("bf16", 2.0), Plan("int8", 3.9), Plan("nearest:levels=39", 5.7))
 
 
 def test_sizes_that_a_codec_does_not_have_are_left_out() -> None:
@@ -198,9 +244,8 @@ def test_a_plan_that_was_tried_is_good_enough_only_if_it_keeps_the_bound(
 
 def test_codecs_say_which_sizes_they_reach() -> None:
     """The CFs of the plans are these, and asking for one gives it."""
-    for codec, cf in space.SIZES.items():
-        for text in (codec, f"{codec}{space.CODING}" if codec in space.CODED else codec):
-            assert [size.cf for size in build(text).sizes()] == [cf]
+    for plan in every_size():
+        assert [size.cf for size in build(str(plan.codec)).sizes()] == [plan.cf]
     for text in ("nearest", "dither", "qsgd", "nuqsgd"):
         codec = build(text)
         sizes, numel = codec.sizes(), 1 << 20

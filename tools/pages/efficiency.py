@@ -1,14 +1,15 @@
-"""Writes ``gravac/signals/efficiency_table.py`` from the rows of the committed tournament.
+"""Prints the efficiencies that codecs state in their offers, from the rows of the committed tournament.
 
 python -m tools.pages.efficiency
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from gravac.compressors import COMPRESSORS
+from gravac.offers import TableKind
 from gravac.signals.efficiency import of_progress
 from gravac_lab.tournament import Baseline, Run, baselines, place, read_rows
 from gravac_lab.tournament.rows import ALONE, DENSE
@@ -17,72 +18,27 @@ ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "lab" / "benchmarks" / "tournament"
 FILES, RANKS = ("rows.jsonl.xz", "repeats.jsonl.xz"), 4
 """The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
-TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
 LEAST = 0.01
-HEAD = '''"""Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
-
-Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: {runs} runs of
-{tasks} tasks with {ranks} simulated ranks and error feedback (``lab/benchmarks/tournament``).
-"""
-
-from typing import Literal, NamedTuple
-
-TableKind = Literal["sgd", "adam"]
+Table = dict[tuple[str, TableKind], dict[float, tuple[float, float, float]]]
 
 
-class Row(NamedTuple):
-    """Efficiency of one codec at one CF.
-
-    Attributes:
-        kind: of the optimizer.
-        codec: name without settings; a stack is named ``selector+quantizer``.
-        cf: of a quantizer, its wire CF; of a selector, elements in / elements kept.
-        low: of the task that bears it worst, the median over seeds.
-        likely: median over tasks of what curves say, averaged with that of what the signals of the runs say.
-        high: of the task that bears it best.
-    """
-
-    kind: TableKind
-    codec: str
-    cf: float
-    low: float
-    likely: float
-    high: float
-
-
-ROWS: tuple[Row, ...] = (
-'''
-TAIL = ''')
-"""By kind, codec and ascending CF."""
-ALIASES: dict[str, str] = {"topk+bf16": "topk", "fp16": "bf16"}
-"""Codecs that lose as little as another one at equal CF, up to the noise of the measurements."""
-'''
-
-
-def table(runs: Sequence[Run]) -> str:
-    """Return the source of the table."""
+def table(runs: Sequence[Run]) -> Table:
+    """Return the efficiencies by codec and kind of optimizer, as ``gravac.offers.Kept``."""
     dense = baselines(runs)
-    found: dict[tuple[str, str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    shown: dict[tuple[str, str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[str, TableKind, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    shown: dict[tuple[str, TableKind, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         base = dense.get(place(run))
         if run.plan in (DENSE, ALONE) or run.repeats_dense or base is None:
             continue
-        kind = run.kind
         if (key := _plan(run)) is not None:
-            found[kind, *key][run.task].append(_efficiency(base, run))
-            shown[kind, *key][run.task].append(_shown(run, kind))
-    lines = []
-    for plan, values in sorted(found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])):
-        kind, codec, cf = plan
-        three = _three(_by_task(values), _by_task(shown[plan]))
-        lines.append(f'    Row("{kind}", "{codec}", {cf}, {three}),\n')
-    head = HEAD.format(
-        runs=len(runs),
-        tasks=len({run.task for run in runs}),
-        ranks=_listed(sorted({run.ranks for run in runs})),
-    )
-    return head + "".join(lines) + TAIL
+            kind: TableKind = "sgd" if run.kind == "sgd" else "adam"
+            found[key[0], kind, key[1]][run.task].append(_efficiency(base, run))
+            shown[key[0], kind, key[1]][run.task].append(_shown(run, kind))
+    kept: Table = defaultdict(dict)
+    for (codec, kind, cf), values in sorted(found.items()):
+        kept[codec, kind][cf] = _three(_by_task(values), _by_task(shown[codec, kind, cf]))
+    return kept
 
 
 def _shown(run: Run, kind: str) -> float:
@@ -96,10 +52,10 @@ def _by_task(runs: Mapping[str, Sequence[float]]) -> list[float]:
     return [median(values) for values in runs.values()]
 
 
-def _three(measured: Sequence[float], shown: Sequence[float]) -> str:
-    """Format lowest, likely and highest efficiency of a plan; likely: the median of curves averaged with signals."""
+def _three(measured: Sequence[float], shown: Sequence[float]) -> tuple[float, float, float]:
+    """Return lowest, likely and highest efficiency of a plan; likely: the median of curves averaged with signals."""
     likely = (median(measured) + median(shown)) / 2
-    return f"{min(likely, *measured):.3f}, {likely:.3f}, {max(likely, *measured):.3f}"
+    return round(min(likely, *measured), 3), round(likely, 3), round(max(likely, *measured), 3)
 
 
 def _efficiency(dense: Baseline, run: Run) -> float:
@@ -124,18 +80,14 @@ def _plan(run: Run) -> tuple[str, float] | None:
     return {"topk+bf16": "topk"}.get(bare, bare), float(number) if selects else round(run.wire_cf or 1.0, 1)
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def runs_of_the_table() -> list[Run]:
     """Return the committed runs that the table is made of."""
     return [run for run in read_rows(ROWS / name for name in FILES) if run.ranks == RANKS]
 
 
 def main() -> None:
-    TABLE.write_text(table(runs_of_the_table()), encoding="utf-8")
+    for (codec, kind), kept in table(runs_of_the_table()).items():
+        print(f"{codec}: {kind}={kept},")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from torch import Tensor
 from gravac.compressors.base import Bound, Key, Payload
 from gravac.compressors.quantize.nearest import Coding, Nearest
 from gravac.kernels import GRIDS, dequantize_subtractive, dither, dither_subtractive
+from gravac.offers import Offer
 
 
 class Dither(Nearest):
@@ -28,6 +29,19 @@ class Dither(Nearest):
 
     name = "dither"
     source = "Alistarh et al. 2017, QSGD, §3.1, for the rounding; Wen et al. 2017, TernGrad, §4, for clipping before it"
+    offer = Offer(
+        plans={
+            "levels=7": 10.1,
+            "levels=5": 11.8,
+            "levels=3": 17.3,
+            "levels=7,coding=huffman": 10.1,
+            "levels=5,coding=huffman": 11.8,
+        },
+        sgd={10.1: (0.993, 1.000, 1.000), 17.3: (0.987, 0.993, 1.000)},
+        adam={10.1: (0.759, 0.848, 0.943), 17.3: (0.269, 0.496, 0.720)},
+        random=True,
+        averages_out=True,
+    )
     examples: tuple[str, ...] = (
         "levels=15",
         "levels=7,block=7",
@@ -78,6 +92,17 @@ class SubtractiveDither(Dither):
     source = (
         "Schuchman 1964, Dither signals and their effect on quantization noise; for gradients: Abdi & Fekri 2019, "
         "Nested dithered quantization for communication reduction in distributed training"
+    )
+    offer = Offer(
+        plans={"levels=3": 17.3, "levels=3,coding=huffman": 17.3},
+        listed={"levels=7": 10.1, "levels=5": 11.8},
+        sgd={17.3: (0.940, 0.984, 1.000)},
+        adam={
+            10.1: (0.755, 0.879, 0.973),
+            11.8: (0.709, 0.817, 0.954),
+            17.3: (0.340, 0.684, 0.855),
+        },
+        random=True,
     )
 
     def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:

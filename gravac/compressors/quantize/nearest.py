@@ -21,6 +21,7 @@ from gravac.kernels import (
     quantize_nearest,
     unpack_digits,
 )
+from gravac.offers import Offer
 
 Coding = Literal["digits", "huffman"]
 
@@ -48,6 +49,34 @@ class Nearest(Quantizer):
         "fixes SignSGD, definition 3.1"
     )
     traits = replace(ROUNDED, unbiased=False)
+    offer = Offer(
+        plans={
+            "levels=39": 5.7,
+            "levels=15": 7.5,
+            "levels=7": 10.1,
+            "levels=5": 11.8,
+            "levels=3": 17.3,
+            "levels=2": 25.6,
+            "levels=39,coding=huffman": 5.7,
+            "levels=15,coding=huffman": 7.5,
+            "levels=7,coding=huffman": 10.1,
+        },
+        encode_ns=2.4,
+        sgd={
+            5.7: (0.986, 0.997, 1.000),
+            7.5: (0.985, 0.994, 1.000),
+            10.1: (0.931, 0.974, 1.000),
+            17.3: (0.728, 0.924, 0.972),
+            25.6: (0.033, 0.661, 0.705),
+        },
+        adam={
+            5.7: (0.964, 0.993, 1.000),
+            7.5: (0.957, 0.984, 0.995),
+            10.1: (0.911, 0.963, 0.992),
+            17.3: (0.808, 0.866, 0.922),
+            25.6: (0.701, 0.723, 0.723),
+        },
+    )
     examples: tuple[str, ...] = (
         "levels=39",
         "levels=15",

@@ -25,6 +25,7 @@ from gravac.kernels import (
     stochastic_round,
     unpack,
 )
+from gravac.offers import Offer
 
 _LADDER = (8, 4, 3, 2)
 
@@ -40,6 +41,12 @@ class QSGD(Quantizer):
     name = "qsgd"
     source = "Alistarh et al. 2017, QSGD, §3.1 and lemma 3.1"
     traits = ROUNDED
+    offer = Offer(
+        sgd={12.8: (0.942, 1.000, 1.000)},
+        adam={12.8: (0.265, 0.483, 0.609)},
+        random=True,
+        averages_out=True,
+    )
     examples: tuple[str, ...] = ("bits=2", "bits=3", "norm=l2", "bits=4,norm=l2,block=32")
 
     def __init__(self, *, bits: int | None = None, norm: Norm = "linf", block: int = 512) -> None:
@@ -105,6 +112,7 @@ class Int8(QSGD):
     """
 
     name = "int8"
+    offer = Offer(plans={"": 3.9}, sgd={3.9: (0.980, 1.000, 1.000)}, adam={3.9: (0.995, 0.996, 1.000)})
     source = "Dettmers 2016, 8-bit approximations for parallelism; Alistarh et al. 2017, lemma 3.1 with the max norm"
     examples: tuple[str, ...] = ()
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from gravac.compressors.base import Bound, Key, Payload, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Indexed
 from gravac.kernels import SelectionHint, Sifted, select_top, take_top
+from gravac.offers import Offer
 
 
 class TopK(Indexed):
@@ -23,6 +24,28 @@ class TopK(Indexed):
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
     traits = PLAIN
     uses_histogram = True
+    offer = Offer(
+        encode_ns=1.5,
+        decode_ns=0.3,
+        kept_ns=(10.0, 4.0),
+        sgd={
+            10.0: (0.897, 0.958, 1.000),
+            25.0: (0.784, 0.879, 1.000),
+            100.0: (0.672, 0.725, 0.996),
+        },
+        adam={
+            10.0: (0.769, 0.876, 0.985),
+            25.0: (0.597, 0.764, 0.946),
+            100.0: (0.381, 0.563, 0.739),
+        },
+        stacks={
+            "bf16": Offer(strengths=(10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0), like="topk"),
+            "twobit": Offer(
+                sgd={6.0: (0.717, 0.910, 0.995), 12.0: (0.801, 0.889, 1.000)},
+                adam={6.0: (0.781, 0.852, 0.901), 12.0: (0.729, 0.828, 0.887)},
+            ),
+        },
+    )
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         return self.levels(x, (cf,), key, dtype)[0]

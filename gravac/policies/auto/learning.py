@@ -15,30 +15,27 @@ from gravac.signals import efficiency
 from gravac.signals.risk import SLACK
 
 SETTLED: dict[Phase, int] = {"warmup": 1, "explore": 2, "hold": 3}
-"""Settled steps that a window must have to count."""
+"""Settled steps that a window must have to count. [steps; chosen]"""
 TO_WIN, NOISES_TO_WIN = 0.02, 2.0
-"""Another plan must promise more than 2 % and twice the noise."""
+"""Another plan must promise more than 2 % and twice the noise. [share, times; chosen]"""
 SAYS_NOTHING = 0.01
-"""Plans that lose less, as expected and as measured, say nothing of what others lose, where more is known."""
+"""Plans that lose less, as expected and as measured, say nothing of what others lose, where more is known.
+[share; chosen]"""
 NEW_NOISE = 0.3
-"""Weight of a window in the noise of the gradient, which one window shows roughly."""
+"""Weight of a window in the noise of the gradient, which one window shows roughly. [share; chosen]"""
 RISEN_GRADIENT = 1.1
 """Gradients with this many times the energy of the window before come from a loss that jumped. A few large steps in
-different directions outweigh all others there, and look like noise."""
+different directions outweigh all others there, and look like noise. [times; chosen]"""
 TRIAL_PROGRESS = 5
-"""Steps next to a dense reference that a trial needs to show what a plan loses."""
+"""Steps next to a dense reference that a trial needs to show what a plan loses. [steps; chosen]"""
 TRIAL_NOISE = 0.03
-"""By how much a trial may be below the range of the simulations without contradicting it."""
+"""By how much a trial may be below the range of the simulations without contradicting it. [share; chosen]"""
 REST_WINDOWS, MOST_REST_WINDOWS = 2, 64
-"""First and longest rest of a plan that lost too much efficiency."""
+"""First and longest rest of a plan that lost too much efficiency. [windows; chosen]"""
 RISE = 1.2
-"""The gradient compresses better once a tenth of its elements holds this many times as much energy."""
-TENTH = 20
-"""Place of CF 10 in a gain curve."""
-LIMIT = 1e9
-"""Largest seconds that a state can hold."""
-LARGEST = 1e300
-"""Largest energy of a gradient that a state can hold."""
+"""The gradient compresses better once a tenth of its elements holds this many times as much energy. [times; chosen]"""
+_TENTH = 20  # place of CF 10 in a gain curve
+_LIMIT = 1e9  # seconds that a state can hold
 
 
 @dataclass(slots=True)
@@ -66,7 +63,7 @@ class Learning:
     @property
     def curve_share(self) -> float | None:
         """Share of energy in the largest tenth of the elements; None without a curve."""
-        gain = None if self.report.curve is None else self.report.curve.gains[TENTH]
+        gain = None if self.report.curve is None else self.report.curve.gains[_TENTH]
         return None if gain is None else min(1.0, gain)
 
     def follow_network(self, found: Measurement) -> None:
@@ -78,7 +75,7 @@ class Learning:
         waiting, per_byte, exposed = model.waiting, model.per_byte, found.exposed_seconds or 0.0
         if timemodel.hides(waiting, exposed) and self.state.reference_exposed > 0.0:
             per_byte *= exposed / self.state.reference_exposed
-        self.change(waiting=min(LIMIT, max(-LIMIT, waiting)), per_byte=min(LIMIT, per_byte))
+        self.change(waiting=min(_LIMIT, max(-_LIMIT, waiting)), per_byte=min(_LIMIT, per_byte))
 
     def note(self, found: Measurement, weight: float = 1.0) -> Seen:
         """Record a measurement of the plan in force, and what it says of coding and of the efficiency of all plans."""
@@ -104,7 +101,7 @@ class Learning:
         self._note_coding(row)
         model = self.model(row)
         if model.determined:
-            self.change(waiting=min(LIMIT, max(-LIMIT, model.waiting)), per_byte=model.per_byte)
+            self.change(waiting=min(_LIMIT, max(-_LIMIT, model.waiting)), per_byte=model.per_byte)
         return row
 
     def _note_noise(self) -> None:
@@ -119,7 +116,7 @@ class Learning:
                 continue
             energy, last = level.sums.gradient_sq / level.sums.steps, self.state.gradient
             risen = last is not None and energy > RISEN_GRADIENT * last
-            self.change(gradient=min(LARGEST, energy))
+            self.change(gradient=energy)
             found, before = efficiency.confirmed_by(level.sums), self.state.confirmed
             if found is None or (risen and (before is None or found < before)):
                 continue

@@ -16,27 +16,29 @@ from gravac.wording import format_seconds as _seconds
 
 START_STEPS, MORE_STEPS = 1, 2
 """Steps of the first dense window, which suffices where the network was measured, and of those after it. With the
-agents' default the fourth step is the first settled one, and about three follow until a decision is in force."""
+agents' default the fourth step is the first settled one, and about three follow until a decision is in force.
+[steps; chosen]"""
 TRIAL_STEPS = 10
-"""Steps of a window that tries a plan."""
+"""Steps of a window that tries a plan. [steps; chosen]"""
 PATIENCE = 6
-"""Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up."""
+"""Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up.
+[windows; chosen]"""
 MOST_TRIALS = 3
-"""Plans tried in one search; more while none that was measured keeps the bound."""
+"""Plans tried in one search; more while none that was measured keeps the bound. [plans; chosen]"""
 HIDDEN = 0.10
-"""A plan is also tried if it would win by this much should all of its exchange be hidden."""
+"""A plan is also tried if it would win by this much should all of its exchange be hidden. [share; chosen]"""
 DOUBT = 1.5
 """Dense steps that were never measured are tried at the end of a search, unless they are predicted to take this many
-times as long as those of the plan to hold."""
+times as long as those of the plan to hold. [times; chosen]"""
 LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
-"""A step time that is off by more than 8 % and five times the noise has moved."""
+"""A step time that is off by more than 8 % and five times the noise has moved. [share, times; chosen]"""
 TWICE = 2.0
-"""A wait for the network that is this many times what it was, or as little, has moved."""
+"""A wait for the network that is this many times what it was, or as little, has moved. [times; chosen]"""
 FIRST_LOOK, LOOK_COST, LOOK_DOUBLINGS = 50, 0.01, 4
 """Windows in hold before dense is measured again, at least; the share of time that this may cost at first; and how
-often the interval doubles."""
+often the interval doubles. [windows, share, times; chosen]"""
 IN_A_ROW = 2
-"""Windows in a row that it takes to act: one bad window changes nothing."""
+"""Windows in a row that it takes to act: one bad window changes nothing. [windows; chosen]"""
 
 
 @dataclass(slots=True)

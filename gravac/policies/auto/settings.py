@@ -7,10 +7,11 @@ from pydantic import Field, field_validator
 from gravac.policies.auto.space import read
 from gravac.policies.base import Plan, PolicySettings, PolicyState
 from gravac.protocol import Choice, CompressionFactor, Count, Record, Seconds
+from gravac.protocol.fields import Energy
 from gravac.signals import risk
 
 NOISE = 0.02
-"""Relative noise of a window's median step time, until it was measured."""
+"""Relative noise of a window's median step time, until it was measured. [share; chosen]"""
 
 
 class AutoSettings(PolicySettings):
@@ -125,7 +126,7 @@ class AutoState(PolicyState):
     fitting: Count = 0
     severity: Annotated[float, Field(ge=0, le=100)] = 1.0
     confirmed: Annotated[float, Field(ge=0, le=1)] | None = None
-    gradient: Annotated[float, Field(ge=0, le=1e300)] | None = None
+    gradient: Energy | None = None
     waiting: Number | None = None
     per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None
     freed: bool = False

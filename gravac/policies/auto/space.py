@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 
+from gravac import offers
 from gravac.policies.base import DENSE, Plan
 from gravac.protocol import JobSpec, PlanCost
 from gravac.signals import efficiency
@@ -14,57 +15,44 @@ DEFAULT_COMPRESSOR = "topk+bf16"
 """The agent's default. Another one was the user's choice, and limits the space to its strengths."""
 DEFAULT_MEMORY = "residual"
 """The agent's default. The rule leaves the job's memory as it is, and its plans were simulated with this one."""
-SIZES: Mapping[str, float] = {
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "int8": 3.9,
-    "nearest:levels=39": 5.7,
-    "nearest:levels=15": 7.5,
-    "nearest:levels=7": 10.1,
-    "nearest:levels=5": 11.8,
-    "nearest:levels=3": 17.3,
-    "nearest:levels=2": 25.6,
-    "dither:levels=7": 10.1,
-    "dither:levels=5": 11.8,
-    "dither:levels=3": 17.3,
-    "dither-subtractive:levels=7": 10.1,
-    "dither-subtractive:levels=5": 11.8,
-    "dither-subtractive:levels=3": 17.3,
-}
-"""Wire CF of codecs that have one size."""
 CODING = ",coding=huffman"
-"""Changes the bytes of a codec and not its values, so that the CF of a plan stays that of ``SIZES``."""
-STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
-"""CFs of codecs that take any."""
-LISTED_ONLY = frozenset({"fp16", "dither-subtractive:levels=7", "dither-subtractive:levels=5"})
-"""Codecs that lose no less than another one of the same size, so that they are plans only where a user lists them."""
-CODED = (
-    *("nearest:levels=39", "nearest:levels=15", "nearest:levels=7"),
-    *("dither:levels=7", "dither:levels=5", "dither-subtractive:levels=3"),
-)
-"""Codecs that are plans with Huffman coding, too. It pays on slow links."""
-DEFAULTS = (
-    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec not in LISTED_ONLY),
-    *(Plan(f"{codec}{CODING}", SIZES[codec]) for codec in CODED),
-    *(Plan(DEFAULT_COMPRESSOR, cf) for cf in STRENGTHS),
-)
-OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
-"""CFs of a compressor that the user chose."""
+"""Changes the bytes of a codec and not its values, so that the CF of a plan stays that of its settings without it."""
+OWN_STRENGTHS = (2.0, 4.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
+"""CFs of a compressor that the user chose. [CF; chosen]"""
 SAME = 0.99
-"""Plans of one codec whose bytes differ by less are one plan: the codec has no size between them."""
+"""Plans of one codec whose bytes differ by less are one plan: the codec has no size between them. [times; chosen]"""
 UNCOMPRESSED = frozenset({"dense", "none"})
 
 
 def members() -> Mapping[str, frozenset[str]]:
     """Return what the rule uses when a user chooses nothing: names of codecs and memories, by kind."""
-    texts = ("dense", *(codec for codec, _ in DEFAULTS if codec is not None))
+    texts = ("dense", *(codec for codec, _ in defaults() if codec is not None))
     codecs = (part.partition(":")[0] for text in texts for part in text.split("+"))
     return {"compressor": frozenset(codecs), "memory": frozenset({DEFAULT_MEMORY})}
 
 
+@cache
+def defaults() -> tuple[Plan, ...]:
+    """Return the plans that the rule uses when a user chooses nothing, of each codec the mildest first.
+
+    Codecs of few sizes come before those that take any CF, and plans with Huffman coding, which pays on slow links,
+    after those without.
+    """
+    few, any_cf = [], []
+    for name, offer in sorted(
+        offers.own().items(), key=lambda item: min(item[1].plans.values(), default=0.0)
+    ):
+        few += [Plan(f"{name}:{settings}".rstrip(":"), cf) for settings, cf in offer.plans.items()]
+        stacks = {f"{name}+{values}": stack for values, stack in offer.stacks.items()}
+        any_cf += [Plan(text, cf) for text, each in {name: offer, **stacks}.items() for cf in each.strengths]
+    return *sorted(few, key=lambda plan: str(plan.codec).endswith(CODING)), *any_cf
+
+
 def size_of(codec: str) -> float | None:
     """Return the CF of the plan of a codec that has one size, whatever its coding; None: it takes any CF."""
-    return SIZES.get(codec.removesuffix(CODING))
+    name, _, settings = codec.removesuffix(CODING).partition(":")
+    offer = offers.of(name)
+    return offer.plans.get(settings) or offer.listed.get(settings)
 
 
 @lru_cache(maxsize=256)
@@ -100,7 +88,7 @@ def plans(listed: tuple[str, ...], compressor: str) -> tuple[Plan, ...]:
     if listed:
         chosen = tuple(read(text) for text in listed)
     elif compressor == DEFAULT_COMPRESSOR:
-        chosen = DEFAULTS
+        chosen = defaults()
     elif compressor in UNCOMPRESSED:
         chosen = ()
     elif (size := size_of(compressor)) is not None:

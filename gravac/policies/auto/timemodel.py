@@ -16,37 +16,28 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gravac import offers
 from gravac.policies.auto.settings import Coding, Seen
 from gravac.policies.auto.space import Space
 from gravac.policies.base import DENSE, Plan
 
-NANOSECOND = 1e-9
-VALUE_BYTES = 4
 MEMORY_NS = 1.5
-"""Error memory, for each element: adding the residual and keeping the new one."""
-ENCODE_NS = {"nearest": 2.4, "topk": 1.5, "bf16": 3.0, "fp16": 3.0}
-"""For each element, on one core of an AMD EPYC."""
-DECODE_NS = {"nearest": 3.0, "topk": 0.3, "bf16": 0.6, "fp16": 0.6}
-"""For each element and payload."""
-KEPT_NS = {"topk": (10.0, 4.0)}
-"""Encoding and decoding, for each of elements / CF^0.75, for selectors."""
-OTHERS_NS = 3.0
+"""Error memory, for each element: adding the residual and keeping the new one. [ns; measured]"""
 HUFFMAN_NS = (3.2, 2.6)
-"""Encoding and decoding more where codes are Huffman coded, for each byte that they take without it."""
-SUMMED = frozenset({"bf16", "fp16"})
-"""Codecs that are all-reduced: one payload is decoded, not one of each rank. Counts where a cost does not say."""
+"""Encoding and decoding more where codes are Huffman coded, for each byte that they take without it. [ns; measured]"""
 MESSAGE_SECONDS = 5e-5
-"""Latency of a message on an unknown network."""
+"""Latency of a message on an unknown network. [s; chosen]"""
 CLEARLY = 3.0
-"""A plan is tried before step times are known if it saves this many times its coding time."""
+"""A plan is tried before step times are known if it saves this many times its coding time. [times; chosen]"""
 LEAST_APART = 1.4
-"""Ratio of link bytes from which two plans determine the line."""
+"""Ratio of link bytes from which two plans determine the line. [times; chosen]"""
 MOSTLY_HIDDEN = 0.3
-"""An exchange hides nearly whole if its wait is less than this share of what can hide."""
+"""An exchange hides nearly whole if its wait is less than this share of what can hide. [share; chosen]"""
 LEAST_OWN = 0.02
-"""Share of a step that is its own work, at least."""
+"""Share of a step that is its own work, at least. [share; chosen]"""
 CARRIED = (1 / 3, 3.0)
-"""Range in which the coding time of one codec, relative to the prior, is expected of the others, too."""
+"""Range in which the coding time of one codec, relative to the prior, is expected of the others, too.
+[times; chosen]"""
 
 
 def family(codec: str) -> str:
@@ -63,11 +54,10 @@ def pass_ns(codec: str, cf: float, payloads: int) -> tuple[float, float]:
         cf: Of the plan, without Huffman coding.
         payloads: That are decoded. A rank keeps the codes of its own, so that one needs no Huffman decoding.
     """
-    name = family(codec)
-    base = name.removesuffix("-huffman")
-    encode, decode = ENCODE_NS.get(base, OTHERS_NS), payloads * DECODE_NS.get(base, OTHERS_NS)
-    if base != name:
-        code_bytes = VALUE_BYTES / cf
+    offer = offers.of(codec.partition("+")[0])
+    encode, decode = offer.encode_ns, payloads * offer.decode_ns
+    if "coding=huffman" in codec:
+        code_bytes = 4 / cf  # of a float32
         encode += HUFFMAN_NS[0] * code_bytes
         decode += HUFFMAN_NS[1] * code_bytes * max(0, payloads - 1)
     return encode, decode
@@ -77,15 +67,15 @@ def prior_coding(space: Space, plan: Plan) -> float:
     """Return the seconds to encode and decode one gradient, as measured elsewhere; 0 for dense."""
     if plan.cf == 1.0:
         return 0.0
-    name, payloads = family(space.codec(plan)), space.costs[plan].decoded
+    codec, payloads = space.codec(plan), space.costs[plan].decoded
     if payloads is None:
-        payloads = 1 if name in SUMMED else space.ranks
+        payloads = space.ranks
     root = math.sqrt(plan.cf)
     kept = 1.0 / (root * math.sqrt(root))  # CF^-0.75
-    encode, decode = pass_ns(space.codec(plan), plan.cf, payloads)
-    encode_kept, decode_kept = KEPT_NS.get(name, (0.0, 0.0))
+    encode, decode = pass_ns(codec, plan.cf, payloads)
+    encode_kept, decode_kept = offers.of(codec.partition("+")[0]).kept_ns
     each = MEMORY_NS + encode + decode + (encode_kept + payloads * decode_kept) * kept
-    return space.elements * each * NANOSECOND
+    return space.elements * each * 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gravac.policies.auto.space import DEFAULTS, size_of
+from gravac.policies.auto.space import defaults, size_of
 from gravac.signals.efficiency import (
     CERTAIN,
     LEAST_KEPT,
@@ -32,7 +32,7 @@ RISKY = "though it may be low"
 NEARLY_LOSSLESS = "dither:levels=7@10"
 """The plan whose runs show the noise of the gradient."""
 MEMORIES = ("", "residual")
-CODECS = frozenset(plan.codec for plan in DEFAULTS)
+CODECS = frozenset(plan.codec for plan in defaults())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The step time of a tournament's run on a link, with the collective by which the run learned."""
 
 from gravac.aggregators import parse
-from gravac.collectives import AUTO, CompressedAllReduce, Gather, Network
-from gravac.whatif.exchange import UnknownSizes, volume, volume_of_layers
+from gravac.collectives import AUTO, AllReduce, CompressedAllReduce, Gather, Network
+from gravac.whatif.exchange import TICK_ROUNDS, UnknownSizes, Volume, buckets, codec_of, volume
 from gravac.whatif.nominal import NominalJob
 from gravac_lab.tournament import Run
 from gravac_lab.tournament.rows import DENSE
@@ -68,3 +68,32 @@ def chosen_collective(run: Run, network: Network) -> str | None:
         return volume(run.sends[0], run.elements, run.sends[1], run.ranks, network).collective
     except UnknownSizes:  # an aggregator of several rounds
         return None
+
+
+def volume_of_layers(
+    compressor: str, elements: int, payload_bytes: float, ranks: int, link_bytes: float | None = None
+) -> Volume:
+    """Return the exchange of a step in which layers have different strengths, and vectors are sent dense.
+
+    It takes one collective of the codec in each of DDP's buckets, which hold the payloads of their layers, and one
+    all-reduce of all vectors.
+
+    Args:
+        compressor: name of the codec or aggregator of all layers.
+        elements: of the gradient.
+        payload_bytes: handed to collectives.
+        ranks: world size.
+        link_bytes: put on a rank's link; None: all of the payload is gathered, or all-reduced where the codec can be.
+
+    Raises:
+        ValueError: ``compressor`` is unknown.
+    """
+    codec, others = codec_of(compressor), ranks - 1.0
+    summed = codec is None or codec.traits.linear
+    each = 4 if codec is None else 2 if summed else 1  # messages to each other rank, one after the other
+    messages = (each * len(buckets(elements)) + 2 + TICK_ROUNDS) * others
+    if link_bytes is None:
+        link_bytes = (2 / ranks if summed else 1) * others * payload_bytes
+    return Volume(
+        messages, link_bytes, payload_bytes, AllReduce.name if summed else Gather.name, 1 if summed else ranks
+    )
