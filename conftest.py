@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -22,12 +23,17 @@ FOLDERS = ("browser", "chaos", "frameworks", "gpu", "monitoring", "ranks", "demo
 """Folders of tests that start processes."""
 EXAMPLES = 5
 """Most examples of a property in the fast tier."""
+SUITES = ("test_codec_suite.py", "test_sync_free.py")
+"""Property suites over all codecs. The fast tier runs them with the default settings of each codec."""
 SLOW_SECONDS = 5.0
-"""Computing time of a test above which the fast tier names it. Above twice that, the run fails.
+"""Computing time of a test above which the fast tier names it and fails.
 
-Computing time, not that of a clock: that of a busy machine says nothing about the test. Twice: the first test of a
-worker to need a large module imports it, and processes that share a core's caches compute more slowly.
+Computing time, not that of a clock: that of a busy machine says nothing about the test.
 """
+STARTS = ("os.fork", "os.forkpty", "os.posix_spawn")
+"""Python's audit events of a new process, beside that of ``subprocess``."""
+LIGHT = ("git", "uname")
+"""Programs that take milliseconds: an agent asks for its commit, ``platform`` for the processor."""
 OURS = "GRAVAC_"
 CHOSEN = ("GRAVAC_KERNELS",)
 """Settings that reach the tests when the caller sets them."""
@@ -79,12 +85,41 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for test, computing in sorted(slow.items(), key=lambda entry: -entry[1]):
             terminalreporter.line(f"{computing:6.1f} s of computing: {test}")
         terminalreporter.line(
-            f"The fast tier has tests of less than {SLOW_SECONDS:g} s, and fails above twice that. "
-            "Make them faster, or mark them `long`."
+            f"The fast tier has tests of less than {SLOW_SECONDS:g} s. Make them faster, or mark them `long`."
         )
 
 
 SLOW = pytest.StashKey[dict[str, float]]()
+
+
+class OneProcess:
+    """Fails a test of the fast tier that starts a process unless it is marked ``smoke``."""
+
+    def __init__(self) -> None:
+        self._started: list[str] = []
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen":
+            if arguments[0] not in LIGHT:
+                self._started.append(str(arguments[1]))
+        elif event in STARTS:
+            self._started.append(event)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        return (yield from self._watch(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        return (yield from self._watch(item))
+
+    def _watch(self, item: pytest.Item) -> Generator[None]:
+        self._started.clear()
+        result = yield
+        if self._started and not item.get_closest_marker("smoke"):
+            pytest.fail(f"starts a process, so mark it `distributed` or `smoke`: {self._started[0]}", False)
+        return result
 
 
 class Durations:
@@ -110,7 +145,7 @@ class Durations:
         path.parent.mkdir(exist_ok=True)
         known = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(known | self._of, indent=0, sort_keys=True))
-        if max(self._slow.values(), default=0.0) > 2 * SLOW_SECONDS and session.exitstatus == 0:
+        if self._slow and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -128,6 +163,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # as in the background of a script; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--tier") == "fast":
+        config.pluginmanager.register(OneProcess())
     if config.getoption("--tier") is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations(config))
 
@@ -157,7 +194,14 @@ def is_fast(item: pytest.Item) -> bool:
         in_folder(item.path, item.config)
         or any(item.get_closest_marker(mark) for mark in REST)
         or set(PROCESSES) & set(getattr(item, "fixturenames", ()))
+        or (item.path.name in SUITES and has_settings(item))
     )
+
+
+def has_settings(item: pytest.Item) -> bool:
+    """Whether it is about a member with settings, as ``qsgd:bits=2``."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return any(isinstance(value, str) and ":" in value for value in parameters.values())
 
 
 @pytest.hookimpl(trylast=True)

@@ -38,6 +38,7 @@ def created(copied: Path, kind: str, name: str) -> tuple[str, dict[str, Any]]:
     return registry.read_text(), found
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(("kind", "room"), [("quantizer", "quantize"), ("sparsifier", "sparse")])
 def test_a_new_codec_works(copied: Path, kind: str, room: str) -> None:
     text, found = created(copied, kind, "my-codec")
@@ -90,6 +91,7 @@ OFFERS = {
 }
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("kind", list(OFFERS))
 def test_auto_chooses_a_new_codec_for_what_its_own_file_states(tmp_path: Path, kind: str) -> None:
     """Efficiency, size and coding time, in a copy of gravac in which only that file is edited."""
@@ -110,6 +112,7 @@ def test_auto_chooses_a_new_codec_for_what_its_own_file_states(tmp_path: Path, k
     assert done.stdout.splitlines() == [f"hold {chosen}" for chosen in OFFERS[kind].values()], done.stderr
 
 
+@pytest.mark.distributed
 def test_a_new_policy_works(copied: Path) -> None:
     text, found = created(copied, "policy", "mypolicy")
     assert "from gravac.policies.mypolicy import MypolicyPolicy\n" in text

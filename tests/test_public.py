@@ -88,6 +88,7 @@ def python(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.smoke
 def test_the_import_is_light() -> None:
     loaded = python("import gravac, sys, json; print(json.dumps(sorted(sys.modules)))")
     assert set(json.loads(loaded)).isdisjoint(HEAVY)
@@ -99,12 +100,14 @@ def test_the_import_is_quick() -> None:
     assert min(float(python(code)) for _ in range(5)) < MOST_SECONDS
 
 
+@pytest.mark.distributed
 def test_the_agent_needs_no_controller_code() -> None:
     loaded = python("import gravac, sys; gravac.Agent; gravac.replay; print(*sys.modules)").split()
     assert "torch" in loaded
     assert {"fastapi", "uvicorn", "gravac_controller"}.isdisjoint(loaded)
 
 
+@pytest.mark.distributed
 def test_the_client_needs_no_torch() -> None:
     assert "torch" not in python("import gravac, sys; gravac.Client; print(*sys.modules)").split()
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.lab import needs_lab
 from tools.run_tests import exit_code
 
 pytestmark = pytest.mark.distributed
@@ -33,6 +36,10 @@ def test_for_itself(more):
 
 def test_skips_beside():
     pytest.skip("needs Chromium (Debian: apt-get install chromium)")
+
+@pytest.mark.parametrize("unchecked", ["", ": 2 unchecked: a, b", ": 1 unchecked: c"])
+def test_skips_what_is_in_the_laboratory(unchecked):
+    pytest.skip("lab/ is not here" + unchecked)
 
 @pytest.mark.alone
 @pytest.mark.skipif(True, reason="promtool is not installed (Debian: prometheus)")
@@ -90,6 +97,21 @@ def test_slow(): compute(0.6)
 
 def test_that_waits(): time.sleep(0.8)
 """
+STARTING = """
+import subprocess
+import pytest
+
+def test_starts_a_process(): subprocess.run(["true"], check=True)
+
+@pytest.mark.smoke
+def test_may_start_one(): subprocess.run(["true"], check=True)
+"""
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("name", ["topk", "qsgd:bits=2"])
+def test_codec(name): pass
+"""
 IN_A_FOLDER = """
 import pytest
 
@@ -112,9 +134,10 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_tests(tree: Path, *arguments: str) -> tuple[int, str]:
+def run_tests(tree: Path, *arguments: str, paths: tuple[Path, ...] = (ROOT,)) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"GRAVAC_KERNELS": "reference", "PYTHONPATH": str(ROOT)}  # nothing to compile beforehand
+    environment |= {"GRAVAC_KERNELS": "reference"}  # nothing to compile beforehand
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run(
         [sys.executable, "-m", "tools.run_tests", *arguments],
         cwd=tree,
@@ -132,11 +155,12 @@ def test_each_run_has_its_own_tests_and_the_second_runs_although_the_first_faile
     assert code == 1
     together, alone = output.split("== --phase=together: exit code 1")
     assert "FAILED test_it.py::test_fails_beside" in together
-    assert "1 failed, 2 passed, 1 skipped" in together
+    assert "1 failed, 2 passed, 4 skipped" in together
     assert "FAILED test_it.py::test_fails_for_itself" in alone
     assert "1 failed, 3 passed, 3 skipped" in alone
     assert output.splitlines()[-1] == (
-        "== skipped: 4 (2 for lack of prometheus, 1 for lack of chromium, 1 for other reasons)"
+        "== skipped: 7 (3 for lack of lab/ with 3 references to it, 2 for lack of prometheus, "
+        "1 for lack of chromium, 1 for other reasons)"
     )
 
 
@@ -149,19 +173,22 @@ def test_a_run_without_tests_is_no_failure(tree: Path) -> None:
 
 def test_the_tiers_are_the_whole_and_slow_tests_are_named(tree: Path) -> None:
     (tree / "test_it.py").write_text(TIERED)
+    (tree / "test_codec_suite.py").write_text(SUITE)
     (tree / "browser").mkdir()
     (tree / "browser" / "test_page.py").write_text(IN_A_FOLDER)
     durations = tree / "build" / "durations.json"
 
     code, output = run_tests(tree, "fast", "--numprocesses=0")
-    assert code == 0, output
+    assert code == 1, output
+    assert "failed" not in output, "that one was slow is all"
     fast = json.loads(durations.read_text())
     assert {name.split("::")[1] for name in fast} == {
         *("test_of_ranks[2]", "test_of_one_process[2]", "test_property", "test_few_examples", "test_slow"),
-        *("test_that_waits", "test_first_page"),
+        *("test_that_waits", "test_first_page", "test_codec[topk]"),
     }
     assert output.count("s of computing") == 1
     assert " s of computing: test_it.py::test_slow\n" in output
+    assert "mark them `long`" in output
     waits = fast["test_it.py::test_that_waits"]
     assert waits["seconds"] >= 0.8 > 0.5 > waits["computing"]
     assert "--phase=alone" not in output
@@ -172,16 +199,47 @@ def test_the_tiers_are_the_whole_and_slow_tests_are_named(tree: Path) -> None:
     rest = json.loads(durations.read_text())
     assert {name.split("::")[1] for name in rest} == {
         *("test_of_ranks[3]", "test_of_one_process[1]", "test_for_itself", "test_page"),
-        "test_of_a_process_by_its_fixture",
+        *("test_of_a_process_by_its_fixture", "test_codec[qsgd:bits=2]"),
     }
 
-    (tree / "test_it.py").write_text(TIERED.replace("compute(0.6)", "compute(1.1)"))
-    code, output = run_tests(tree, "fast", "--numprocesses=0", "-k", "test_slow")
-    assert code == 1, output
-    assert "mark them `long`" in output
     code, output = run_tests(tree, "fast", "--numprocesses=0", "-k", "test_for_itself")
     assert code == 5
     assert "`make test-all` runs them" in output
+
+
+@needs_lab
+def test_the_service_is_tested_without_the_laboratory(tmp_path: Path) -> None:
+    """All fast tests can be collected, and the documents, the layers and the help know what to expect."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in listed.stdout.decode().splitlines():
+        if not name.startswith("lab/") and (ROOT / name).exists():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    blocked = (
+        tmp_path / "blocked" / "sitecustomize.py"
+    )  # where this checkout is installed, its laboratory is not
+    blocked.parent.mkdir()
+    blocked.write_text(
+        f"import sys\nsys.path[:] = [path for path in sys.path if path != {str(ROOT / 'lab')!r}]\n"
+    )
+    paths = (blocked.parent, tmp_path, tmp_path / "agent", tmp_path / "controller")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    code, output = run_tests(
+        tmp_path, "fast", "-q", "--numprocesses=0", "-k", "test_docs or test_help or test_layers", paths=paths
+    )
+    assert code == 0, output
+    assert re.search(r"for lack of lab/ with \d\d+ references to it", output.splitlines()[-1]), output
+
+
+def test_a_fast_test_that_starts_a_process_fails(tree: Path) -> None:
+    """Whatever starts it: no list of fixtures or modules is whole."""
+    (tree / "test_it.py").write_text(STARTING)
+    code, output = run_tests(tree, "fast", "--numprocesses=0")
+    assert code == 1, output
+    assert "starts a process, so mark it `distributed` or `smoke`: ['true']" in output
+    assert "1 failed, 1 passed" in output
 
 
 def test_what_is_installed_by_hand_can_be_hidden() -> None:

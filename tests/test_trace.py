@@ -105,6 +105,7 @@ def test_a_damaged_journal_is_not_gone_on_with(tmp_path: Path) -> None:
     TraceWriter(path, Ticker()).close()
 
 
+@pytest.mark.distributed
 def test_two_writers_are_refused_even_across_processes(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     code = (

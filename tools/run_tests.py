@@ -42,9 +42,15 @@ def exit_code(*codes: int) -> int:
 
 
 def summary(reasons: list[str]) -> str:
-    """How many tests were skipped, by the system package that their reasons name, as in ``(Debian: prometheus)``."""
-    packages = [re.search(r"Debian: (?:apt-get install )?([\w ,.+-]+)", reason) for reason in reasons]
-    counts = Counter("other reasons" if found is None else found[1] for found in packages)
+    """How many tests were skipped, by what their reasons name: a system package, as in ``(Debian: prometheus)``, or
+    ``lab/``, with how many links, names and commands of documents lead into it.
+    """
+    lacking = [
+        re.search(r"Debian: (?:apt-get install )?([\w ,.+-]+)|(lab/) is", reason) for reason in reasons
+    ]
+    counts = Counter("other reasons" if found is None else found[1] or found[2] for found in lacking)
+    if unchecked := sum(int(number) for number in re.findall(r"lab/ is not here: (\d+)", "\n".join(reasons))):
+        counts[f"lab/ with {unchecked} references to it"] = counts.pop("lab/")
     listed = ", ".join(
         f"{count} for {name}" if name == "other reasons" else f"{count} for lack of {name}"
         for name, count in counts.most_common()

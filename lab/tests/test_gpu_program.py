@@ -191,6 +191,7 @@ def test_ranks_on_one_gpu_have_hosts_of_their_own(monkeypatch: pytest.MonkeyPatc
     assert not {"NCCL_HOSTID", *ON_ONE_GPU} & environment(0, 1, "cuda", 1234).keys()
 
 
+@pytest.mark.distributed
 def test_a_failed_rank_ends_the_others_and_its_output_is_shown() -> None:
     begun = time.monotonic()
     with pytest.raises(RanksFailed, match="does_not_exist"):

@@ -468,6 +468,7 @@ def test_a_job_name_used_again_goes_on_in_its_journal(world_of_one: None, tmp_pa
     assert check(path).ok
 
 
+@pytest.mark.distributed
 def test_the_owner_of_the_folder_steers_a_training(world_of_one: None, tmp_path: Path) -> None:
     module, optimizer = pair()
     with Agent(
@@ -532,6 +533,7 @@ def test_a_working_folder_that_is_gone(
 
 
 @pytest.mark.parametrize("blocked", ["runs", "runs/mine"])
+@pytest.mark.distributed
 def test_closing_does_not_wait_for_a_controller_that_cannot_start(
     world_of_one: None, tmp_path: Path, blocked: str, caplog: pytest.LogCaptureFixture
 ) -> None:

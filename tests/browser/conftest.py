@@ -45,14 +45,6 @@ def controller(start: Callable[..., Controller]) -> Controller:
     return start()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """One controller for a file whose tests have a job each, or change nothing."""
-    running = Controller(tmp_path_factory.mktemp("shared") / "runs")
-    yield running
-    running.stop()
-
-
 @pytest.fixture
 def open_page(chromium: Browser) -> Iterator[OpenPage]:
     """Open the page; at the end, nothing may have been asked of other hosts or refused.

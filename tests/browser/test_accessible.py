@@ -1,7 +1,5 @@
 """Nobody is shut out: axe looks at the page as it is, light and dark, and finds nothing serious."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.browser import serious
@@ -14,17 +12,13 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A job that holds and has a fault, on one controller for the whole file."""
-    controller = Controller(tmp_path_factory.mktemp("accessible") / "runs")
-    recorded = RecordedJob(
-        Http(controller), window_steps=2000
-    )  # long windows: it is not stale, so not grey, after 30 s
+def url(shared: Controller) -> str:
+    """A job that holds and has a fault. Its windows are long: it is not stale, so not grey, after 30 s."""
+    recorded = RecordedJob(Http(shared), job="accessible", window_steps=2000)
     recorded.until("hold")
     recorded.play(3)
     recorded.event("nonfinite", "a gradient was infinite on rank 1")
-    yield controller.url
-    controller.stop()
+    return f"{shared.url}/#job=accessible"
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 1400), ("light", 390)])

@@ -1,7 +1,5 @@
 """Dark and light, wide and narrow, and text that can be read."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tools.harness.chromium import READY, OpenPage, Tab
@@ -13,16 +11,13 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A job that holds, on one controller for the whole file: these tests change nothing."""
-    controller = Controller(tmp_path_factory.mktemp("looks") / "runs")
-    recorded = RecordedJob(
-        Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone", policy="auto"
-    )
+def url(shared: Controller) -> str:
+    """A job that holds: these tests change nothing."""
+    job = "a-job-with-quite-a-long-name-for-one-line-of-a-phone"
+    recorded = RecordedJob(Http(shared), job=job, policy="auto")
     recorded.play(12)
     recorded.event("note", "x" * 300)
-    yield controller.url
-    controller.stop()
+    return f"{shared.url}/#job={job}"
 
 
 def ground(tab: Tab) -> float:

@@ -104,6 +104,7 @@ def test_tensorboard(trace: Path, reports: list[tuple[float, WindowReport]], tmp
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.distributed
 def test_prometheus_takes_it_and_gives_it_back(
     trace: Path, reports: list[tuple[float, WindowReport]], tmp_path: Path
 ) -> None:

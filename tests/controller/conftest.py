@@ -31,14 +31,6 @@ def controller(start: Callable[..., Controller]) -> Controller:
     return start()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """One controller process for all tests of a file that leave it as it was."""
-    controller = Controller(tmp_path_factory.mktemp("shared") / "runs")
-    yield controller
-    controller.stop()
-
-
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ignore settings in the environment of the tests."""

@@ -50,6 +50,7 @@ def test_objects_in_use_are_searched_once(quick: Collector) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_cycle_that_was_in_use_is_freed_once_the_heap_has_doubled(quick: Collector) -> None:
     async def main() -> None:
         quick.start()

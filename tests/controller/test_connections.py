@@ -42,10 +42,10 @@ def many_files() -> Iterator[None]:
 class Job:
     """One job of a controller, with or without a token."""
 
-    def __init__(self, controller: Controller, token: str | None = None) -> None:
-        self.controller, self.trainer = controller, Trainer()
+    def __init__(self, controller: Controller, token: str | None = None, name: str = "job") -> None:
+        self.controller, self.trainer = controller, Trainer(name)
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = controller.ask("POST", "/v1/jobs", spec(), self.headers)
+        answer = controller.ask("POST", "/v1/jobs", spec(name), self.headers)
         self.decision = JobAnswer.model_validate_json(answer.body).decision
 
     def windows(self, count: int) -> int:
@@ -54,7 +54,9 @@ class Job:
         for _ in range(count):
             report = self.trainer.report(self.decision)
             with contextlib.suppress(OSError):
-                answer = self.controller.ask("POST", "/v1/jobs/job/windows", report, self.headers, seconds=10)
+                answer = self.controller.ask(
+                    "POST", f"/v1/jobs/{self.trainer.job}/windows", report, self.headers, seconds=10
+                )
                 if answer.status == 200:
                     answered += 1
                     self.decision = WindowAnswer.model_validate_json(answer.body).decision
@@ -78,7 +80,7 @@ def flood(controller: Controller, sent: bytes, count: int = CONNECTIONS) -> Iter
 @pytest.fixture(scope="module")
 def job(shared: Controller) -> Job:
     """A job whose agent has no token and shares its address with every flood."""
-    found = Job(shared)
+    found = Job(shared, name="flooded")
     assert found.windows(5) == 5
     return found
 

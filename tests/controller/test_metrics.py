@@ -293,6 +293,7 @@ def series(text: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.distributed
 def test_promtool_finds_no_fault(app: InProcess) -> None:
     register(app, job="begun")
     trainer = Trainer()

@@ -56,7 +56,7 @@ def float32(rank: int, at: int, one: checks.Bucket) -> Tensor:
     return torch.randn(sum(one.numels), generator=generator, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("reference", marks=pytest.mark.long)])
 def test_it_changes_no_bit_of_any_codec(backend: Literal["cpu", "reference"]) -> None:
     with on(backend):
         for text in (*texts(), *sorted(AGGREGATORS), *WAYS):

@@ -134,6 +134,7 @@ def test_the_kernels_let_other_threads_run_and_keep_to_the_rules_of_arithmetic()
     assert found >= len(backend._KERNELS)
 
 
+@pytest.mark.distributed
 def test_a_process_that_finds_kernels_in_the_cache_compiles_none() -> None:
     """The compiler would take 100 MB of it from then on."""
     code = (

@@ -28,7 +28,7 @@ def test_one_call_saves_all_ranks_and_resume_is_exact(run_each: RunEach) -> None
 
 
 def test_a_sharded_model_and_the_agent_in_one_checkpoint(run_ranks: RunRanks) -> None:
-    for result in run_ranks("sharded_from_dcp", 2):
+    for result in run_ranks("sharded_from_dcp", 2, fresh=True):
         assert result["same"]
         assert result["residual"] > 1e-3
 

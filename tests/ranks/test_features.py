@@ -22,7 +22,7 @@ Ranks = list[dict[str, dict[str, dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    return run_ranks(tmp_path_factory.mktemp("features"), "features", seconds=720)  # on a busy machine
+    return run_ranks(tmp_path_factory.mktemp("features"), "features", seconds=720, fresh=True)
 
 
 @BY_FEATURE

@@ -14,6 +14,7 @@ from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in
 
 pytestmark = pytest.mark.distributed
+FRESH_RANKS = True  # a mesh and the groups of a sharded model stay with the process
 
 
 @pytest.mark.parametrize("world", [2, 3])

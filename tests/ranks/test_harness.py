@@ -26,7 +26,29 @@ def test_ranks_hash_differently(run_ranks: RunRanks) -> None:
     assert two["parent"] == three["parent"]
 
 
+def test_ranks_run_several_scenarios_and_each_finds_what_the_first_one_found(run_ranks: RunRanks) -> None:
+    """One that leaves something behind fails, and ends its ranks: the next one gets new ones."""
+    ranks = run_ranks("leaves", 2, what="nothing")
+    for what, found in {
+        "thread": r"threads: \+left over",
+        "file": r"files: \+.*/left over",
+        "hook": r"hooks: \+_global_optimizer_pre_hooks .*_nothing",
+        "handler": r"log handlers: \+gravac.agent <NullHandler",
+        "function": r"globals: -gravac_agent.setup.build._reporter",
+        "setting": r"settings: \+GRAVAC_POLICY=dense",
+    }.items():
+        assert run_ranks("leaves", 2, what="nothing") == ranks
+        with pytest.raises(AssertionError, match=rf"leaves did not leave all as it found it: {found}"):
+            run_ranks("leaves", 2, what=what)
+        again = run_ranks("leaves", 2, what="nothing")
+        assert set(again).isdisjoint(ranks)
+        ranks = again
+    assert set(run_ranks("leaves", 2, what="setting", fresh=True)).isdisjoint(ranks)
+
+
 def test_failing_and_hanging_ranks_are_reported_and_ended(run_ranks: RunRanks, tmp_path: Path) -> None:
+    run_ranks("hashed", 2)
+    (tmp_path / "rank0.json").unlink()
     began = time.monotonic()
     with pytest.raises(AssertionError, match=r"(?s)ranks hang after 1.*rank1.log.*RuntimeError: deliberate"):
         run_ranks("one_fails", 2, seconds=1)

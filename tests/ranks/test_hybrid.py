@@ -12,6 +12,7 @@ from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in
 
 pytestmark = pytest.mark.distributed
+FRESH_RANKS = True  # a mesh and the groups of a sharded model stay with the process
 
 
 def test_dense_is_native_hsdp_bit_for_bit(run_each: RunEach) -> None:

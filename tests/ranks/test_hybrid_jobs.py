@@ -9,6 +9,7 @@ from gravac_controller.cli import main
 from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
+FRESH_RANKS = True  # a mesh and the groups of a sharded model stay with the process
 
 
 def test_shards_of_one_rank_are_native_hsdp_bit_for_bit(run_each: RunEach) -> None:

@@ -33,7 +33,7 @@ def test_fifty_agents_in_one_process_leave_nothing(run_ranks: RunRanks) -> None:
 
 
 def test_a_rank_that_is_gone_or_hangs_delays_close_for_seconds_only(run_each: RunEach) -> None:
-    for case, results in run_each("one_leaves", 3, [{"how": "raises"}, {"how": "hangs"}]):
+    for case, results in run_each("one_leaves", 3, [{"how": "raises"}, {"how": "hangs"}], fresh=True):
         for result in results[:2]:
             assert result["error"] == ("PeerError" if case["how"] == "raises" else ""), case
             assert result["seconds"] < 7, case

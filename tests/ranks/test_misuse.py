@@ -62,7 +62,7 @@ def test_a_rank_that_loads_no_state_is_noticed(run_ranks: RunRanks) -> None:
 
 @pytest.mark.parametrize("cf", [1.0, 10.0])
 def test_a_dead_peer_raises_peer_error(run_ranks: RunRanks, tmp_path: Path, cf: float) -> None:
-    for result in run_ranks("peer_dies", 3, cf=cf)[:2]:
+    for result in run_ranks("peer_dies", 3, fresh=True, cf=cf)[:2]:
         assert "PeerError: a collective failed because another rank ended" in result["error"]
         assert "gloo" in result["error"]  # the original error
         assert result["kept"]  # no optimizer used what a broken collective left
@@ -71,7 +71,7 @@ def test_a_dead_peer_raises_peer_error(run_ranks: RunRanks, tmp_path: Path, cf: 
 
 
 def test_a_compiled_module_trains_like_one_that_is_not_compiled(run_ranks: RunRanks) -> None:
-    for result in run_ranks("compiled", 2):
+    for result in run_ranks("compiled", 2, fresh=True):
         assert result["dense"] == result["plain"]
         assert result["compressed"] == result["not compiled"] != result["plain"]
         assert result["compressed steps"] == result["dense steps"] == [17, 3, 3]

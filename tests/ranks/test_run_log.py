@@ -12,7 +12,7 @@ pytestmark = pytest.mark.distributed
 
 
 def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path: Path) -> None:
-    results = run_ranks("logged", 2)
+    results = run_ranks("logged", 2, fresh=True)
     assert all(found["level"] == found["handlers"] == 0 for found in results)  # restored
     unconfigured, off, configured = parts(tmp_path / "rank0.log")
 

@@ -69,7 +69,7 @@ def test_the_first_dropped_step_stays_in_the_memory_and_is_reported(
 
 
 def test_agents_started_in_another_order_are_refused(run_ranks: RunRanks) -> None:
-    for result in run_ranks("other_order", 2):
+    for result in run_ranks("other_order", 2, fresh=True):
         assert (
             "AgreementError: all ranks need the same settings, but agent: rank 0 has 1, rank 1 has 2"
             in result["error"]

@@ -21,7 +21,7 @@ ORDERS = {
 
 
 def test_all_ranks_follow_orders_at_the_same_step(run_ranks: RunRanks, tmp_path: Path) -> None:
-    one, two = run_ranks("steered", 2, token=TOKEN, orders=ORDERS, steps=130)
+    one, two = run_ranks("steered", 2, fresh=True, token=TOKEN, orders=ORDERS, steps=130)
     assert one.pop("refused") == {}
     assert [order for _, order in one.pop("again")] == [None, None]
     assert not any("ended with the start" in text for text in one.pop("logged"))
@@ -50,7 +50,7 @@ def test_a_pin_is_what_is_sent_or_is_refused(run_ranks: RunRanks, tmp_path: Path
         "92": {"action": "pin", "cf": 7.5, "codec": "nearest:levels=15", "actor": "alice"},
     }
     policy = f"auto:plans={rounding}/nearest:levels=15"
-    one, two = run_ranks("steered", 2, token=TOKEN, orders=orders, steps=130, policy=policy)
+    one, two = run_ranks("steered", 2, fresh=True, token=TOKEN, orders=orders, steps=130, policy=policy)
     refused, again, logged = one.pop("refused"), one.pop("again"), one.pop("logged")
     assert one == two
     assert list(refused) == ["42"]

@@ -71,4 +71,4 @@ def page(results: Results) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        sys.stdout.write(page(run_ranks(Path(folder), "features")[0]))
+        sys.stdout.write(page(run_ranks(Path(folder), "features", fresh=True)[0]))

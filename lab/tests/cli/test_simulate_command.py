@@ -69,6 +69,7 @@ def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path) -> None:
     assert "choose another name" in again.output
 
 
+@pytest.mark.distributed
 def test_what_the_program_refuses_is_said_in_its_words(tmp_path: Path) -> None:
     done = run(*SMALL, "--data-dir", tmp_path, "--against", "topkk@10")
     assert done.exit_code == 2, done.output

@@ -167,6 +167,7 @@ def test_codecs_do_not_differ_between_buckets() -> None:
 
 
 @pytest.mark.parametrize("codec", ["topk", "powersgd"])
+@pytest.mark.long
 def test_a_run_counts_what_each_layer_sends(codec: str) -> None:
     """Two levels cost more than the strong one and less than the mild one; biases of the model are dense."""
     task = "digits:width=8"

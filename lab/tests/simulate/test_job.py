@@ -43,6 +43,7 @@ def records(result: dict[str, Any]) -> tuple[list[WindowReport], list[Decision]]
     return windows, [record for record in found if isinstance(record, Decision)]
 
 
+@pytest.mark.long
 def test_the_policy_decides_and_its_trace_replays_byte_for_byte(tmp_path: Path) -> None:
     """On a slow link the auto policy leaves dense, for a codec that is not the job's compressor or for that one."""
     result = job(tmp_path, "auto:bound=1,plans=nearest:levels=15/nearest:levels=3", (0, 2e6)).run()
@@ -71,6 +72,7 @@ def test_the_policy_decides_and_its_trace_replays_byte_for_byte(tmp_path: Path) 
     assert result["curve"][-1][:2] == [44, pytest.approx(44 * result["seconds"], abs=1e-5)]
 
 
+@pytest.mark.long
 def test_the_dense_step_is_predicted_where_the_job_starts_compressed(tmp_path: Path) -> None:
     """Against the same job sent dense, on links on which nothing hides behind backward."""
     for number, bits in enumerate((3e5, 2e6)):
@@ -89,6 +91,7 @@ def test_the_dense_step_is_predicted_where_the_job_starts_compressed(tmp_path: P
         assert re.search(r"per step \(dense [0-9.]+ m?s predicted\)", explained)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_job(tmp_path: Path) -> None:
     first, again = (job(tmp_path, "auto", (0, 1e7), name=name, steps=20).run() for name in ("a", "b"))
     for result in (first, again):
@@ -96,6 +99,7 @@ def test_the_same_seed_gives_the_same_job(tmp_path: Path) -> None:
     assert first == again
 
 
+@pytest.mark.long
 def test_step_times_follow_the_network(tmp_path: Path) -> None:
     """Dense on a link that is 100 times slower from step 10 on, and faster again from step 20."""
     phases = ((0, 1e9), (10, 1e7), (20, 1e9))
@@ -115,6 +119,7 @@ def test_step_times_follow_the_network(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_job_exchanges_by_the_collective_that_is_named(tmp_path: Path) -> None:
     """Bytes, step times and losses are those of a compressed all-reduce, which rounds the mean again."""
     named = {"compressor": "nearest:levels=7", "ranks": 4, "steps": 12}

@@ -82,6 +82,7 @@ def learned(recipe: Recipe, steps: int) -> tuple[Score, Score]:
     return before, evaluate(model, recipe.data.heldout())
 
 
+@pytest.mark.long
 def test_the_heldout_loss_falls(recipe: Recipe) -> None:
     before, after = learned(recipe, 100 if recipe.name.startswith(("vgg", "logistic")) else 30)
     assert after.loss < 0.9 * before.loss

@@ -1,5 +1,6 @@
-"""Runs real ranks: each is a process with its own gloo, started for one test and ended with it."""
+"""Runs real ranks: each is a process, which runs scenarios one after another, each with a gloo of its own."""
 
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gravac.kernels.backend import _KERNELS as KERNELS
-from tools.harness.forked import Forked, Zygote, surroundings
+from tools.harness.controller import PATIENCE_SECONDS
+from tools.harness.forked import Forked, Zygote, first_line, surroundings
 
 if TYPE_CHECKING:
     from gravac_lab.bench.network import Host
@@ -44,7 +46,83 @@ def zygotes() -> tuple[Zygote, Zygote]:
     ]  # DDP imports the first
     if importlib.util.find_spec("numba"):
         modules += [f"gravac.kernels.cpu.{name}" for name in KERNELS]
-    return Zygote(*modules), Zygote(*modules)
+    made = Zygote(*modules), Zygote(*modules)
+    atexit.register(lambda: [ranks.close() for ranks in POOL.values()])  # before those of the zygotes
+    return made
+
+
+class Ranks:
+    """Processes of the ranks of one world, which run scenarios one after another."""
+
+    def __init__(self, world: int, hosts: "Sequence[Host]" = ()) -> None:
+        environment = surroundings(
+            MASTER_ADDR="127.0.0.1",
+            WORLD_SIZE=str(world),
+            OMP_NUM_THREADS="1",
+            GRAVAC_COLLECTIVE="gather",  # a measured network differs from run to run
+        )
+        if hosts:
+            from gravac_lab.bench.network import INTERFACE  # only here: see tests/support/lab.py
+
+            environment |= {"MASTER_ADDR": hosts[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
+        self._processes: list[Forked] = []
+        try:
+            for rank in range(world):
+                own = {"RANK": str(rank)}
+                if hosts:
+                    own["TEST_NAMESPACE"] = hosts[rank * len(hosts) // world].namespace
+                self._processes.append(
+                    zygotes()[min(rank, 1)].start(
+                        function="tests.support.ranks.rank:main",
+                        arguments={},
+                        environment=environment | own,
+                        stdin=subprocess.PIPE,
+                        stderr=2,
+                    )
+                )
+        except BaseException:  # a test's time limit
+            self.close()
+            raise
+
+    def run(self, folder: Path, seconds: float, **request: Any) -> list[Any]:
+        """Run a scenario, and return what each rank returned. What they print is in ``folder``."""
+        port = free_port()
+        outputs = [folder / f"rank{rank}.log" for rank in range(len(self._processes))]
+        for process, output in zip(self._processes, outputs, strict=True):
+            own = {"port": port, "log": str(output), "result": str(output.with_suffix(".json"))}
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(request | own).encode() + b"\n")
+            process.stdin.flush()
+        until = time.monotonic() + seconds
+        try:
+            codes = [self._answer(process, until) for process in self._processes]
+        except TimeoutError:
+            for process in self._processes:  # each writes to its log where its threads are
+                process.send_signal(signal.SIGUSR1)
+            time.sleep(2)
+            raise AssertionError(f"ranks hang after {seconds} s\n" + tails(outputs)) from None
+        if any(codes):
+            raise AssertionError(f"ranks ended with {codes}\n" + tails(outputs))
+        return [json.loads(output.with_suffix(".json").read_text()) for output in outputs]
+
+    def _answer(self, process: Forked, until: float) -> int:
+        """Return 0 when a rank has done it, and the exit code of one that ended."""
+        assert process.stdout is not None
+        said = first_line(process.stdout, max(0.1, until - time.monotonic()))
+        return 0 if said else process.wait(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+
+
+POOL: dict[int, Ranks] = {}
+"""Ranks that wait for a scenario, by their number."""
 
 
 def run_ranks(
@@ -52,68 +130,44 @@ def run_ranks(
     scenario: str,
     world: int = 2,
     seconds: float = 240,
-    fails: bool = False,
-    kernels: str = "auto",
+    fresh: bool = False,
     hosts: "Sequence[Host]" = (),
     **arguments: Any,
 ) -> list[dict[str, Any]]:
     """Run a function of ``scenarios`` on every rank, and return what each returned.
 
+    ``fresh``: in new processes, for a scenario that changes its process or ends it. Others must leave all as it was.
     ``hosts``: namespaces of a testbed that the ranks are divided among, in order. None: all are on this machine.
 
     A rank that fails, or a run longer than ``seconds``, raises AssertionError with the ranks' output.
     """
-    environment = surroundings(
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(free_port()),
-        WORLD_SIZE=str(world),
-        OMP_NUM_THREADS="1",
-        GRAVAC_KERNELS=kernels,
-        GRAVAC_COLLECTIVE="gather",  # a measured network differs from run to run
-    )
-    if hosts:
-        from gravac_lab.bench.network import INTERFACE  # only here: see tests/support/lab.py
-
-        environment |= {"MASTER_ADDR": hosts[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
+    fresh = fresh or bool(hosts)
+    # Out of the pool while they run: those that fail, or are interrupted, do not come back.
+    ranks = None if fresh else POOL.pop(world, None)
+    ranks = ranks or Ranks(world, hosts)
     arguments = {"folder": str(tmp_path), **arguments}
-    processes: list[Forked] = []
-    outputs = [tmp_path / f"rank{rank}.log" for rank in range(world)]
     try:
-        for rank, output in enumerate(outputs):
-            result = str(tmp_path / f"rank{rank}.json")
-            own = {"RANK": str(rank)}
-            if hosts:
-                own["TEST_NAMESPACE"] = hosts[rank * len(hosts) // world].namespace
-            with output.open("wb") as stream:
-                processes.append(
-                    zygotes()[min(rank, 1)].start(
-                        function="tests.support.ranks.rank:main",
-                        arguments={"scenario": scenario, "arguments": arguments, "result": result},
-                        environment=environment | own,
-                        stdout=stream,
-                    )
-                )
-        until = time.monotonic() + seconds
-        codes = [process.wait(max(0.1, until - time.monotonic())) for process in processes]
-    except subprocess.TimeoutExpired:
-        for process in processes:  # each writes to its log where its threads are
-            process.send_signal(signal.SIGUSR1)
-        time.sleep(2)
-        raise AssertionError(f"ranks hang after {seconds} s\n" + tails(outputs)) from None
-    finally:  # also those that were started before one that failed to start
-        for process in processes:
-            process.kill()
-            process.wait()
-    if any(codes) and not fails:
-        raise AssertionError(f"ranks ended with {codes}\n" + tails(outputs))
-    return [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(world)]
+        found = ranks.run(tmp_path, seconds, scenario=scenario, arguments=arguments, fresh=fresh)
+    except BaseException:
+        ranks.close()
+        raise
+    if fresh or world in POOL:  # others came back meanwhile, where a thread ran these
+        ranks.close()
+    else:
+        POOL[world] = ranks
+    return found
 
 
 def run_each(
-    tmp_path: Path, scenario: str, world: int, cases: list[dict[str, Any]], seconds: float = 280
+    tmp_path: Path,
+    scenario: str,
+    world: int,
+    cases: list[dict[str, Any]],
+    seconds: float = 280,
+    fresh: bool = False,
 ) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Run each set of arguments in one set of processes. Returns each case with the results of its ranks."""
-    results: list[Any] = run_ranks(tmp_path, "each_of", world, seconds, which=scenario, cases=cases)
+    results: list[Any] = run_ranks(tmp_path, "each_of", world, seconds, fresh, which=scenario, cases=cases)
     return [(case, [result[number] for result in results]) for number, case in enumerate(cases)]
 
 

@@ -1,4 +1,4 @@
-"""One rank of a distributed test, in its own process."""
+"""One rank of the distributed tests, in a process that runs scenarios one after another."""
 
 import ctypes
 import faulthandler
@@ -8,14 +8,13 @@ import os
 import signal
 import sys
 import traceback
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from tests.support.ranks import scenarios
+from tests.support.ranks import left, scenarios
 
 NETWORK = 0x40000000
 """CLONE_NEWNET of Linux: a network namespace."""
@@ -28,21 +27,20 @@ def join(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot join network namespace {namespace}")
 
 
-def main(scenario: str, arguments: dict[str, Any], result: str) -> None:
-    """Run a function of ``scenarios`` and write what it returns to the JSON file ``result``."""
+def main() -> None:
+    """Answer each line of standard input, a request, with one line, until there are no more or one fails."""
     code = 1
     try:
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
         logging.basicConfig(level=logging.INFO)
         faulthandler.register(signal.SIGUSR1)
         torch.set_num_threads(1)
         if namespace := os.environ.get("TEST_NAMESPACE"):
             join(namespace)
-        dist.init_process_group("gloo")
-        found = getattr(scenarios, scenario)(dist.get_rank(), dist.get_world_size(), **arguments)
-        Path(result).write_text(json.dumps(found))
-        dist.destroy_process_group()
+        dist.TCPStore("127.0.0.1", 0, is_master=True)  # the first one opens a pipe that stays
+        with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
+            for line in sys.stdin:
+                run(**json.loads(line))
+                answers.write(b"done\n")
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -50,3 +48,25 @@ def main(scenario: str, arguments: dict[str, Any], result: str) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # gloo's threads outlive the group and may abort the interpreter's shutdown
+
+
+def run(scenario: str, arguments: dict[str, Any], port: int, log: str, result: str, fresh: bool) -> None:
+    """Run a function of ``scenarios`` in a new group, and write what it returns to the JSON file ``result``.
+
+    Unless the process is for it ``fresh``, it must leave everything as it was.
+    """
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    left.reset()
+    os.environ["MASTER_PORT"] = str(port)
+    before = left.look()
+    dist.init_process_group("gloo")
+    dist.barrier()  # a short scenario would take the group down while others are still connecting
+    found = getattr(scenarios, scenario)(dist.get_rank(), dist.get_world_size(), **arguments)
+    Path(result).write_text(json.dumps(found))
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not fresh and (changed := left.changed_since(before)):
+        raise RuntimeError(f"{scenario} did not leave all as it found it: {changed}")

@@ -20,7 +20,13 @@ from tests.support.ranks.scenarios.exactness import (
     switching,
     true_gains,
 )
-from tests.support.ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
+from tests.support.ranks.scenarios.faults import (
+    disagreement,
+    failing_codec,
+    leaves,
+    one_fails,
+    settings_differ,
+)
 from tests.support.ranks.scenarios.features import features
 from tests.support.ranks.scenarios.hybrid import (
     clipped_alike,
@@ -146,6 +152,7 @@ __all__ = [
     "hybrid_resumed",
     "interleaved",
     "keeps_failing",
+    "leaves",
     "loads_wrongly",
     "logged",
     "many_steps",

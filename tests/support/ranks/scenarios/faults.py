@@ -1,12 +1,18 @@
 """Ranks that disagree, codecs that fail, a rank that raises."""
 
+import logging
+import os
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gravac_agent import Agent, AgreementError
 from gravac_agent.exchange.plan import Plan
+from gravac_agent.setup import build
 from tests.support.ranks.scenarios.model import fingerprint, train, wrapped
 
 
@@ -82,3 +88,29 @@ def one_fails(rank: int, world: int, folder: str) -> None:
     if rank == 1:
         raise RuntimeError("deliberate")
     time.sleep(60)
+
+
+KEPT: list[Any] = []
+"""What ``leaves`` opens and nobody closes."""
+
+
+def leaves(rank: int, world: int, folder: str, what: str) -> int:
+    """Rank 1 leaves something behind that the next scenario would find. Returns the process."""
+    if rank == 1:
+        if what == "thread":
+            threading.Thread(target=time.sleep, args=(60,), name="left over", daemon=True).start()
+        elif what == "file":
+            KEPT.append(os.open(Path(folder, "left over"), os.O_WRONLY | os.O_CREAT))
+        elif what == "hook":
+            KEPT.append(register_optimizer_step_pre_hook(_nothing))
+        elif what == "handler":
+            logging.getLogger("gravac.agent").addHandler(logging.NullHandler())
+        elif what == "function":
+            build._reporter = _nothing  # type: ignore[assignment]
+        elif what == "setting":
+            os.environ["GRAVAC_POLICY"] = "dense"
+    return os.getpid()
+
+
+def _nothing(*_: Any) -> None:
+    pass

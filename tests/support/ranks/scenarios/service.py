@@ -318,6 +318,7 @@ def another_training(rank: int, world: int, folder: str, controller: str | None)
             assert state is not None
             names.append([began.job, state.job])
             saved = saved or agent.state_dict()
+    logging.getLogger("gravac.agent").removeHandler(lines)
     return {"names": names, "logged": lines.texts}
 
 
