@@ -2,13 +2,13 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import stat
 from pathlib import Path
 from typing import Self
 
-from gravac.traces.own_files import PRIVATE_FILE, create_own, make_folder, open_own
+from gravac.traces.file_lock import FileLock, LockHeld
+from gravac.traces.own_files import PRIVATE_FILE, create_own
 
 LOCK_NAME = ".controller.lock"
 CONTROL_TOKEN_NAME = ".controller.control-token"
@@ -28,40 +28,32 @@ class DataDirLock:
 
     def __init__(self, data_dir: Path) -> None:
         self.path = data_dir / LOCK_NAME
-        self._fd: int | None = None
+        self._lock: FileLock | None = None
 
     def acquire(self) -> Self:
         """Take the lock. Raises DataDirInUse when another process holds it, DataDirError where that fails."""
+        folder = self.path.parent
         try:
-            make_folder(self.path.parent)
-            fd = open_own(self.path, os.O_RDWR, 0o644)  # others who share the folder read the address
+            self._lock = FileLock.take(self.path, 0o644)  # others who share the folder read the address
+        except LockHeld as error:
+            pid, url = error.note.get("pid", "unknown"), error.note.get("url")
+            raise DataDirInUse(
+                f"the data folder {folder} is in use by another controller (pid {pid}"
+                f"{f' at {url}' if isinstance(url, str) else ''}); use that one, stop it, or give another folder with "
+                "--data-dir"
+            ) from None
         except OSError as error:
-            folder = self.path.parent
             raise DataDirError(
                 f"cannot write in the data folder {folder}: {error.strerror}; give another with --data-dir"
             ) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise DataDirInUse(
-                f"the data folder {self.path.parent} is in use by another controller ({_holder(self.path)}); use that "
-                "one, stop it, or give another folder with --data-dir"
-            ) from None
-        except OSError as error:
-            os.close(fd)
-            raise DataDirError(f"cannot lock {self.path}: {error.strerror}") from error
-        self._fd = fd
         self.note()
         self._remove_token()  # of a controller that was killed
         return self
 
     def note(self, **facts: str) -> None:
         """Write our pid and these facts into the lock file, for processes that look for a running controller."""
-        if self._fd is not None:
-            line = json.dumps({"pid": os.getpid(), **facts}) + "\n"
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, line.encode(), 0)
+        if self._lock is not None:
+            self._lock.write_note(**facts)
 
     def leave_token(self, token: str) -> None:
         """Write the control token to a file that only the folder's owner can read, until ``release``.
@@ -88,11 +80,11 @@ class DataDirLock:
             )
 
     def release(self) -> None:
-        """Release the folder. The lock file stays, because removing it would race with the next controller."""
-        if self._fd is not None:
+        """Release the folder."""
+        if self._lock is not None:
             self._remove_token()
-            os.close(self._fd)
-            self._fd = None
+            self._lock.release()
+            self._lock = None
 
     def _remove_token(self) -> None:
         with contextlib.suppress(OSError):
@@ -135,19 +127,3 @@ def being_written(journal: Path) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def _holder(path: Path) -> str:
-    """Return the pid and address in the note, as far as the holder has written them."""
-    note = read_note(path) or {}
-    pid, url = note.get("pid", "unknown"), note.get("url")
-    return f"pid {pid}" + (f" at {url}" if isinstance(url, str) else "")
-
-
-def read_note(path: Path) -> dict[str, object] | None:
-    """Return the note of the last holder of a lock, None if it is invalid. The holder may be dead: ask it."""
-    try:
-        found = json.loads(path.read_bytes()[:4096])
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

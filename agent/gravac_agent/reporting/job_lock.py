@@ -1,17 +1,13 @@
 """A file lock that allows one run at a time under a job's name. The kernel drops it when its holder dies."""
 
 import contextlib
-import fcntl
-import json
 import logging
-import os
 import socket
 import time
 from pathlib import Path
-from typing import ClassVar
 
 from gravac.protocol import JobSpec
-from gravac.traces.own_files import make_folder, open_own
+from gravac.traces.file_lock import FileLock, LockHeld
 from gravac.traces.parts import ACTIVE
 from gravac.traces.reader import last_job
 from gravac.wording import numbered
@@ -22,18 +18,8 @@ log = logging.getLogger("gravac.agent")
 LOCK_NAME = ".agent.lock"
 
 
-class JobLock:
-    """Lock on ``<data_dir>/<job>/.agent.lock``, held from the start of an agent on rank 0 to its end.
-
-    It is a record lock, not flock: a data loader's worker, forked from the trainer, must not hold it after the trainer
-    died.
-    """
-
-    _held: ClassVar[set[Path]] = set()
-    """Locks of this process, since record locks do not exclude threads of one process."""
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self._path, self._fd = path, fd
+class JobLock(FileLock):
+    """Lock on ``<data_dir>/<job>/.agent.lock``, held from the start of an agent on rank 0 to its end."""
 
     @classmethod
     def acquire(cls, data_dir: Path, job: str) -> "JobLock | None":
@@ -45,46 +31,27 @@ class JobLock:
         Raises:
             SetupError: Another run has this job's name; the message names it.
         """
-        path = data_dir / job / LOCK_NAME
-        if path in cls._held:
-            raise SetupError(
-                f"job={job!r} has an open Agent in this process already: give this one another job name"
-            )
-        fd = -1
         try:
-            make_folder(path.parent)
-            fd = open_own(path, os.O_RDWR)
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            holder = _read(fd) if fd >= 0 and isinstance(error, BlockingIOError) else None
-            if fd >= 0:
-                os.close(fd)
-            if holder is None:
-                return cls._without(job, error)
+            lock = cls.take(data_dir / job / LOCK_NAME)
+        except LockHeld as error:
+            if error.ours:
+                raise SetupError(
+                    f"job={job!r} has an open Agent in this process already: give this one another job name"
+                ) from None
             raise SetupError(
-                f"job={job!r} is already running ({holder}): give this run another job name, "
+                f"job={job!r} is already running ({_holder(error.note)}): give this run another job name, "
                 "or stop the other run first"
             ) from None
         except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-            return cls._without(job, error)
+            log.warning(
+                "job %s: nothing keeps another run off its name, because its lock cannot be taken: %s",
+                job,
+                error,
+            )
+            return None
         with contextlib.suppress(OSError):
-            holder_note = {
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            }
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(holder_note).encode(), 0)
-        cls._held.add(path)
-        return cls(path, fd)
-
-    @staticmethod
-    def _without(job: str, error: OSError) -> None:
-        log.warning(
-            "job %s: nothing keeps another run off its name, because its lock cannot be taken: %s", job, error
-        )
+            lock.write_note(host=socket.gethostname(), since=time.strftime("%Y-%m-%d %H:%M:%S"))
+        return lock
 
     @classmethod
     def named(cls, data_dir: Path, spec: JobSpec) -> tuple[str, "JobLock | None"]:
@@ -109,17 +76,10 @@ class JobLock:
                 lock.release()
         raise AssertionError
 
-    def release(self) -> None:
-        """Release the lock; safe to repeat. The file stays, since removing it would race with the next run."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self._held.discard(self._path)
 
-
-def _read(fd: int) -> str:
+def _holder(note: dict[str, object]) -> str:
     try:
-        note = json.loads(os.pread(fd, 4096, 0))
-        return f"process {int(note['pid'])} on {str(note['host'])[:64]!r}, since {str(note['since'])[:32]}"
-    except (OSError, ValueError, KeyError, TypeError):
+        pid = int(str(note["pid"]))
+    except (KeyError, ValueError):
         return "another process"
+    return f"process {pid} on {str(note.get('host'))[:64]!r}, since {str(note.get('since'))[:32]}"

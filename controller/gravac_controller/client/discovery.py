@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from gravac.traces.file_lock import read_note
 from gravac_controller.client.client import Client
 from gravac_controller.client.connection import ControllerError, TimedOut, base_url
-from gravac_controller.lock import LOCK_NAME, control_token_in, read_note
+from gravac_controller.lock import LOCK_NAME, control_token_in
 
 PROBE_SECONDS = 2.0
 
