@@ -54,12 +54,13 @@ FORBIDDEN = {
     # The laboratory uses everything; nothing uses it.
     "gravac_lab": set(),
 }
-ALLOWED = {"gravac/collectives/simulated.py": {"threading"}}
-"""By file: the simulated world has a thread for each rank, since an aggregator waits for the others within a call."""
+ALLOWED = {"gravac/collectives/simulated.py": {"threading"}, "gravac/token_connection.py": {"http", "urllib"}}
+"""By file: the simulated world has a thread for each rank, since an aggregator waits for the others within a call.
+Agents and clients of the controller have one way to keep a token from programs that do not know it."""
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
         {"offers", "proof", "version", "wording"},
-        {"registry"},
+        {"registry", "token_connection"},
         {"protocol"},
         {"kernels"},
         {"compressors"},

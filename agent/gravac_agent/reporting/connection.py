@@ -8,12 +8,11 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-from gravac import proof
+from gravac.token_connection import AnswerTooLarge, HttpAnswer, TokenConnection
 from gravac.wording import printable
 
 MAX_ANSWER_BYTES = 4_000_000
@@ -53,9 +52,8 @@ class Connection:
     """
 
     def __init__(self, url: str, *, seconds: float, token: str | None) -> None:
-        parts = urlsplit(url)
         self._seconds, self._token = seconds, token
-        self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
+        self._http = TokenConnection(url, token, seconds)
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
@@ -64,11 +62,10 @@ class Connection:
             self._http.connect()
         except (OSError, ValueError) as error:
             raise NoAnswer(_why(error)) from None
-        self._http.auto_open = 0
-        self._socket = self._http.sock
+        self._socket = self._http.http.sock
         try:
             if self._token is not None:
-                self._request_proof(self._token)
+                self._ask_proof(self._token)
         except BaseException:
             self.close()
             raise
@@ -82,7 +79,7 @@ class Connection:
     @property
     def closed(self) -> bool:
         """Whether the server closed the connection properly, after its last answer."""
-        return self._http.sock is None
+        return self._http.closed
 
     def close(self) -> None:
         """Close the connection; safe to repeat."""
@@ -92,55 +89,31 @@ class Connection:
 
     def post(self, path: str, body: str) -> bytes:
         """POST JSON and return the answer's bytes, a JSON object. Raises NoAnswer, or Refused for an error."""
-        return self._request("POST", path, body.encode())[0]
+        answer = self._complete(
+            lambda: self._http.ask("POST", path, body.encode(), max_bytes=MAX_ANSWER_BYTES)
+        )
+        _check(answer)
+        return answer.body
 
-    def _request_proof(self, token: str) -> None:
-        challenge = proof.new_challenge()
-        _, answer = self._request("GET", f"{proof.PATH}?challenge={challenge}", None, with_token=False)
-        proofs = answer.get("proofs")
-        strings = [each for each in proofs if isinstance(each, str)] if isinstance(proofs, list) else []
-        if not proof.proves(token, challenge, strings):
+    def _ask_proof(self, token: str) -> None:
+        _check(self._complete(lambda: self._http.ask_proof(token)))
+        if not self._http.proved:
             raise NoAnswer(
                 "it does not prove that it knows the token, so nothing was sent to it: another program listens at this "
                 "address, or the controller was started with another GRAVAC_TOKEN"
             )
 
-    def _request(
-        self, method: str, path: str, body: bytes | None, with_token: bool = True
-    ) -> tuple[bytes, dict[str, Any]]:
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        if with_token and self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
+    def _complete(self, ask: Callable[[], HttpAnswer]) -> HttpAnswer:
+        """Return a whole answer within the deadline. Raises NoAnswer."""
         with self._deadline() as late:
             try:
-                self._http.request(method, path, body, headers)
-                with self._http.getresponse() as response:
-                    answer = response.read(MAX_ANSWER_BYTES)
+                return ask()
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if late.is_set() or isinstance(error, TimeoutError):
                     raise NoAnswer(f"it did not answer within {self._seconds:g} s") from None
+                if isinstance(error, http.client.IncompleteRead | AnswerTooLarge):
+                    raise NoAnswer("the answer is incomplete or too large") from None
                 raise NoAnswer(_why(error)) from None
-        if response.length:  # http.client raises nothing when a body ends early
-            raise NoAnswer(f"the answer is incomplete, or larger than {MAX_ANSWER_BYTES} bytes")
-        kind = (response.getheader("Content-Type") or "no content type").partition(";")[0].strip().lower()
-        if response.status == 200 and kind == "application/json":
-            found = _json_object(answer)
-            if found is not None:
-                return answer, found
-        if response.status >= 400 and kind == "application/problem+json":
-            problem = _json_object(answer)
-            if problem is not None and problem.get("status") == response.status:
-                message = printable(
-                    f"it answered {response.status}: {_detail(problem)}", MAX_MESSAGE_CHARACTERS
-                )
-                wait = _seconds(response.getheader("Retry-After"))
-                raise Refused(message, response.status, str(problem.get("reason")), wait)
-        raise NoAnswer(
-            printable(
-                f"it answered {response.status} with {kind}, which no gravac controller sends",
-                MAX_MESSAGE_CHARACTERS,
-            )
-        )
 
     @contextlib.contextmanager
     def _deadline(self) -> Iterator[threading.Event]:
@@ -159,6 +132,29 @@ class Connection:
             yield late
         finally:
             timer.cancel()
+
+
+def _check(answer: HttpAnswer) -> None:
+    """Raise NoAnswer, or Refused, for all but a JSON object with status 200."""
+    kind = answer.headers.get("content-type", "no content type").partition(";")[0].strip().lower()
+    found = _json_object(answer.body)
+    if answer.status == 200 and kind == "application/json" and found is not None:
+        return
+    if (
+        answer.status >= 400
+        and kind == "application/problem+json"
+        and found is not None
+        and found.get("status") == answer.status
+    ):
+        message = printable(f"it answered {answer.status}: {_detail(found)}", MAX_MESSAGE_CHARACTERS)
+        wait = _seconds(answer.headers.get("retry-after"))
+        raise Refused(message, answer.status, str(found.get("reason")), wait)
+    raise NoAnswer(
+        printable(
+            f"it answered {answer.status} with {kind}, which no gravac controller sends",
+            MAX_MESSAGE_CHARACTERS,
+        )
+    )
 
 
 def _json_object(body: bytes) -> dict[str, Any] | None:

@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode
 from pydantic import ValidationError
 
 from gravac.protocol import Order, Phase, Record, Rule
-from gravac_controller.client.connection import Answer, Connection, NotAController
+from gravac.token_connection import HttpAnswer
+from gravac_controller.client.connection import Connection, NotAController
 from gravac_controller.client.events import Message, messages
 from gravac_controller.views.models import (
     CandidatesView,
@@ -238,7 +239,7 @@ def _parse(body: bytes, model: type[R], url: str) -> R:
         raise NotAController(f"the server at {url} is not a gravac controller of this version") from None
 
 
-def _override_state(answer: Answer, url: str) -> OverrideState:
+def _override_state(answer: HttpAnswer, url: str) -> OverrideState:
     return OverrideState(_parse(answer.body, OverrideView, url), answer.headers.get("etag", ""))
 
 

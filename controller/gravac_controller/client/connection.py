@@ -3,19 +3,17 @@
 import contextlib
 import http.client
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from gravac import proof
-from gravac_controller.views.models import Problem, ProofView
+from gravac.token_connection import AnswerTooLarge, HttpAnswer, TokenConnection
+from gravac_controller.views.models import Problem
 
 MOST_BYTES = 64_000_000
 """Limit of an answer, except for streams and traces."""
-MOST_PROOF_BYTES = 4096
 NOT_SENT = "your token was not sent, because the server did not prove that it knows it"
 
 
@@ -47,23 +45,6 @@ class Refused(ControllerError):
         self.status, self.problem = status, problem
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Status below 400, headers by lower-case name, and the body."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-@dataclass(frozen=True)
-class _Channel:
-    """A connection, and whether the server has proved on it that it knows the token."""
-
-    http: http.client.HTTPConnection
-    proved: bool
-
-
 class Connection:
     """Requests to one address. Not thread-safe. ``seconds``: timeout of each read.
 
@@ -75,34 +56,30 @@ class Connection:
         """Raises ValueError where ``url`` is not an http or https address."""
         self.url, self._seconds = base_url(url), seconds
         self.token = token
-        self._channel: _Channel | None = None
+        self._http: TokenConnection | None = None
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a request and return its answer. Raises NoController, NotAController, Refused."""
-        again = self._channel is not None  # the server may have closed a reused connection in the meantime
+        reused = self._http is not None  # the server may have closed it in the meantime
         try:
-            channel = self._reuse()
-            response = self._send(channel, method, path, body, headers or {})
+            if self._http is None:
+                self._http = self._connect(self._seconds)
+            connection = self._http
+            answer = connection.ask(method, path, body, headers, max_bytes=MOST_BYTES)
+        except AnswerTooLarge as error:
+            self.close()
+            raise NotAController(f"{self.url}{path} answered {error}") from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            if not again or isinstance(error, TimeoutError):
-                raise self._no_controller(error) from None
-            return self.ask(method, path, body, headers)
-        try:
-            data = response.read(MOST_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
+            if reused and not isinstance(error, TimeoutError | http.client.IncompleteRead):
+                return self.ask(method, path, body, headers)
             raise self._no_controller(error) from None
-        if len(data) > MOST_BYTES:
+        if connection.closed:
             self.close()
-            raise NotAController(f"{self.url}{path} answered more than {MOST_BYTES} bytes")
-        if response.will_close:
-            self.close()
-        self.check(response, data, channel.proved)
-        found = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, found, data)
+        self._check(answer.status, answer.body, connection.proved)
+        return answer
 
     @contextlib.contextmanager
     def open(
@@ -111,11 +88,11 @@ class Connection:
         """Open an answer to be read in pieces, on a separate connection. Raises as ``ask``."""
         with contextlib.ExitStack() as stack:
             try:
-                channel = self._connect(seconds)
-                stack.callback(channel.http.close)
-                response = stack.enter_context(self._send(channel, "GET", path, None, headers))
+                connection = self._connect(seconds)
+                stack.callback(connection.close)
+                response = stack.enter_context(connection.send("GET", path, None, headers))
                 if response.status >= 400:
-                    self.check(response, response.read(MOST_BYTES), channel.proved)
+                    self._check(response.status, response.read(MOST_BYTES), connection.proved)
             except (OSError, http.client.HTTPException) as error:
                 raise self._no_controller(error) from None
             yield response
@@ -128,24 +105,24 @@ class Connection:
         except (OSError, http.client.HTTPException) as error:
             raise self._no_controller(error) from None
 
-    def check(self, response: http.client.HTTPResponse, body: bytes, proved: bool) -> None:
+    def _check(self, status: int, body: bytes, proved: bool) -> None:
         """Raise Refused or NotAController for a status of 400 or above."""
-        if response.status < 400:
+        if status < 400:
             return
         try:
             problem = Problem.model_validate_json(body)
-            if response.status == 401 and self.token is not None and not proved:
-                problem = problem.model_copy(update={"detail": f"{problem.detail}; {NOT_SENT}"})
-            raise Refused(response.status, problem)
         except ValidationError:
             text = body[:200].decode(errors="replace")
-            raise NotAController(f"{self.url} answered {response.status}: {text}") from None
+            raise NotAController(f"{self.url} answered {status}: {text}") from None
+        if status == 401 and self.token is not None and not proved:
+            problem = problem.model_copy(update={"detail": f"{problem.detail}; {NOT_SENT}"})
+        raise Refused(status, problem)
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
-        if self._channel is not None:
-            self._channel.http.close()
-            self._channel = None
+        if self._http is not None:
+            self._http.close()
+            self._http = None
 
     def __enter__(self) -> Self:
         return self
@@ -153,62 +130,24 @@ class Connection:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _reuse(self) -> _Channel:
-        if self._channel is None:
-            self._channel = self._connect(self._seconds)
-        return self._channel
-
-    def _connect(self, seconds: float) -> _Channel:
+    def _connect(self, seconds: float) -> TokenConnection:
         """Open a connection. Where there is a token to send, ask for the proof that the server knows it."""
-        parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+        connection = TokenConnection(self.url, self.token, seconds)
         try:
             connection.connect()
-            connection.auto_open = 0  # the proof is valid for this connection only
-            proved = self.token is not None and _proves(connection, self.token)
-            if connection.sock is None:  # closed after that answer
+            if self.token is not None:
+                connection.ask_proof(self.token)
+            if connection.closed:  # after that answer
                 connection.connect()
-                proved = False
         except BaseException:
             connection.close()
             raise
-        return _Channel(connection, proved)
-
-    def _send(
-        self,
-        channel: _Channel,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-    ) -> http.client.HTTPResponse:
-        given = dict(headers)
-        if self.token is not None and channel.proved:
-            given["Authorization"] = f"Bearer {self.token}"
-        if body is not None:
-            given["Content-Type"] = "application/json"
-        channel.http.request(method, path, body, given)
-        return channel.http.getresponse()
+        return connection
 
     def _no_controller(self, error: Exception) -> NoController:
         if isinstance(error, TimeoutError):
             return TimedOut(f"{self.url} did not answer in time; a busy controller may, if you try again")
         return NoController(f"no controller answers at {self.url} ({error or type(error).__name__})")
-
-
-def _proves(connection: http.client.HTTPConnection, token: str) -> bool:
-    """Whether the server knows the token. Raises OSError or HTTPException where the answer is incomplete."""
-    challenge = proof.new_challenge()
-    connection.request("GET", f"{proof.PATH}?challenge={challenge}")
-    with connection.getresponse() as response:
-        body = response.read(MOST_PROOF_BYTES)
-        if response.length:
-            raise http.client.IncompleteRead(body)
-    try:
-        return proof.proves(token, challenge, ProofView.model_validate_json(body).proofs)
-    except ValidationError:
-        return False
 
 
 def base_url(text: str) -> str:
