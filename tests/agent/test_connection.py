@@ -5,21 +5,20 @@ import time
 import pytest
 
 from gravac_agent.reporting.connection import Connection, NoAnswer, Refused
-from tests.support.invalid_answers import INVALID_ANSWERS
-from tests.support.peer import SPEC, TOKEN, serving
+from tests.support.peer import INVALID_ANSWERS, SPEC, TOKEN, serving
 
 
 @pytest.mark.parametrize(
     ("kind", "error", "words"),
     [
-        ("503", Refused, "answered 503: no"),
-        ("422", Refused, "answered 422: \\?\\[31mred"),
-        ("302", NoAnswer, "answered 302 with application/json, which no gravac controller sends"),
-        ("200 with HTML", NoAnswer, "answered 200 with text/html"),
-        ("half a body", NoAnswer, "is incomplete"),
+        ("503", Refused, "answered 503: the disk is full"),
+        ("escapes in a problem", Refused, "answered 409: \\?\\[31mred"),
+        ("302 to elsewhere", NoAnswer, "answered 302 with text/html, which no gravac controller sends"),
+        ("200 HTML", NoAnswer, "answered 200 with text/html"),
+        ("truncated body", NoAnswer, "is incomplete"),
         ("silent", NoAnswer, "did not answer within"),
-        ("drips", NoAnswer, "."),
-        ("endless head", NoAnswer, "."),
+        ("dripped bytes", NoAnswer, "."),
+        ("endless headers", NoAnswer, "."),
         ("endless body", NoAnswer, "."),
     ],
 )

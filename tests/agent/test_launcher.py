@@ -17,8 +17,7 @@ from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.run_log import _replay
 from gravac_agent.settings import AgentSettings
-from tests.support.invalid_answers import INVALID_ANSWERS
-from tests.support.peer import SPEC, Peer, eventually, job_end, serving, window_report
+from tests.support.peer import INVALID_ANSWERS, SPEC, Peer, eventually, job_end, serving, window_report
 
 pytestmark = [pytest.mark.usefixtures("short_pauses"), pytest.mark.distributed]
 
@@ -52,7 +51,7 @@ def test_another_program_on_a_dead_controllers_port_gets_nothing(
     port = own.port
     os.kill(own.pid, signal.SIGKILL)
     with _once_free(port) as intruder:
-        intruder.invalid = INVALID_ANSWERS["huge cf"]
+        intruder.invalid = INVALID_ANSWERS["cf 1e9"]
         for window in range(5):
             reporter.report_window(window_report(window))
             assert reporter.directive.cf_candidate in (1.0, 10.0)

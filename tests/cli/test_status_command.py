@@ -1,9 +1,7 @@
 """``gravac status`` against a real controller, against nothing, and against something else."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from click.testing import CliRunner
 
 from gravac.protocol import JobAnswer
 from gravac_controller.cli import main
+from tests.support.peer import SPEC, serving
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
@@ -76,25 +75,10 @@ def test_not_an_address(url: str) -> None:
     assert url in output
 
 
-class Elsewhere(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"hello": "\x1b[2J"}')
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
 def test_something_else_answers() -> None:
-    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            code, output = run(f"http://127.0.0.1:{server.server_port}")
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(SPEC, None) as peer:
+        peer.invalid = lambda handler, body: handler.answer('{"hello": "\x1b[2J"}')
+        code, output = run(peer.url)
     assert code == 1
     assert "not a gravac controller" in output
     assert "\x1b" not in output

@@ -2,11 +2,8 @@
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from pydantic import ValidationError
@@ -24,6 +21,7 @@ from gravac_controller.client import (
 )
 from gravac_controller.client.connection import base_url
 from gravac_controller.views.models import EndView, Snapshot, WindowDelta
+from tests.support.peer import INVALID_ANSWERS, SPEC, Handler, serving
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
@@ -179,36 +177,22 @@ def test_no_controller() -> None:
         nobody.health()
 
 
-class Elsewhere(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        status, body = (500, b"oh") if self.path == "/v1/jobs/broken" else (200, b'{"hello": 1}')
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-        if self.path == "/healthz":
-            self.close_connection = True  # without having said so
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
 def test_other_programs_and_closed_connections() -> None:
-    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            with Client(f"http://127.0.0.1:{server.server_port}/some/page") as client:
-                for _ in range(3):
-                    with pytest.raises(NotAController, match="not a gravac controller"):
-                        client.health()
-                with pytest.raises(NotAController, match="answered 500: oh"):
-                    client.job("broken")
-        finally:
-            server.shutdown()
-            thread.join()
+    def elsewhere(handler: Handler, body: bytes) -> None:
+        status, text = (500, "oh") if handler.path == "/v1/jobs/broken" else (200, '{"hello": 1}')
+        handler.answer(text, status)
+        handler.close_connection = handler.path == "/healthz"  # without having said so
+
+    with serving(SPEC, None) as peer, Client(f"{peer.url}/some/page") as client:
+        peer.invalid = elsewhere
+        for _ in range(3):
+            with pytest.raises(NotAController, match="not a gravac controller"):
+                client.health()
+        with pytest.raises(NotAController, match="answered 500: oh"):
+            client.job("broken")
+        peer.invalid = INVALID_ANSWERS["head without body"]
+        with pytest.raises(NoController, match="IncompleteRead"):
+            client.job("broken")
 
 
 @pytest.mark.parametrize(
@@ -251,53 +235,27 @@ def test_running_controllers_are_found_by_their_folder(
     assert list(running_controllers(tmp_path / "nowhere")) == []
 
 
-class Imitator(BaseHTTPRequestHandler):
-    """Answers as a dead controller did, which anyone could read, and records what it is sent."""
-
-    protocol_version = "HTTP/1.1"
-    instance = ""
-    seen: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.seen.append(f"{self.requestline}\n{self.headers}")
-        answers = {
-            "/healthz": {"status": "ok", "instance": self.instance},
-            "/v1/jobs": {"items": [], "next": None},
-        }
-        body = json.dumps(answers.get(self.path, {"proofs": ["0" * 64]})).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_PUT = do_GET
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
 def test_a_token_is_sent_only_to_a_controller_that_knows_it(start: Callable[..., Controller]) -> None:
     """0.1 sent it to a program on a dead controller's port that repeated the public ``instance``."""
     dead = start("--job", "one", env={"GRAVAC_TOKEN": AGENT})
-    folder, Imitator.instance = dead.data_dir, dead.announced["instance"]
+    answers = {
+        "/healthz": {"status": "ok", "instance": dead.announced["instance"]},
+        "/v1/jobs": {"items": [], "next": None},
+    }
     dead.kill()
-    with ThreadingHTTPServer(("127.0.0.1", dead.port), Imitator) as server:
-        server.block_on_close = False
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            (client,) = running_controllers(folder, AGENT)
-            with client:
-                assert list(client.jobs()) == []
-                assert list(client.events("one")) == []
-                with pytest.raises(ControllerError):
-                    client.order("one", "dense", actor="alice", current=OverrideState(view=None, tag="0"))  # type: ignore[arg-type]
-        finally:
-            server.shutdown()
-            thread.join()
-    assert sum("/v1/proof" in request for request in Imitator.seen) >= 2  # on each new connection
-    assert any(request.startswith("PUT") for request in Imitator.seen)
-    assert not any(AGENT in request or "uthorization" in request for request in Imitator.seen)
+    with serving(SPEC, OPERATOR, dead.port) as peer:  # its proofs are of another token
+        peer.invalid = lambda handler, body: handler.answer(json.dumps(answers.get(handler.path, {})))
+        (client,) = running_controllers(dead.data_dir, AGENT)
+        with client:
+            assert list(client.jobs()) == []
+            assert list(client.events("one")) == []
+            with pytest.raises(ControllerError):
+                client.order("one", "dense", actor="alice", current=OverrideState(view=None, tag="0"))  # type: ignore[arg-type]
+        requests = [line for _, line in peer.requests]
+    assert sum("/v1/proof" in line for line in requests) >= 2  # on each new connection
+    assert any(line.startswith("PUT") for line in requests)
+    assert AGENT.encode() not in peer.received
+    assert b"uthorization" not in peer.received
 
 
 def test_a_token_that_the_controller_does_not_know_is_not_sent_and_the_error_says_so(

@@ -1,6 +1,11 @@
-"""A server for an agent's reports: it answers as a controller of one job, or invalidly while ``invalid`` is set."""
+"""A server for an agent's reports: it answers as a controller of one job, or invalidly while ``invalid`` is set.
 
+The kinds of invalid answers are the lies of the chaos test.
+"""
+
+import itertools
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +19,10 @@ from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.settings import AgentSettings
+from tools.chaos.events import LIES
+from tools.chaos.peers.json_lies import decided, decision_lie, field
+from tools.chaos.peers.lies import Lie, LieContext, Responder
+from tools.chaos.peers.messages import Message, answer
 from tools.harness.cluster import Cluster, job_spec
 
 InvalidAnswer = Callable[["Handler", bytes], None]
@@ -46,6 +55,7 @@ class Peer(ThreadingHTTPServer):
         self.events: list[Event] = []
         self.ends: list[End] = []
         self.one_at_a_time = threading.Lock()
+        self.closing = threading.Event()
 
     @property
     def url(self) -> str:
@@ -66,9 +76,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._record(b"")
+        if not self.path.startswith(proof.PATH) and self.server.invalid is not None:
+            self.server.invalid(self, b"")
+            return
         challenge = parse_qs(urlsplit(self.path).query).get("challenge", [""])[0]
         known = [self.server.token] if self.server.token and self.server.proves else []
         self.answer(json.dumps({"proofs": [proof.prove(token, challenge) for token in known]}))
+
+    def do_PUT(self) -> None:
+        self.do_POST()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -142,6 +158,7 @@ def serving(spec: JobSpec, token: str | None, port: int = 0) -> Iterator[Peer]:
         try:
             yield peer
         finally:
+            peer.closing.set()
             peer.shutdown()
             thread.join()
 
@@ -168,3 +185,56 @@ def window_report(window: int, decision: Decision = DECISION) -> WindowReport:
 def job_end(windows: int) -> End:
     """Make the end of a job with that many windows."""
     return End(incarnation=SPEC.incarnation, windows=windows, steps=50 * windows, message="finished")
+
+
+def lying(lie: Lie) -> InvalidAnswer:
+    """Answer with a lie about the state before the request. The record is not accepted."""
+    context = LieContext(SPEC.job, "static:cf=10", random.Random(0))
+
+    def answer_invalidly(handler: Handler, body: bytes) -> None:
+        request = Message(handler.raw_requestline + b"\r\n", body)
+        if not lie.answers(request):
+            handler.problem(503)
+            return
+        fold = handler.server.fold
+        honest = fold.job_answer() if handler.path == "/v1/jobs" else fold.answer()
+        reply = Message(b"HTTP/1.1 200 OK\r\n\r\n", honest.model_dump_json().encode())
+        open_still = lie.send(handler.connection, request, reply, context, handler.server.closing)
+        handler.close_connection = not open_still
+
+    return answer_invalidly
+
+
+def of_bytes(*pieces: bytes) -> Responder:
+    """Respond to everything with these bytes."""
+    return lambda request, reply, context: iter(pieces)
+
+
+FURTHER = (
+    Lie("silent", lambda request, reply, context: itertools.repeat(b""), slow=0.05),
+    Lie("403 of a proxy", of_bytes(answer("403 Forbidden", b"denied", kind="text/plain")), keeps_open=True),
+    Lie(
+        "head without body",
+        of_bytes(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 400\r\n\r\n"),
+    ),
+    decision_lie("codec that no rank has built", decided(codec="int4")),
+    decision_lie("huge pinned cf", decided(cf_candidate=1e9, cf_minimum=1e9, rule="pinned")),
+    decision_lie("epoch without a window", decided(epoch=9)),
+    decision_lie(
+        "epoch and next window far ahead",
+        lambda content, context, request: field(next_window=10**6)(
+            decided(epoch=10**6)(content, context, request), context, request
+        ),
+    ),
+    decision_lie("policy_state of nothing", field(policy_state="{}")),
+)
+"""Invalid to an agent that has reported a window."""
+MAY_BE_VALID = {lie.name for lie in LIES if lie.plausible} - {"wrong content type"} | {
+    "next_window far ahead"
+}
+INVALID_ANSWERS = {
+    lie.name: lying(lie)
+    for lie in LIES + FURTHER
+    if lie.name not in MAY_BE_VALID and "proof" not in lie.name and lie.name != "429 for ever"
+}
+"""By kind. Proofs, and a pause of a minute, have tests of their own."""
