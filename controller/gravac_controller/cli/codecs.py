@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gravac_controller.cli.source import json_option
 from gravac_controller.cli.wording import printer
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def codecs(name: str | None, as_json: bool) -> None:
     """List everything that can be chosen by name: compressors, aggregators, error memories, collectives and
     policies. With NAME, describe one: how it works, its source, settings, bytes and proven error.

@@ -16,6 +16,7 @@ from gravac_controller.cli.source import (
     SourceError,
     asked,
     choose,
+    json_option,
     one_source,
     source_options,
     token_of,
@@ -81,7 +82,7 @@ class Explanation:
 @click.argument("words", nargs=-1, metavar="[JOB] [EPOCH] [SOURCE]")
 @click.option("--all", "everything", is_flag=True, help="Show all plans, each with why it is not in force.")
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def explain(
     words: tuple[str, ...], everything: bool, data_dir: Path, token_file: Path | None, as_json: bool
 ) -> None:

@@ -7,18 +7,12 @@ import click
 
 from gravac.traces import TraceError
 from gravac.wording import display_path, printable
-from gravac_controller.cli.source import TraceFile
+from gravac_controller.cli.source import CannotUse, TraceFile
 from gravac_controller.export.series import write_openmetrics, write_tensorboard
 from gravac_controller.export.tables import of_steps, of_windows, write_csv, write_parquet
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.summary import empty_job, windows_of
 from gravac_controller.views.models import WindowView
-
-
-class CannotExport(click.ClickException):
-    """The trace cannot be read, or the file cannot be written. The message says why."""
-
-    exit_code = 2
 
 
 @click.command()
@@ -76,7 +70,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
             case _:
                 written = write_openmetrics(both, live, output)
     except (TraceError, MissingExtra, OSError) as error:
-        raise CannotExport(printable(str(error))) from None
+        raise CannotUse(printable(str(error))) from None
     name = live.spec_and_decision()[0].job if rows == "windows" else str(display_path(trace))
     click.echo(f"{display_path(output)}: {written} {rows} of {printable(name)}")
     for note in notes:

@@ -14,20 +14,13 @@ from gravac.protocol import Decision, PolicySpec
 from gravac.registry import parse_settings
 from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import ReplayedDecision
-from gravac.traces.parts import ACTIVE
 from gravac.traces.redecide import Pair, Redecision, redecide
 from gravac.traces.replay import Check, Replay
 from gravac.traces.replay import check as check_trace
 from gravac.traces.replay import replay as replay_trace
 from gravac.wording import printable
-from gravac_controller.cli.source import TraceFile
+from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option
 from gravac_controller.cli.wording import Listing, factor, printer
-
-
-class Unreadable(click.ClickException):
-    """The file cannot be opened, or is not a trace."""
-
-    exit_code = 2
 
 
 @click.command()
@@ -45,7 +38,7 @@ class Unreadable(click.ClickException):
     metavar="SETTING=VALUE",
     help="Change one setting of the policy, such as epsilon=0.4. Without --policy: of the recorded policy. Repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
     """Repeat the decisions of TRACE and show them.
 
@@ -65,8 +58,7 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
       gravac replay journal.jsonl --set epsilon=0.4 --set omega=0.02
       gravac replay journal.jsonl --policy static:cf=100
     """
-    if trace.is_dir():
-        trace = trace / ACTIVE
+    trace = active_part(trace)
     try:
         if policy is not None or changes:
             if check:
@@ -80,7 +72,7 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
             sys.exit(0 if found.ok else 1)
         again = replay_trace(read_trace(trace, verify=False))
     except TraceError as error:
-        raise Unreadable(printable(str(error))) from None
+        raise CannotUse(printable(str(error))) from None
     _show_rows(trace, again, as_json)
     sys.exit(1 if again.differing else 0)
 

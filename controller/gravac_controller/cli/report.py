@@ -6,7 +6,7 @@ import click
 
 from gravac.traces import TraceError
 from gravac.wording import display_path, printable
-from gravac_controller.cli.source import TraceFile
+from gravac_controller.cli.source import CannotUse, TraceFile
 from gravac_controller.cli.wording import size
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.figure import lines_of, write_figure
@@ -21,12 +21,6 @@ from gravac_controller.report.summary import (
 
 MOST_TRACES = 12
 """More lines cannot be distinguished."""
-
-
-class CannotReport(click.ClickException):
-    """A trace cannot be read, or a file cannot be written. The message says why."""
-
-    exit_code = 2
 
 
 @click.command()
@@ -83,7 +77,7 @@ def report(
             write_figure(jobs, png, "png")
             _written(png)
     except (TraceError, MissingExtra, OSError, ValueError) as error:
-        raise CannotReport(printable(str(error))) from None
+        raise CannotUse(printable(str(error))) from None
     for one in summaries:
         _notes(one)
 

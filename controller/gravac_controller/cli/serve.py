@@ -17,6 +17,7 @@ from gravac.wording import did_you_mean
 from gravac_controller.api.access import Access
 from gravac_controller.api.problems import faults_of
 from gravac_controller.api.services import Services
+from gravac_controller.cli.source import CannotUse
 from gravac_controller.hosts import is_loopback
 from gravac_controller.lock import DataDirError, DataDirInUse
 from gravac_controller.safe_text import log_safely
@@ -29,13 +30,7 @@ OTHERS = stat.S_IRGRP | stat.S_IROTH
 """Permission bits with which others could read a token."""
 
 
-class CannotStart(click.ClickException):
-    """A setting, port or folder does not work. The message says what to do."""
-
-    exit_code = 2
-
-
-class InUse(CannotStart):
+class InUse(CannotUse):
     """Another controller serves this folder or job. The agent that starts a controller looks for this exit code."""
 
     exit_code = 3
@@ -108,7 +103,7 @@ def serve(
     except DataDirInUse as error:
         raise InUse(str(error)) from None
     except (DataDirError, ListenError, UnsafeError) as error:
-        raise CannotStart(str(error)) from None
+        raise CannotUse(str(error)) from None
 
 
 def _read_token(option: str, file: Path | None) -> str | None:
@@ -119,7 +114,7 @@ def _read_token(option: str, file: Path | None) -> str | None:
             click.echo(f"warning: {option} {file} can be read by others: chmod 600 {file}", err=True)
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotStart(f"{option} {file} cannot be read: {error}") from None
+        raise CannotUse(f"{option} {file} cannot be read: {error}") from None
 
 
 def _settings(given: dict[str, Any]) -> ControllerSettings:
@@ -130,7 +125,7 @@ def _settings(given: dict[str, Any]) -> ControllerSettings:
         return ControllerSettings(**chosen)
     except ValidationError as error:
         lines = [f"{_source(fault.field, chosen)}: {fault.message}" for fault in faults_of(error)]
-        raise CannotStart("; ".join(lines)) from None
+        raise CannotUse("; ".join(lines)) from None
 
 
 def misspelled(names: Iterable[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """What a command reads: running controllers, a trace file, or the job of a name."""
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -38,6 +39,28 @@ MOST_NAMED = 20
 
 class SourceError(click.ClickException):
     """There is nothing to show, or it is out of reach. The message says what to do."""
+
+
+class CannotUse(click.ClickException):
+    """A trace, file, folder, port or setting cannot be used. The message says why."""
+
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def needing_torch(what: str) -> Iterator[None]:
+    """Say what needs torch where an import does not find it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise click.ClickException(f"{what} torch, which is not installed") from None
+
+
+def active_part(trace: Path) -> Path:
+    """Return the file of a trace that is given by its folder."""
+    return trace / ACTIVE if trace.is_dir() else trace
 
 
 class Source(Protocol):
@@ -171,9 +194,7 @@ def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEW
     """
     if text is None:
         return _running(data_dir, token) or _newest(data_dir, most)
-    path = Path(text)
-    if path.is_dir():
-        path = path / ACTIVE
+    path = active_part(Path(text))
     if path.is_file():
         try:
             return [FromTrace(path)]
@@ -306,31 +327,35 @@ def choose(jobs: list[JobView], name: str | None, where: str) -> JobView:
     raise SourceError(f"{where}: name a job: {', '.join(names)}" if names else f"{where} has no jobs yet")
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    envvar=FOLDER,
+    help=f"Folder of the journals; used to find the controllers that serve it [{FOLDER}].",
+)
+
+
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of commands that read from a source: ``--data-dir`` and ``--token-file``."""
-    command = click.option(
+    token_file = click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
         help="File with the controller's token, where reading needs one [GRAVAC_TOKEN].",
-    )(command)
-    return click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path),
-        default=DEFAULT_FOLDER,
-        show_default=True,
-        envvar=FOLDER,
-        help=f"Folder of the journals; used to find the controllers that serve it [{FOLDER}].",
-    )(command)
+    )
+    return data_dir_option(token_file(command))
 
 
-def token_of(file: Path | None) -> str | None:
-    """The token in the file, else GRAVAC_TOKEN, else none. Raises SourceError when the file cannot be read."""
+def token_of(file: Path | None, option: str = "--token-file", variable: str = "GRAVAC_TOKEN") -> str | None:
+    """Return the token in the file, else in the variable, else None. Raises SourceError for an unreadable file."""
     if file is None:
-        return os.environ.get("GRAVAC_TOKEN") or None
+        return os.environ.get(variable) or None
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"--token-file {file} cannot be read: {error}") from None
+        raise SourceError(f"{option} {file} cannot be read: {error}") from None
 
 
 def _running(data_dir: Path, token: str | None) -> list[Source]:

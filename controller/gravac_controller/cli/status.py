@@ -13,6 +13,7 @@ from gravac_controller.cli.source import (
     SourceError,
     asked,
     choose,
+    json_option,
     one_source,
     source_options,
     sources,
@@ -26,7 +27,7 @@ from gravac_controller.views.models import JobView
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [SOURCE]")
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_json: bool) -> None:
     """Show jobs, one line each, and below them the reasons of the current decisions.
 

@@ -2,7 +2,6 @@
 
 import getpass
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,14 @@ from pydantic import ValidationError
 
 from gravac.protocol import Decision, Override
 from gravac.wording import did_you_mean, printable
-from gravac_controller.cli.source import ADDRESS, DEFAULT_FOLDER, FOLDER, SourceError, address_in_environment
+from gravac_controller.cli.source import (
+    ADDRESS,
+    SourceError,
+    address_in_environment,
+    data_dir_option,
+    json_option,
+    token_of,
+)
 from gravac_controller.client import (
     Client,
     ControllerError,
@@ -55,15 +61,8 @@ def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
             help=f"File with the controller's control token [{CONTROL_TOKEN}]. The owner of the data folder does not "
             "need it where the controller was started with --owner-may-steer.",
         ),
-        click.option(
-            "--data-dir",
-            type=click.Path(path_type=Path),
-            default=DEFAULT_FOLDER,
-            show_default=True,
-            envvar=FOLDER,
-            help=f"Folder of the journals; used to find the controllers that serve it [{FOLDER}].",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead."),
+        data_dir_option,
+        json_option,
     )
     for option in reversed(options):
         command = option(command)
@@ -157,7 +156,7 @@ def _give(
     data_dir: Path,
     as_json: bool,
 ) -> None:
-    token = _control_token(control_token_file)
+    token = token_of(control_token_file, "--control-token-file", CONTROL_TOKEN)
     name = _user() if actor is None else actor
     try:
         with _controller_of(job, url, data_dir, token) as client:
@@ -275,15 +274,6 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
             f"no job {job!r}{did_you_mean(job, known)} at {', '.join(asked)}; its jobs: {listed}. Or give another --url"
         )
     )
-
-
-def _control_token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(CONTROL_TOKEN) or None
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"--control-token-file {file} cannot be read: {error}") from None
 
 
 def _user() -> str:

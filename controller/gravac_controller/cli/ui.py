@@ -6,18 +6,11 @@ from pathlib import Path
 import click
 
 from gravac.traces import TraceError
-from gravac.traces.parts import ACTIVE
 from gravac.wording import printable
-from gravac_controller.cli.source import TraceFile
+from gravac_controller.cli.source import CannotUse, TraceFile, active_part
 from gravac_controller.replay.job import ReplayedJob
 from gravac_controller.replay.server import serve_trace
 from gravac_controller.server.listen import ListenError
-
-
-class CannotShow(click.ClickException):
-    """The trace cannot be read, or the port is taken. The message says why."""
-
-    exit_code = 2
 
 
 @click.command()
@@ -51,6 +44,6 @@ def ui(trace: Path, port: int, open_it: bool) -> None:
             click.echo(f"the trace cannot be read to its end: {printable(job.problem)}", err=True)
 
     try:
-        serve_trace(trace / ACTIVE if trace.is_dir() else trace, port, started, finished)
+        serve_trace(active_part(trace), port, started, finished)
     except (TraceError, ListenError, OSError) as error:
-        raise CannotShow(printable(str(error))) from None
+        raise CannotUse(printable(str(error))) from None

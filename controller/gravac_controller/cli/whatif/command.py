@@ -8,20 +8,13 @@ import click
 
 from gravac import policies
 from gravac.traces import TraceError, read_trace
-from gravac.traces.parts import ACTIVE
 from gravac.wording import printable
-from gravac_controller.cli.source import TraceFile
+from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.plot import draw
 from gravac_controller.cli.whatif.show import show
 from gravac_controller.cli.wording import printer
 from gravac_controller.extras import MissingExtra
-
-
-class Unusable(click.ClickException):
-    """The trace cannot be read, or has too little data for a prediction."""
-
-    exit_code = 2
 
 
 def _policy(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -44,13 +37,13 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
 )
 @click.option(
     "--latency",
+    "latency_seconds",
     callback=quantities.single(quantities.latency),
     metavar="TIME",
     help="Latency of a message between two ranks: 50us, 0.2ms [as recorded].",
 )
 @click.option(
     "--ranks",
-    "counts",
     callback=quantities.listed(quantities.ranks),
     metavar="N,…",
     help="Number of ranks, at the recorded batch per rank: 64, or 2..1024 (doubling) [as recorded].",
@@ -70,7 +63,7 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
 )
 @click.option(
     "--cf",
-    "factors",
+    "cfs",
     callback=quantities.listed(quantities.factor),
     metavar="CF,…",
     help="Compression factors to compare, in addition to dense [the recorded ones, and 4 to 1000].",
@@ -87,20 +80,8 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
     metavar="FILE.svg",
     help="Also draw the answer, as SVG; needs pip install 'gravac[plots]'.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def whatif(
-    trace: Path,
-    bandwidths: list[float] | None,
-    latency: float | None,
-    counts: list[int] | None,
-    compressor: str | None,
-    codecs: tuple[str, ...],
-    policy: str | None,
-    factors: list[float] | None,
-    recorded_on: tuple[float, float | None] | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+@json_option
+def whatif(trace: Path, plot: Path | None, as_json: bool, **question: Any) -> None:
     """Predict from TRACE the step time elsewhere, the best plan, and the decisions of a policy.
 
     The best plan (codec and CF) has the highest useful throughput: samples per second times statistical efficiency.
@@ -119,7 +100,7 @@ def whatif(
         raise click.BadParameter(
             f"{str(plot)!r} does not end in .svg; plots are written as SVG", param_hint="--plot"
         )
-    answer = _answered(trace, bandwidths, latency, counts, compressor, codecs, policy, factors, recorded_on)
+    answer = _answered(trace, question)
     if plot is not None:
         try:
             draw(answer, plot)
@@ -134,44 +115,19 @@ def whatif(
     show(answer, printer())
 
 
-def _answered(
-    trace: Path,
-    bandwidths: list[float] | None,
-    latency: float | None,
-    counts: list[int] | None,
-    compressor: str | None,
-    codecs: tuple[str, ...],
-    policy: str | None,
-    factors: list[float] | None,
-    recorded_on: tuple[float, float | None] | None,
-) -> dict[str, Any]:
-    try:
+def _answered(trace: Path, question: dict[str, Any]) -> dict[str, Any]:
+    with needing_torch("predictions need"):
         from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise click.ClickException("predictions need torch, which is not installed") from None
-    if compressor is not None:
-        _check_codec(compressor, "--compressor")
-    for codec in codecs:
+    if question["compressor"] is not None:
+        _check_codec(question["compressor"], "--compressor")
+    for codec in question["codecs"]:
         _check_codec(codec.partition("@")[0].replace(";", ","), "--codecs")
-    question = Question(
-        bandwidths=bandwidths,
-        latency_seconds=latency,
-        ranks=counts,
-        compressor=compressor,
-        codecs=codecs,
-        policy=policy,
-        cfs=factors,
-        recorded_on=recorded_on,
-    )
     try:
-        lines = read_trace(trace / ACTIVE if trace.is_dir() else trace)
-        return answer(lines, str(trace), question)
+        return answer(read_trace(active_part(trace)), str(trace), Question(**question))
     except TraceError as error:
-        raise Unusable(printable(str(error))) from None
+        raise CannotUse(printable(str(error))) from None
     except Unanswerable as error:
-        raise Unusable(printable(f"{trace}: {error}")) from None
+        raise CannotUse(printable(f"{trace}: {error}")) from None
 
 
 def _check_codec(text: str, option: str) -> None:

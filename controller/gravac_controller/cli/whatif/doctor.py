@@ -9,11 +9,9 @@ import click
 from rich.console import Console
 
 from gravac.traces import TraceError, read_trace
-from gravac.traces.parts import ACTIVE
 from gravac.wording import plan_in_words, printable
-from gravac_controller.cli.source import TraceFile
+from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif.command import Unusable
 from gravac_controller.cli.whatif.show import delay, rate
 from gravac_controller.cli.wording import Listing, number, printer, seconds
 
@@ -63,7 +61,7 @@ DEFAULT_RANKS = 4
     show_default=True,
     help="Largest loss of statistical efficiency that you accept. 1: any.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def doctor(
     trace: Path | None,
     link: float | None,
@@ -113,10 +111,8 @@ def _of_sizes(
     network: tuple[float, float], ranks: int, elements: int, compute: float, kind: str, bound: float
 ) -> dict[str, Any]:
     """Advise on a job that was never run. ``network``: latency, and bits a second."""
-    try:
+    with needing_torch("predictions need"):
         from gravac.whatif.nominal import NominalJob, link
-    except ModuleNotFoundError as error:
-        raise _without(error) from None
     latency, bits = network
     job, between = NominalJob(elements, ranks, compute), link(bits, latency)
     answer = _answer(lambda codec, cf: job.step(codec, cf, between), None, kind, bound, 0.0, ranks, None)
@@ -135,13 +131,11 @@ def _of_trace(
     trace: Path, link: float | None, latency: float | None, ranks: int | None, kind: str | None, bound: float
 ) -> dict[str, Any]:
     """Advise on the job of a trace."""
-    try:
+    with needing_torch("predictions need"):
         from gravac.collectives import Network
         from gravac.whatif import Predictor, Recording, Scenario
-    except ModuleNotFoundError as error:
-        raise _without(error) from None
     try:
-        recording = Recording.from_trace(read_trace(trace / ACTIVE if trace.is_dir() else trace))
+        recording = Recording.from_trace(read_trace(active_part(trace)))
         predictor = Predictor([(recording, None)])
         was = predictor.scenario()
         network = Network(
@@ -158,7 +152,7 @@ def _of_trace(
 
         answer = _answer(steps, spec.compressor, found, bound, predictor.error, count, recording.confirmed)
     except (TraceError, ValueError) as error:
-        raise Unusable(printable(f"{trace}: {error}")) from None
+        raise CannotUse(printable(f"{trace}: {error}")) from None
     notes = list(predictor.fit.unknown)
     sent = {codec for codec, cf in recording.sent if cf > 1.0}
     if any(row["codec"] not in ("dense", *sent) for row in answer["rows"]):
@@ -208,12 +202,6 @@ def _answer(
             for option in advice.options
         ],
     }
-
-
-def _without(error: ModuleNotFoundError) -> click.ClickException:
-    if error.name != "torch":
-        raise error
-    return click.ClickException("predictions need torch, which is not installed")
 
 
 def show(result: dict[str, Any], console: Console) -> None:

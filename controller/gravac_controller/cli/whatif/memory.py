@@ -5,6 +5,7 @@ import re
 
 import click
 
+from gravac_controller.cli.source import json_option, needing_torch
 from gravac_controller.cli.wording import Listing, printer, size
 
 MEMORIES = ("residual", "residual-bf16", "conef", "conef:bits=4", "conef-sketch:size=0.1", "none")
@@ -49,7 +50,7 @@ class Count(click.ParamType[float]):
     help="Optimizer, for the bytes of its state.",
 )
 @click.option("--compressor", default="topk+bf16", show_default=True, help="The job's codec.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option
 def memory(
     parameters: float,
     ranks: int,
@@ -68,13 +69,9 @@ def memory(
     Example:
       gravac memory --parameters 7b --ranks 64
     """
-    try:
+    with needing_torch("error memories are tried with"):
         from gravac.memories import build
         from gravac.memories.footprint import footprint
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise click.ClickException("error memories are tried with torch, which is not installed") from None
     rows = []
     for name in memories or MEMORIES:
         try:
