@@ -51,8 +51,8 @@ class Carried(Record):
     started_time: float
     last_report_time: float | None
     totals: Totals
-    windows: int | None = Field(default=None, description="Of all starts; null in older parts, as the next.")
-    steps: int | None = None
+    windows: int = Field(description="Of all starts, as the next.")
+    steps: int
     decisions_by_rule: dict[str, int]
     events_by_kind: dict[str, int]
     missing_windows: int
@@ -61,9 +61,9 @@ class Carried(Record):
     dense_exposed: tuple[float, ...]
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
-    dense_predicted: tuple[float, ...] = Field(default=(), description="Empty in older parts.")
-    losses: LossBins | None = Field(default=None, description="Of the training so far; null in older parts.")
-    risk: RiskState | None = Field(default=None, description="Null before the first window.")
+    dense_predicted: tuple[float, ...]
+    losses: LossBins = Field(description="Of the training so far.")
+    risk: RiskState | None = Field(description="Null before the first window.")
     events: tuple[EventView, ...] = Field(description="The last ones that fit.")
 
     def text(self) -> str:
@@ -178,8 +178,7 @@ class LiveJob:
     def _restore(self, carried: Carried) -> None:
         self.started_time, self.last_report_time = carried.started_time, carried.last_report_time
         self.totals = carried.totals
-        self.windows = carried.totals.windows if carried.windows is None else carried.windows
-        self.steps = carried.totals.steps if carried.steps is None else carried.steps
+        self.windows, self.steps = carried.windows, carried.steps
         self.decisions_by_rule.update(carried.decisions_by_rule)
         self.events_by_kind.update(carried.events_by_kind)
         self.missing_windows = carried.missing_windows
