@@ -216,18 +216,12 @@ def _codec_costs(codec: Compressor) -> tuple[Cost, ...]:
     )
 
 
-class _OneMatrix:
-    """A bucket that is one matrix, nearly square."""
-
-    number = 0
-    names = ("weight",)
-
-    def __init__(self, numel: int) -> None:
-        rows = 1 << (numel.bit_length() // 2)
-        while numel % rows:
-            rows //= 2
-        self.numels = (numel,)
-        self.shapes = ((rows, numel // rows),)
+def _one_matrix(numel: int) -> Bucket:
+    """Return a bucket that is one matrix, nearly square."""
+    rows = 1 << (numel.bit_length() // 2)
+    while numel % rows:
+        rows //= 2
+    return Bucket(0, ("weight",), (numel,), ((rows, numel // rows),))
 
 
 def _rounds(aggregator: type[Aggregator]) -> tuple[Cost, ...]:
@@ -235,7 +229,7 @@ def _rounds(aggregator: type[Aggregator]) -> tuple[Cost, ...]:
     costs = []
     for numel in SIZES:
         for cf in CFS:
-            sent = member.wire_bytes(_OneMatrix(numel), cf, torch.float32, RANKS)
+            sent = member.wire_bytes(_one_matrix(numel), cf, torch.float32, RANKS)
             costs.append(_cost(numel, cf=cf, reached_cf=4 * numel / sent, payload_bytes=sent))
     return tuple(costs)
 

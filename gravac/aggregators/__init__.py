@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from gravac.aggregators.base import Aggregator, Draft, Tensors
+from gravac.aggregators.base import Aggregator, Draft
 from gravac.aggregators.compressed_reduce_scatter import CompressedReduceScatter
 from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
@@ -98,7 +98,6 @@ __all__ = [
     "MajorityVote",
     "OneShot",
     "PowerSGD",
-    "Tensors",
     "TernGradSum",
     "build",
     "build_sharded",

@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Tensors, digest
-from gravac.aggregators.oneshot import check_size
-from gravac.collectives import Communicator, Exchange, Work, scatter_bytes
+from gravac.aggregators.oneshot import OfCodec, check_size
+from gravac.collectives import Communicator, Exchange, scatter_bytes
 from gravac.collectives.messages import (
     HEADER_BYTES,
     SIZE_BYTES,
@@ -18,20 +17,17 @@ from gravac.collectives.messages import (
     padded,
     unpack_payload,
 )
-from gravac.compressors.base import Compressor, Key, Payload, Size
+from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.rows import PayloadRows, Rows
 from gravac.kernels import Scalar, SelectionHint
+from gravac.memories.base import Bucket
 
 
 @dataclass(slots=True)
-class _Summed:
+class _Summed(Exchange):
     """Values of a linear codec, summed by the reduce-scatter."""
 
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
     codec: Rows
-    payload: PayloadRows
     values: Tensor  # kept alive until the collective is done
     mean: Payload  # of this rank's row
 
@@ -41,14 +37,10 @@ class _Summed:
 
 
 @dataclass(slots=True)
-class _Arriving:
+class _Arriving(Exchange):
     """A message from each rank with its payload of this rank's row."""
 
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
     codec: Rows
-    payload: PayloadRows
     messages: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, a message of each rank, in rank order
     sizes: list[int]  # bytes of each without padding
@@ -86,7 +78,7 @@ class _Draft:
         return send(self.codec, payload, self.key, self.dtype)
 
 
-class CompressedReduceScatter(Aggregator):
+class CompressedReduceScatter(OfCodec):
     """A compressed reduce-scatter. ``x`` holds one row for each rank; the mean of a rank is that of its row.
 
     The values of linear codecs are summed by an ordinary reduce-scatter. Other codecs make a message of each row, and
@@ -95,28 +87,26 @@ class CompressedReduceScatter(Aggregator):
     Args:
         compressor: Compresses a row.
         group: The ranks that average.
-        elements: Elements of the whole model, for codecs that look beyond a tensor; None: a tensor counts as the whole.
+        elements: Elements of the whole model, for codecs that look beyond a tensor; None if a tensor is the whole.
     """
 
     def __init__(
         self, compressor: Compressor, group: dist.ProcessGroup | Communicator, elements: int | None = None
     ) -> None:
-        super().__init__(group)
-        self.compressor = compressor if elements is None else compressor.for_model(elements)
-        self.name, self.source = compressor.name, compressor.source
+        super().__init__(compressor, group, elements)
         self.sync_free = compressor.traits.sync_free
         self.codec = Rows(self.compressor, self.communicator.size)
 
     def prepare(
         self,
-        tensors: Tensors,
+        tensors: Bucket,
         x: Tensor,
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
         hint: SelectionHint | None = None,
     ) -> _Draft:
-        """Compresses each row of ``x`` to ``cfs``; see ``Aggregator.prepare``.
+        """Compress each row of ``x`` to ``cfs``; see ``Aggregator.prepare``.
 
         Raises:
             ValueError: A payload does not have the size that the codec declares.
@@ -130,20 +120,17 @@ class CompressedReduceScatter(Aggregator):
         return _Draft(self, self.codec, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
 
     def blank(
-        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+        self, tensors: Bucket, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> _Draft:
         payload = self.codec.blank(sum(tensors.numels), cf, key, dtype, device, value)
         return _Draft(self, self.codec, {cf: payload}, None, key, dtype)
 
-    def sizes(self, tensors: Tensors) -> tuple[Size, ...]:
-        return self.compressor.sizes()
-
-    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+    def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
         headers = 0 if self.compressor.traits.linear else ranks * HEADER_BYTES
         return headers + ranks * self.compressor.wire_bytes(sum(tensors.numels) // ranks, cf, dtype)
 
     def sum_values(self, codec: Rows, payload: PayloadRows, key: Key, dtype: torch.dtype) -> Exchange:
-        """Sums the values of all ranks. Their positions are the same, so they are not sent.
+        """Sum the values of all ranks. Their positions are the same, so they are not sent.
 
         Rows may have different numbers of values (``bernoulli``), each the same on all ranks. Short ones are padded.
         """
@@ -165,7 +152,7 @@ class CompressedReduceScatter(Aggregator):
         )
 
     def exchange_messages(self, codec: Rows, payload: PayloadRows, key: Key, dtype: torch.dtype) -> Exchange:
-        """Sends each rank the message of its row. Where sizes vary, ranks exchange theirs first, and wait."""
+        """Send each rank the message of its row. Where sizes vary, ranks exchange theirs first, and wait."""
         rank, ranks = self.communicator.rank, self.communicator.size
         messages = [
             pack_payload(row, codec.codec, codec.key(key, number), dtype)
@@ -195,28 +182,3 @@ class CompressedReduceScatter(Aggregator):
             codec.key(key, rank),
             dtype,
         )
-
-    def figures(self) -> list[float]:
-        return self.compressor.figures()
-
-    def learn(self, means: Sequence[float]) -> None:
-        self.compressor.learn(means)
-
-    def commit(self) -> None:
-        self.compressor.commit()
-
-    def rollback(self) -> None:
-        self.compressor.rollback()
-
-    def settle(self, counts: Tensor) -> None:
-        self.compressor.settle(counts)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.compressor.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.compressor.load_state_dict(state)
-
-    def state_digest(self) -> str:
-        state = self.compressor.state_dict()
-        return digest(state) if state else ""

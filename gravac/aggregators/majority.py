@@ -7,21 +7,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Tensors, shapes_of
+from gravac.aggregators.base import shapes_of
 from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
-from gravac.collectives import Communicator, Exchange, Work, ring_bytes
+from gravac.collectives import Communicator, Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.sign import ScaledSign
 from gravac.kernels import Scalar, SelectionHint, alignment, finite_or_zero, pack, placed, scalar
+from gravac.memories.base import Bucket
 
 
 @dataclass(slots=True)
-class _InFlight:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
+class _InFlight(Exchange):
     codec: ScaledSign
-    payload: Payload
     votes: Tensor
     scales: Tensor
     ranks: int
@@ -52,6 +49,7 @@ class _Draft:
         positive = self.x >= 0
         scales = self.scales / ranks
         communicator.sum(scales).wait()
+        # A rank that abstains adds 1, halfway between the codes of the two signs.
         codes = torch.ones_like(positive, dtype=torch.int32) if self.abstains else 2 * positive.int()
         votes = pack_sums(codes, ranks)
         work = communicator.sum(votes)
@@ -64,11 +62,11 @@ class _Draft:
         return _InFlight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
 
     def _own(self) -> Scalar:
-        """Energy that the signs keep with this rank's own scales: Σ n·s² over tensors."""
+        """Return the energy that the signs keep with this rank's own scales: Σ n·s² over tensors."""
         return scalar((self._sizes() * self.scales.double().square()).sum())
 
     def _through(self, scales: Tensor) -> Scalar:
-        """The same with the ranks' scales t: ⟨C(x), x⟩² / ‖C(x)‖² = (Σ n·s·t)² / Σ n·t²."""
+        """Return that energy with the scales t of all ranks: ⟨C(x), x⟩² / ‖C(x)‖² = (Σ n·s·t)² / Σ n·t²."""
         sizes, mean = self._sizes(), scales.double()
         energy = scalar((sizes * mean.square()).sum())
         return alignment(energy, scalar((sizes * self.scales.double() * mean).sum()))
@@ -95,7 +93,7 @@ class MajorityVote(TernarySum):
 
     def prepare(
         self,
-        tensors: Tensors,
+        tensors: Bucket,
         x: Tensor,
         cfs: Sequence[float],
         key: Key,
@@ -105,15 +103,15 @@ class MajorityVote(TernarySum):
         return self._draft(tensors, x, key, abstains=False)
 
     def blank(
-        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+        self, tensors: Bucket, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> _Draft:
         x = torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32)
         return self._draft(tensors, x, key, abstains=value == 0.0)
 
-    def _draft(self, tensors: Tensors, x: Tensor, key: Key, abstains: bool) -> _Draft:
+    def _draft(self, tensors: Bucket, x: Tensor, key: Key, abstains: bool) -> _Draft:
         codec = self._codec.fitted(shapes_of(tensors))
         return _Draft(self, codec, tensors.number, x, key, codec.scales(x), abstains)
 
-    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+    def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
         codec, n = self._codec.fitted(shapes_of(tensors)), sum(tensors.numels)
         return 4 * words(n, ranks) + 4 * len(codec.numels(n))

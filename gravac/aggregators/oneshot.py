@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators.base import Aggregator, Tensors, digest, shapes_of
+from gravac.aggregators.base import Aggregator, digest, shapes_of
 from gravac.aggregators.shortfall import Shortfall, aligned
 from gravac.collectives import (
     AUTO,
@@ -22,13 +22,14 @@ from gravac.collectives import (
 )
 from gravac.compressors.base import Compressor, Key, Payload, Size
 from gravac.kernels import Scalar, SelectionHint
+from gravac.memories.base import Bucket
 
 
 @dataclass(slots=True)
 class _Draft:
     owner: "OneShot"
     codec: Compressor
-    tensors: Tensors
+    tensors: Bucket
     payloads: dict[float, Payload]
     x: Tensor | None
     key: Key
@@ -43,25 +44,70 @@ class _Draft:
     def send(self, cf: float) -> Exchange:
         payload = self.payloads[cf]
         collective = self.owner.collective(self.tensors, self.codec, cf, self.dtype)
-        exchange = collective.exchange(self.codec, payload, self.x, cf, self.key, self.dtype)
-        if exchange.payload is not payload and self.x is not None:
+        exchange = collective.exchange(self.codec, payload, self.x, self.key, self.dtype)
+        if exchange.payload is not payload and self.x is not None:  # the collective passed on something else
             chosen = self.codec.kept_energy(payload, self.x)
             through = aligned(exchange.codec, exchange.payload, self.x)
             self.owner.shortfall.learn(self.tensors.number, cf, chosen, through)
         return exchange
 
 
-class OneShot(Aggregator):
+class OfCodec(Aggregator):
+    """An aggregator that learns what its codec learns, and nothing else.
+
+    Args:
+        compressor: The codec.
+        group: The ranks that average.
+        elements: Elements of the whole model, for codecs that look beyond a tensor; None if a tensor is the whole.
+    """
+
+    def __init__(
+        self, compressor: Compressor, group: dist.ProcessGroup | Communicator, elements: int | None
+    ) -> None:
+        super().__init__(group)
+        self.compressor = compressor if elements is None else compressor.for_model(elements)
+        self.name, self.source = compressor.name, compressor.source
+
+    def sizes(self, tensors: Bucket) -> tuple[Size, ...]:
+        return self.compressor.sizes()
+
+    def figures(self) -> list[float]:
+        return self.compressor.figures()
+
+    def learn(self, means: Sequence[float]) -> None:
+        self.compressor.learn(means)
+
+    def commit(self) -> None:
+        self.compressor.commit()
+
+    def rollback(self) -> None:
+        self.compressor.rollback()
+
+    def settle(self, counts: Tensor) -> None:
+        self.compressor.settle(counts)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.compressor.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.compressor.load_state_dict(state)
+
+    def state_digest(self) -> str:
+        state = self.compressor.state_dict()
+        return digest(state) if state else ""
+
+
+class OneShot(OfCodec):
     """Compresses, exchanges, decodes. Linear codecs are all-reduced; the payloads of others meet by ``collective``.
 
-    Two levels are nested where the codec is (multi-level compression, GraVAC §III-C).
+    If the codec is nested, the stronger of two levels is made from the weaker one (GraVAC §III-C).
 
     Args:
         compressor: The codec.
         group: The ranks that average, as a process group or a communicator.
         collective: Name and settings of a collective; ``auto`` takes the quickest one on ``network``.
         network: Latency and bandwidth, equal on all ranks; None: ``auto`` gathers.
-        elements: Elements of the whole model, for codecs that look beyond a bucket; None: a tensor counts as the whole.
+        elements: Elements of the whole model, for codecs that look beyond a bucket; None if a tensor is the whole.
 
     Raises:
         ValueError: The collective is unknown, or the codec's payloads cannot meet that way.
@@ -75,28 +121,26 @@ class OneShot(Aggregator):
         network: Network | None = None,
         elements: int | None = None,
     ) -> None:
-        super().__init__(group)
+        super().__init__(compressor, group, elements)
         check(collective, compressor)
-        self.compressor = compressor if elements is None else compressor.for_model(elements)
         self.chooser = CollectiveChooser(self.communicator, collective, network)
         self.shortfall = Shortfall()
-        self.name, self.source = compressor.name, compressor.source
         self._fitted: dict[tuple[tuple[int, ...], ...], Compressor] = {}
 
     def prepare(
         self,
-        tensors: Tensors,
+        tensors: Bucket,
         x: Tensor,
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
         hint: SelectionHint | None = None,
     ) -> _Draft:
-        """Compresses ``x`` to ``cfs``; see ``Aggregator.prepare``.
+        """Compress ``x`` to ``cfs``; see ``Aggregator.prepare``.
 
         Raises:
-            ValueError: A payload does not have the size that the codec declares. Other ranks rely on that size, so it
-                is checked before anything is sent.
+            ValueError: A payload does not have the size that the codec declares. The other ranks rely on that size, so
+                it is checked before anything is sent.
         """
         codec = self.codec_for(tensors)
         self.compressor.observe(x, cfs)
@@ -118,25 +162,22 @@ class OneShot(Aggregator):
         return self.compressor.uses_histogram and kernels.compiled(gradient)
 
     def blank(
-        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+        self, tensors: Bucket, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> _Draft:
         codec = self.codec_for(tensors)
         payload = codec.blank(sum(tensors.numels), cf, key, dtype, device, value)
         return _Draft(self, codec, tensors, {cf: payload}, None, key, dtype)
 
-    def sizes(self, tensors: Tensors) -> tuple[Size, ...]:
-        return self.compressor.sizes()
-
-    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+    def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
         workload = Workload(self.codec_for(tensors), sum(tensors.numels), cf, dtype, ranks)
         return self.chooser.choose(workload).payload_bytes(workload)
 
-    def collective(self, tensors: Tensors, codec: Compressor, cf: float, dtype: torch.dtype) -> Collective:
-        """Returns the collective for the payloads of these tensors, the same on all ranks."""
+    def collective(self, tensors: Bucket, codec: Compressor, cf: float, dtype: torch.dtype) -> Collective:
+        """Return the collective for the payloads of these tensors, the same on all ranks."""
         return self.chooser.choose(Workload(codec, sum(tensors.numels), cf, dtype, self.communicator.size))
 
-    def codec_for(self, tensors: Tensors) -> Compressor:
-        """Returns the codec fitted to the shapes of these tensors."""
+    def codec_for(self, tensors: Bucket) -> Compressor:
+        """Return the codec fitted to the shapes of these tensors."""
         shapes = shapes_of(tensors)
         if shapes not in self._fitted:
             if len(self._fitted) > 4096:  # regrouped buckets of a very long run
@@ -145,7 +186,7 @@ class OneShot(Aggregator):
         return self._fitted[shapes]
 
     def use(self, network: Network, sync_free: bool = False) -> None:
-        """Chooses collectives for this network from now on. All ranks must pass equal arguments.
+        """Choose collectives for this network from now on. All ranks must pass equal arguments.
 
         Args:
             network: The measured network.
@@ -156,38 +197,28 @@ class OneShot(Aggregator):
     def notes(self) -> list[str]:
         return self.chooser.notes()
 
-    def figures(self) -> list[float]:
-        return self.compressor.figures()
-
-    def learn(self, means: Sequence[float]) -> None:
-        self.compressor.learn(means)
-
     def commit(self) -> None:
-        self.compressor.commit()
+        super().commit()
         self.shortfall.commit()
 
     def rollback(self) -> None:
-        self.compressor.rollback()
+        super().rollback()
         self.shortfall.rollback()
 
     def settle(self, counts: Tensor) -> None:
-        self.compressor.settle(counts)
+        super().settle(counts)
         self.shortfall.settle(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self.compressor.state_dict() | self.shortfall.state_dict()
+        # The digest leaves the shortfall out: each rank has its own, and only what the codec learned is equal.
+        return super().state_dict() | self.shortfall.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.compressor.load_state_dict(self.shortfall.load_state_dict(state))
-
-    def state_digest(self) -> str:
-        # What the codec learned is equal on all ranks; each rank has its own shortfall.
-        state = self.compressor.state_dict()
-        return digest(state) if state else ""
+        super().load_state_dict(self.shortfall.load_state_dict(state))
 
 
 def check_size(codec: Compressor, payload: Payload, dtype: torch.dtype) -> None:
-    """Checks that a payload has the size that its codec declares. Codecs of varying size are not checked.
+    """Check that a payload has the size that its codec declares. Codecs of varying size are not checked.
 
     Args:
         codec: The codec that made the payload.

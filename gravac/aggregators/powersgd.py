@@ -9,30 +9,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Tensors, digest, shapes_of
+from gravac.aggregators.base import Aggregator, digest, shapes_of
 from gravac.aggregators.shortfall import Shortfall
-from gravac.collectives import Communicator, Done, Exchange, Work, ring_bytes
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.collectives import Communicator, Done, Exchange, ring_bytes
+from gravac.compressors.base import Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.lowrank.matrices import Geometry, Group, geometry
 from gravac.kernels import Scalar, SelectionHint, energy, finite_or_zero, placed
+from gravac.memories.base import Bucket
 from gravac.offers import Offer
 
 _DENSE = Dense()
 
 
 @dataclass(slots=True)
-class _InFlight:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    payload: Payload
+class _InFlight(Exchange):
     plan: Geometry
     left: list[Tensor]  # per group (count, rows, rank), the same on all ranks
     right: list[Tensor]  # per group (count, columns, rank), summed over ranks once the work is done
     dense: Tensor
     through: Scalar  # energy of this rank's matrices in the column space that is used
-    codec: Compressor = field(default=_DENSE)
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
@@ -54,7 +50,7 @@ class _FirstRound:
 @dataclass(slots=True)
 class _Draft:
     owner: "PowerSGD"
-    tensors: Tensors
+    tensors: Bucket
     x: Tensor
     key: Key
     first_round: dict[float, _FirstRound] = field(default_factory=dict)
@@ -64,7 +60,7 @@ class _Draft:
         return self.own_energy(cf) * self.owner.shortfall.expected(self.tensors.number, cf)
 
     def own_energy(self, cf: float) -> Scalar:
-        """Energy of this rank's matrices in its own column space. Computed once per CF."""
+        """Return the energy of this rank's matrices in its own column space. It is computed once per CF."""
         if cf not in self.own:
             first_round = self.begin(cf)
             kept: Scalar = (
@@ -76,7 +72,7 @@ class _Draft:
         return self.own[cf]
 
     def begin(self, cf: float) -> _FirstRound:
-        """Computes the first round once per CF."""
+        """Compute the first round once per CF."""
         if cf not in self.first_round:
             plan = self.owner.plan(self.tensors, cf)
             matrices = [group.stack(self.x) for group in plan.groups]
@@ -93,8 +89,8 @@ class _Draft:
 
 
 class _FactorDraft(NamedTuple):
-    """A matrix's factor before and after a step. A skipped step leaves the former, as wide as it was used, so
-    that the widths never depend on what is read from a device."""
+    """A matrix's factor before and after a step. A skipped step leaves the former with the width that the step used, so
+    that widths never depend on anything read from a device."""
 
     start: Tensor
     q: Tensor
@@ -133,13 +129,13 @@ class PowerSGD(Aggregator):
         self._right: dict[str, Tensor] = {}
         self._drafts: dict[str, _FactorDraft] = {}
 
-    def plan(self, tensors: Tensors, cf: float) -> Geometry:
-        """Returns what is sent how at that CF."""
+    def plan(self, tensors: Bucket, cf: float) -> Geometry:
+        """Return how the tensors are sent at a CF."""
         return geometry(shapes_of(tensors), cf, self.saving, self.rank)
 
     def prepare(
         self,
-        tensors: Tensors,
+        tensors: Bucket,
         x: Tensor,
         cfs: Sequence[float],
         key: Key,
@@ -148,19 +144,12 @@ class PowerSGD(Aggregator):
     ) -> _Draft:
         return _Draft(self, tensors, x, key)
 
-    def blank(
-        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
-    ) -> _Draft:
-        return _Draft(
-            self, tensors, torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32), key
-        )
-
-    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+    def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
         plan = self.plan(tensors, cf)
         return 4 * (sum(group.factor_numel for group in plan.groups) + plan.dense_numel)
 
-    def start(self, tensors: Tensors, group: Group, key: Key, device: torch.device) -> Tensor:
-        """Returns start factors, shape ``(count, columns, rank)``: those of the last step, extended at random."""
+    def start(self, tensors: Bucket, group: Group, key: Key, device: torch.device) -> Tensor:
+        """Return start factors, shape ``(count, columns, rank)``: those of the last step, extended at random."""
         return torch.stack(
             [self._factor(tensors.names[number], group, key, device) for number in group.numbers]
         )
@@ -171,6 +160,7 @@ class PowerSGD(Aggregator):
             known = None
         if known is not None and known.shape[1] >= group.rank:
             return known[:, : group.rank].to(device)
+        # On the CPU, from what all ranks know: the start must be equal on all of them, whatever their devices.
         seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
         fresh = placed(
@@ -178,8 +168,8 @@ class PowerSGD(Aggregator):
         )
         return fresh if known is None else torch.cat((known.to(device), fresh[:, known.shape[1] :]), 1)
 
-    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
-        """Does both rounds. The second one is in flight on return."""
+    def send(self, tensors: Bucket, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
+        """Do both rounds. The second one is in flight on return."""
         ranks, plan, matrices, first = (
             self.communicator.size,
             first_round.plan,
@@ -188,13 +178,14 @@ class PowerSGD(Aggregator):
         )
         own_dense = plan.gather_dense(x).float()
         message = torch.cat([*(each.flatten() for each in first), own_dense]) * self.share
-        self.communicator.sum(message).wait()
+        self.communicator.sum(message).wait()  # the second round needs P of all ranks
         *flat, dense = message.split([*(each.numel() for each in first), plan.dense_numel])
         left = [_orthonormal(one.view_as(each)) for one, each in zip(flat, first, strict=True)]
         own = [each.mT @ p for each, p in zip(matrices, left, strict=True)]
 
         through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
         sent = torch.zeros(x.numel(), device=x.device, dtype=torch.float32)
+        # This rank counts its own P (Mᵀ P)ᵀ as sent. The mean of those over ranks is what comes out.
         for group, p, q in zip(plan.groups, left, own, strict=True):
             group.add(finite_or_zero(p) @ finite_or_zero(q).mT, sent, 1.0)
         plan.add_dense(own_dense, sent, 1.0)
@@ -214,11 +205,20 @@ class PowerSGD(Aggregator):
         payload_bytes = message.nbytes + second.nbytes
         payload = Payload((sent,), None, x.numel(), cf, key)
         return _InFlight(
-            work, ring_bytes(payload_bytes, ranks), payload_bytes, payload, plan, left, right, dense, through
+            work,
+            ring_bytes(payload_bytes, ranks),
+            payload_bytes,
+            _DENSE,
+            payload,
+            plan,
+            left,
+            right,
+            dense,
+            through,
         )
 
     def commit(self) -> None:
-        # Non-finite factors would persist, so those that the step began with stay.
+        # The next step starts from these factors, so non-finite ones would never go away.
         for name, draft in self._drafts.items():
             self._right[name] = (draft.q if bool(draft.q.isfinite().all()) else draft.start).clone()
         self._drafts.clear()
@@ -251,8 +251,8 @@ class PowerSGD(Aggregator):
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
-    """An orthonormal basis that contains the column space of each matrix, shape ``(count, rows, rank)``."""
-    # Scaled first: tiny gradients squared would vanish.
+    """Return an orthonormal basis that contains the column space of each matrix, shape ``(count, rows, rank)``."""
+    # Scaled first, because the squares of tiny gradients would vanish.
     top = columns.abs().amax((1, 2), keepdim=True)
     basis: Tensor = torch.linalg.qr(columns / torch.where(top > 0, top, 1.0)).Q
     return basis

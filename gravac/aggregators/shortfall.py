@@ -1,4 +1,4 @@
-"""How much of the energy that a rank chose is really sent, where other ranks take part in the choice."""
+"""The share of the energy that a rank chose that is really sent, if other ranks take part in the choice."""
 
 from math import isfinite, isnan, log, nan
 
@@ -12,7 +12,7 @@ _PREFIX = "through/"
 
 
 def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
-    """Returns the energy of ``x`` along what a rank counts as sent: ⟨C(x), x⟩² / ‖C(x)‖².
+    """Return the energy of ``x`` along what a rank counts as sent: ⟨C(x), x⟩² / ‖C(x)‖².
 
     Args:
         codec: Decodes the payload.
@@ -20,7 +20,7 @@ def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
         x: The tensor it was made of, shape ``(n,)``.
 
     Returns:
-        At least 0, and 0 where the inner product is below 0; not finite if the payload is not.
+        At least 0, and 0 if the inner product is below 0; not finite if the payload is not.
     """
     energy, inner = codec.energy(payload), codec.inner(payload, x)
     if isinstance(energy, Tensor):
@@ -32,9 +32,9 @@ def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
 class Shortfall:
     """The share of the chosen energy that was sent, per bucket and CF, from the last committed step.
 
-    The gate compares gains before anything is sent. But with a shared support a rank sends the leader's choice of
-    elements, a reduce-scatter passes on only the largest sums, and PowerSGD sends what lies in the column space of the
-    mean. A gain computed from a rank's own choice alone would be too large.
+    The gate compares gains before anything is sent. With a shared support, however, a rank sends the leader's choice of
+    elements. A reduce-scatter passes on only the largest sums, and PowerSGD sends only what lies in the column space of
+    the mean. A gain computed from a rank's own choice alone would be too large.
     """
 
     def __init__(self) -> None:
@@ -42,9 +42,9 @@ class Shortfall:
         self._drafts: dict[tuple[int, float], Scalar] = {}
 
     def expected(self, bucket: int, cf: float) -> Scalar:
-        """Returns the share of the chosen energy that will be sent; 1 until one was learned.
+        """Return the share of the chosen energy that will be sent; 1 until a share was learned.
 
-        For a CF that was not sent yet it is the share of the nearest one.
+        For a CF that was not sent yet it is the share of the nearest CF.
         """
         shares = {at: share for (number, at), share in self._shares.items() if number == bucket}
         nearest = sorted(shares, key=lambda at: (abs(log(at / cf)), at))
@@ -56,7 +56,7 @@ class Shortfall:
         return found
 
     def learn(self, bucket: int, cf: float, chosen: Scalar, through: Scalar) -> None:
-        """Records one exchange as a draft.
+        """Record one exchange as a draft.
 
         Args:
             bucket: Number of the bucket.
@@ -75,12 +75,12 @@ class Shortfall:
             self._drafts[bucket, cf] = min(1.0, through / chosen)
 
     def commit(self) -> None:
-        """Keeps the drafts of this step."""
+        """Keep the drafts of this step."""
         self._shares |= self._drafts
         self._drafts.clear()
 
     def settle(self, counts: Tensor) -> None:
-        """Keeps the drafts of this step if it counts, without reading whether it does.
+        """Keep the drafts of this step if it counts, without reading whether it does.
 
         Args:
             counts: Whether the step counts, bool of shape ``()``.
@@ -90,11 +90,11 @@ class Shortfall:
         self._drafts.clear()
 
     def rollback(self) -> None:
-        """Drops the drafts of this step."""
+        """Drop the drafts of this step."""
         self._drafts.clear()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the shares as float64 tensors of one element, keyed by bucket and CF."""
+        """Return the shares as float64 tensors of one element, keyed by bucket and CF."""
         shares = {at: float(share) for at, share in self._shares.items()}
         return {
             f"{_PREFIX}{bucket}/{cf!r}": torch.tensor([share], dtype=torch.float64)
@@ -103,7 +103,7 @@ class Shortfall:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replaces the shares by those in ``state``.
+        """Replace the shares by those in ``state``.
 
         Returns:
             The entries of ``state`` that belong to something else.

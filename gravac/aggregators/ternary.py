@@ -39,18 +39,18 @@ class TernarySum(Aggregator):
 
 
 def field_bits(ranks: int) -> int:
-    """Returns the bits that hold the sum of ``ranks`` codes of 0, 1 or 2: ceil(log2(2·ranks + 1))."""
+    """Return the bits that hold the sum of ``ranks`` codes of 0, 1 or 2: ceil(log2(2·ranks + 1))."""
     return (2 * ranks).bit_length()
 
 
 def words(count: int, ranks: int) -> int:
-    """Returns the int32 words for ``count`` codes. Fields fill 31 bits at most, so no sum changes its sign."""
+    """Return the number of int32 words that ``count`` codes take. Fields fill 31 bits, so no sum reaches the sign."""
     per_word = 31 // field_bits(ranks)
     return -(-count // per_word)
 
 
 def pack_sums(codes: Tensor, ranks: int) -> Tensor:
-    """Packs codes into words that can be summed over ranks without overflow.
+    """Pack codes into words that can be summed over ranks without overflow.
 
     Args:
         codes: 0, 1 or 2 per element, shape ``(n,)``.
@@ -67,7 +67,7 @@ def pack_sums(codes: Tensor, ranks: int) -> Tensor:
 
 
 def unpack_sums(packed: Tensor, count: int, ranks: int) -> Tensor:
-    """Returns the sums of the codes over ranks, 0 to 2·ranks: int32 of shape ``(count,)``."""
+    """Return the sums of the codes over ranks, 0 to 2·ranks: int32 of shape ``(count,)``."""
     bits = field_bits(ranks)
     shifts = torch.arange(0, bits * (31 // bits), bits, dtype=torch.int32, device=packed.device)
     return ((packed.unsqueeze(1) >> shifts) & ((1 << bits) - 1)).flatten()[:count]

@@ -7,22 +7,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Tensors, shapes_of
+from gravac.aggregators.base import shapes_of
 from gravac.aggregators.shortfall import aligned
 from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
-from gravac.collectives import Communicator, Exchange, Work, ring_bytes
+from gravac.collectives import Communicator, Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.kernels import Scalar, SelectionHint, finite_or_zero, pack
+from gravac.memories.base import Bucket
 
 
 @dataclass(slots=True)
-class _InFlight:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
+class _InFlight(Exchange):
     codec: TernGrad
-    payload: Payload
     sums: Tensor
     scales: Tensor
     ranks: int
@@ -47,9 +44,7 @@ class _Draft:
         return self.own_energy(cf) * self.owner.shortfall.expected(self.bucket, cf)
 
     def own_energy(self, cf: float) -> Scalar:
-        """Energy kept with this rank's own scales. The shared ones, known only after communication, are at least
-        as large.
-        """
+        """Return the energy that this rank's own scales keep. The shared scales are at least as large."""
         if cf not in self.own:
             payload = self.codec.compress(self.x, cf, self.key, self.dtype)
             self.own[cf] = self.codec.kept_energy(payload, self.x)
@@ -90,7 +85,7 @@ class TernGradSum(TernarySum):
 
     def prepare(
         self,
-        tensors: Tensors,
+        tensors: Bucket,
         x: Tensor,
         cfs: Sequence[float],
         key: Key,
@@ -99,11 +94,5 @@ class TernGradSum(TernarySum):
     ) -> _Draft:
         return _Draft(self, self._codec.fitted(shapes_of(tensors)), tensors.number, x, key, dtype)
 
-    def blank(
-        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
-    ) -> _Draft:
-        x = torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32)
-        return self.prepare(tensors, x, (cf,), key, dtype)
-
-    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+    def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
         return 4 * words(sum(tensors.numels), ranks) + 4 * len(tensors.numels)

@@ -6,33 +6,13 @@ import torch
 from torch import Tensor
 
 from gravac.collectives import cost
-from gravac.collectives.base import Collective, Exchange, Transfer, Workload
-from gravac.collectives.communicator import Work
+from gravac.collectives.base import Collective, Exchange, SummedValues, Transfer, Workload
 from gravac.collectives.cost import Network, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 
 
 @dataclass(slots=True)
-class _Reduced:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    codec: Compressor
-    payload: Payload
-    mean: Payload
-
-    def mean_into(self, out: Tensor) -> None:
-        out.zero_()
-        self.codec.decompress(self.mean, out)
-
-
-@dataclass(slots=True)
-class _Decoded:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    codec: Compressor
-    payload: Payload
+class _Decoded(Exchange):
     mean: Tensor
 
     def mean_into(self, out: Tensor) -> None:
@@ -40,19 +20,15 @@ class _Decoded:
 
 
 @dataclass(slots=True)
-class InPlace:
+class InPlace(Transfer):
     """A dense reduction, which itself writes the output."""
-
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
 
     def mean_into(self, out: Tensor) -> None:
         return
 
 
 def _nbytes(gradient: Tensor) -> int:
-    """Bytes of a gradient; of a sparse one, its values and positions."""
+    """Return the bytes of a gradient, which are those of values and positions if it is sparse."""
     if gradient.is_sparse:
         return gradient._values().nbytes + gradient._indices().nbytes
     return gradient.nbytes
@@ -69,13 +45,7 @@ class AllReduce(Collective):
     source = "Patarasuk and Yuan 2009, bandwidth optimal all-reduce"
 
     def exchange(
-        self,
-        compressor: Compressor,
-        payload: Payload,
-        x: Tensor | None,
-        cf: float,
-        key: Key,
-        dtype: torch.dtype,
+        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
     ) -> Exchange:
         if not compressor.traits.linear:
             mean = compressor.decode(payload).mul_(self.share)
@@ -85,13 +55,13 @@ class AllReduce(Collective):
         values = own * self.share
         work, nbytes = self.communicator.sum(values), values.nbytes
         summed = replace(payload, parts=(values,))
-        return _Reduced(work, ring_bytes(nbytes, self.world_size), nbytes, compressor, payload, summed)
+        return SummedValues(work, ring_bytes(nbytes, self.world_size), nbytes, compressor, payload, summed)
 
     def reduce_in_place(self, gradient: Tensor) -> Transfer:
-        """Replaces a whole bucket by its dense mean.
+        """Replace a whole bucket by its dense mean.
 
-        The same operations in the same order as DDP without a hook, hence bit-identical to it (promise P3). DDP divides
-        the values of sparse gradients, so this does too.
+        These are the operations of DDP without a hook, in the same order, so the result is bit-identical (promise P3).
+        DDP divides the values of sparse gradients, and multiplies those of dense ones.
 
         Args:
             gradient: Dense or sparse; overwritten.
@@ -102,10 +72,6 @@ class AllReduce(Collective):
             gradient.mul_(self.share)
         work, nbytes = self.communicator.sum(gradient), _nbytes(gradient)
         return InPlace(work, ring_bytes(nbytes, self.world_size), nbytes)
-
-    @staticmethod
-    def fits(compressor: Compressor) -> bool:
-        return True
 
     def payload_bytes(self, workload: Workload) -> int:
         return workload.wire_bytes if workload.codec.traits.linear else 4 * workload.numel

@@ -1,7 +1,8 @@
 """The base class of collectives: they exchange payloads and turn them into their mean."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from gravac.compressors.stack import Stack
 
 
 class Workload(NamedTuple):
-    """What is exchanged: one payload per rank of a bucket. All sizes follow from it.
+    """The payloads of a bucket, one per rank, that are exchanged. All sizes follow from it.
 
     Args:
         codec: The codec that made the payloads.
@@ -32,7 +33,7 @@ class Workload(NamedTuple):
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes of one payload; expected, where sizes vary."""
+        """Bytes of one payload; the expected ones if sizes vary."""
         return self.codec.wire_bytes(self.numel, self.cf, self.dtype)
 
     @property
@@ -47,35 +48,44 @@ class Workload(NamedTuple):
         return 3 * self.numel / self.codec.reached(self.numel, self.cf) if sparse else 0.7 * self.numel
 
 
-class Transfer(Protocol):
-    """A collective operation in flight whose result is a mean."""
+@dataclass(slots=True)
+class Transfer(ABC):
+    """A collective operation in flight whose result is a mean. It keeps the tensors that the operation still uses."""
 
-    @property
-    def work(self) -> Work:
-        """Done when the result has arrived."""
+    work: Work
+    """Done when the result has arrived."""
+    sent_bytes: int
+    """Bytes that this rank puts on its network link, all rounds (what an emulated link charges)."""
+    payload_bytes: int
+    """Bytes that this rank hands to collectives, all rounds, with padding and sizes; equal on all ranks."""
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that this rank puts on its network link, all rounds (what an emulated link charges)."""
+    @abstractmethod
+    def mean_into(self, out: Tensor) -> None:
+        """Write the mean over ranks to ``out``, shape ``(n,)``. Call it when ``work`` is done.
 
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes that this rank hands to collectives, all rounds, with padding and sizes; equal on all ranks."""
+        The mean has the same bits on all ranks: parameters would drift apart otherwise.
+        """
+
+
+@dataclass(slots=True)
+class Exchange(Transfer):
+    """Payloads in flight. ``codec.remove(payload, x)`` subtracts from ``x`` what this rank counts as sent."""
+
+    codec: Compressor
+    """Decodes ``payload``."""
+    payload: Payload
+    """The part of its tensor that this rank counts as sent."""
+
+
+@dataclass(slots=True)
+class SummedValues(Exchange):
+    """An all-reduce of values whose positions are the same on all ranks."""
+
+    mean: Payload
 
     def mean_into(self, out: Tensor) -> None:
-        """Writes the mean over ranks to ``out``, shape ``(n,)``, once ``work`` is done. Bit-equal on all ranks."""
-
-
-class Exchange(Transfer, Protocol):
-    """Payloads in flight. ``codec.remove(payload, x)`` subtracts from ``x`` what this rank counts as having sent."""
-
-    @property
-    def codec(self) -> Compressor:
-        """Decodes ``payload``."""
-
-    @property
-    def payload(self) -> Payload:
-        """What this rank counts as having sent."""
+        out.zero_()
+        self.codec.decompress(self.mean, out)
 
 
 class Collective(ABC):
@@ -90,9 +100,9 @@ class Collective(ABC):
     name: ClassVar[str]
     source: ClassVar[str]
     needs: ClassVar[str] = "a codec"
-    """What it needs, completing "collective=… needs …"; see ``fits``."""
+    """The codec that it needs, as the end of "collective=… needs …"; see ``fits``."""
     whole: ClassVar[bool] = True
-    """Whether a rank counts as having sent all that its codec chose."""
+    """Whether all that a rank's codec chose is sent. If not, the rest stays in the rank's error memory."""
     sync_free: bool = True
     """Whether exchanging payloads of known size reads nothing from a device, so that the host never waits."""
 
@@ -104,23 +114,15 @@ class Collective(ABC):
 
     @abstractmethod
     def exchange(
-        self,
-        compressor: Compressor,
-        payload: Payload,
-        x: Tensor | None,
-        cf: float,
-        key: Key,
-        dtype: torch.dtype,
+        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
     ) -> Exchange:
-        """Sends a payload. It may wait for other ranks (several rounds, sizes first), so call it on a thread that may
-        wait.
+        """Send a payload. Call it on a thread that may wait for other ranks: there may be several rounds.
 
         Args:
             compressor: The codec that made the payload.
-            payload: This rank's payload. Not changed; may change once this returns.
-            x: The tensor that was compressed, shape ``(n,)``; None for a blank payload. Not changed; may change once
-                this returns.
-            cf: The CF it was compressed with.
+            payload: This rank's payload. It is not changed, and may change when this returns.
+            x: The tensor that was compressed, shape ``(n,)``; None for a blank payload. It is not changed, and may
+                change when this returns.
             key: The key it was compressed with.
             dtype: The dtype that values have on the wire.
 
@@ -129,25 +131,23 @@ class Collective(ABC):
         """
 
     @staticmethod
-    @abstractmethod
     def fits(compressor: Compressor) -> bool:
-        """Returns whether that codec's payloads can be exchanged this way."""
+        """Return whether a codec's payloads can be exchanged this way; by default those of all codecs can."""
+        return True
 
     @abstractmethod
     def payload_bytes(self, workload: Workload) -> int:
-        """Returns the bytes that each rank hands to collectives; expected, where sizes vary."""
+        """Return the bytes that each rank hands to collectives; the expected ones if sizes vary."""
 
     @abstractmethod
     def link_bytes(self, workload: Workload) -> int:
-        """Returns the bytes that a rank puts on its network link, as the mean over ranks; expected, where sizes
-        vary.
-        """
+        """Return the bytes that a rank puts on its network link: the mean over ranks, expected if sizes vary."""
 
     @staticmethod
     def payloads_decoded(ranks: int) -> int:
-        """Returns how many whole payloads a rank decodes, its own included."""
+        """Return the number of whole payloads that a rank decodes, its own included."""
         return 1
 
     @abstractmethod
     def seconds(self, network: Network, workload: Workload) -> float:
-        """Returns the predicted seconds on a network (``gravac.collectives.cost``)."""
+        """Return the predicted seconds on a network (``gravac.collectives.cost``)."""

@@ -19,39 +19,45 @@ from gravac.registry import Registry, split
 COLLECTIVES: Registry[Collective] = Registry(
     "collective", (Gather, AllReduce, CompressedAllReduce, ReduceScatter, SharedSupport), base=Collective
 )
-"""In order of preference: of equally quick ones the cost model takes the first. Plugins cannot add any."""
+"""In order of preference: of equally quick ones, the cost model takes the first. Plugins cannot add any."""
 AUTO = "auto"
 HANDICAP = 2.0
-"""Collectives that are not ``whole`` count as this many times slower: at the same CF their steps advance training less
-(docs/collectives.md has the measurements), and the rest of a step takes as long as ever."""
+"""Factor on the time of collectives that are not ``whole``. At the same CF their steps advance training less
+(docs/collectives.md has the measurements), while the rest of a step takes as long."""
 COARSE = 12.5
 """A codec that sends this many times fewer bytes than float32, without entropy coding, is not rounded twice unless the
-user asks for it: an LSTM with 3 levels (17x) and 4 ranks ended at +4.2 % held-out loss by the compressed all-reduce, at
-+1.0 % gathered."""
+user asks for it. An LSTM with 3 levels (17x) and 4 ranks ended at +4.2 % held-out loss with the compressed all-reduce,
+and at +1.0 % gathered."""
 _MOST_SIZES = 8
-"""Bucket sizes that a note lists per collective."""
+"""Most bucket sizes that a note lists per collective."""
 
 
 class Choice(NamedTuple):
-    """The chosen collective, and the predicted seconds of each candidate."""
+    """The chosen collective and the predicted seconds of each candidate."""
 
     name: str
     predicted: dict[str, float]
 
 
 def choose(network: Network, workload: Workload, sync_free: bool = False) -> Choice:
-    """Chooses the quickest collective on a network, with the handicap; of equals the first.
+    """Choose the collective that is quickest on a network, with ``HANDICAP`` counted; the first of equals.
 
-    Equal arguments give equal choices, so ranks need not agree on the result. ``sync_free``: only among collectives
-    that read nothing from a device.
+    Equal arguments give equal choices, so ranks need not agree on the result.
+
+    Args:
+        network: The network, equal on all ranks.
+        workload: The payloads.
+        sync_free: Whether to choose only among collectives that read nothing from a device.
     """
     fitting = {
         name: kind
         for name, kind in COLLECTIVES.items()
         if kind.fits(workload.codec) and (kind.sync_free or not sync_free)
     }
+    # Entropy coding takes bytes away and rounds nothing, so it does not count here.
     if 4 * workload.numel > COARSE * workload.plain_bytes:
         fitting.pop(CompressedAllReduce.name, None)
+    # Sizes follow from the workload, so no group is needed to predict times.
     predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
 
     def weighed(name: str) -> float:
@@ -61,7 +67,7 @@ def choose(network: Network, workload: Workload, sync_free: bool = False) -> Cho
 
 
 def parse_collective(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective] | None:
-    """Parses the name and settings of a collective, such as ``shared:leader=largest``.
+    """Parse the name and settings of a collective, such as ``shared:leader=largest``.
 
     Args:
         text: ``auto``, ``name`` or ``name:setting=value``.
@@ -82,7 +88,7 @@ def parse_collective(text: str) -> Callable[[dist.ProcessGroup | Communicator], 
 
 
 def check(text: str, codec: Compressor) -> None:
-    """Raises ValueError when that codec's payloads cannot meet this way. Linear codecs are all-reduced anyway."""
+    """Raise ValueError if a codec's payloads cannot be exchanged this way. Linear codecs are all-reduced anyway."""
     name, _ = split(text, "collective")
     if parse_collective(text) is None or codec.traits.linear or COLLECTIVES[name].fits(codec):
         return
@@ -94,7 +100,7 @@ def check(text: str, codec: Compressor) -> None:
 
 
 def _with_sizes(names: dict[int, str]) -> str:
-    """Each collective with the bucket sizes that it was chosen for; ``names`` by elements."""
+    """Return a text with each collective and the bucket sizes that it was chosen for; ``names`` are by elements."""
     by_name: dict[str, list[str]] = {}
     for numel, name in names.items():
         by_name.setdefault(name, []).append(f"{numel:,}")
@@ -111,7 +117,7 @@ class CollectiveChooser:
     Args:
         group: The ranks.
         text: Name and settings of a collective, or ``auto`` for the cost model.
-        network: Equal on all ranks, so that they choose alike; None: gather.
+        network: The network, equal on all ranks so that they choose alike; None to gather.
     """
 
     def __init__(self, group: Communicator, text: str, network: Network | None = None) -> None:
@@ -122,12 +128,13 @@ class CollectiveChooser:
         self._unreported: dict[float, dict[int, str]] = {}  # CF: elements: name
 
     def choose(self, workload: Workload) -> Collective:
-        """Returns the collective for these payloads."""
+        """Return the collective for these payloads."""
+        # Values of linear codecs add up, and nothing moves fewer bytes than one all-reduce of them.
         if workload.codec.traits.linear:
             return self._named(AllReduce.name)
         if self.text != AUTO:
             return self._named(self.text)
-        if self._network is None or workload.ranks <= 2:  # between two, nothing moves fewer bytes
+        if self._network is None or workload.ranks <= 2:  # between two ranks, nothing moves fewer bytes
             return self._named(Gather.name)
         if workload not in self._chosen:
             if len(self._chosen) > 4096:  # regrouped buckets of a very long run
@@ -137,7 +144,7 @@ class CollectiveChooser:
         return self._named(self._chosen[workload])
 
     def use(self, network: Network, sync_free: bool = False) -> None:
-        """Chooses again, by this network. ``sync_free``: only among collectives that read nothing from a device."""
+        """Choose again for this network; see ``choose``."""
         self._network, self._sync_free = network, sync_free
         self._chosen.clear()
 
@@ -150,11 +157,11 @@ class CollectiveChooser:
 
     @property
     def whole(self) -> bool:
-        """Whether all collectives used so far are ``whole``."""
+        """Whether all collectives that were used so far are ``whole``."""
         return all(made.whole for made in self._made.values())
 
     def notes(self) -> list[str]:
-        """Returns what the cost model chose since the last call, a sentence per CF."""
+        """Return a sentence for each CF about what the cost model chose since the last call."""
         unreported, self._unreported = self._unreported, {}
         return [
             f"Collectives at CF {cf:g} for {self._network}: {_with_sizes(names)}."

@@ -1,4 +1,4 @@
-"""What collectives need of a network: a few operations that all ranks issue in the same order."""
+"""The few operations that collectives need of a network. All ranks issue them in the same order."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -16,10 +16,10 @@ class Work(Protocol):
     """An operation in flight; ``torch.distributed.Work`` is one."""
 
     def wait(self) -> Any:
-        """Returns when the operation is done. Raises its error."""
+        """Wait until the operation is done. Raises its error."""
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Returns a future that is set when the operation is done."""
+        """Return a future that is set when the operation is done."""
 
 
 class Communicator(ABC):
@@ -28,29 +28,27 @@ class Communicator(ABC):
     rank: int
     size: int
     scatters_whole: bool = False
-    """Whether ``scatter_sum`` is an all-reduce of which each rank keeps its part."""
+    """Whether ``scatter_sum`` is an all-reduce of which each rank keeps its part, as with gloo."""
 
     @abstractmethod
     def sum(self, x: Tensor) -> Work:
-        """Replaces ``x`` by its sum over ranks, bit-equal on all of them."""
+        """Replace ``x`` by its sum over ranks, bit-equal on all of them."""
 
     @abstractmethod
     def maximum(self, x: Tensor) -> Work:
-        """Replaces ``x`` by its elementwise maximum over ranks. ``x`` must not hold NaN: the result would be
-        undefined.
-        """
+        """Replace ``x`` by its elementwise maximum over ranks. With NaN in ``x`` the result is undefined."""
 
     @abstractmethod
     def gather(self, out: Tensor, x: Tensor) -> Work:
-        """Writes every rank's ``x`` to ``out`` in rank order. Sizes are equal on all ranks."""
+        """Write every rank's ``x`` to ``out`` in rank order. Sizes are equal on all ranks."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, root: int) -> Work:
-        """Replaces ``x`` by that of rank ``root``."""
+        """Replace ``x`` by that of rank ``root``."""
 
     @abstractmethod
     def exchange(self, out: Tensor, x: Tensor) -> Work:
-        """Does an all-to-all.
+        """Do an all-to-all.
 
         Args:
             out: Receives the part that each rank has for this one, in rank order.
@@ -59,7 +57,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
-        """Does a reduce-scatter.
+        """Do a reduce-scatter.
 
         Args:
             out: Receives the sum over ranks of the parts that they have for this one.
@@ -113,30 +111,21 @@ class _Alone(Communicator):
     def sum(self, x: Tensor) -> Work:
         return Done()
 
-    def maximum(self, x: Tensor) -> Work:
+    def broadcast(self, x: Tensor, root: int) -> Work:
         return Done()
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
         out.copy_(x)
         return Done()
 
-    def broadcast(self, x: Tensor, root: int) -> Work:
-        return Done()
-
-    def exchange(self, out: Tensor, x: Tensor) -> Work:
-        out.copy_(x)
-        return Done()
-
-    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
-        out.copy_(x)
-        return Done()
+    maximum, exchange, scatter_sum = sum, gather, gather
 
 
 ALONE: Communicator = _Alone()
 
 
 def communicator(group: dist.ProcessGroup | Communicator) -> Communicator:
-    """Returns ``group`` as a communicator."""
+    """Return ``group`` as a communicator."""
     return group if isinstance(group, Communicator) else ProcessGroupCommunicator(group)
 
 

@@ -1,4 +1,4 @@
-"""Compressed all-reduce: each rank averages its shard of all payloads and sends the mean, compressed again, to all."""
+"""Compressed all-reduce: each rank averages its shard of all payloads, compresses the mean and sends it to all."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -8,17 +8,14 @@ from torch import Tensor
 
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
-from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
 from gravac.collectives.messages import (
     HEADER_BYTES,
     SIZE_BYTES,
-    add_header,
     exchange_sizes,
-    header_fields,
-    is_checked,
+    pack_payload,
     padded,
-    strip_header,
+    unpack_payload,
 )
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
@@ -47,46 +44,35 @@ class _Shards:
         return block * max(1, ceil(self.numel / (block * self.ranks)))
 
     def begin(self, owner: int) -> int:
-        """First element of a rank's shard."""
+        """Return the first element of a rank's shard."""
         return min(self.numel, owner * self.size)
 
     def count(self, owner: int) -> int:
-        """Elements of a rank's shard."""
+        """Return the number of elements of a rank's shard."""
         return self.begin(owner + 1) - self.begin(owner)
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of a message of the longest shard; expected, where sizes vary."""
+        """Bytes of a message of the longest shard; the expected ones if sizes vary."""
         return HEADER_BYTES + self.codec.wire_bytes(self.count(0), self.cf, self.dtype)
 
     def read(self, message: Tensor, payload: Payload, key: Key, owner: int) -> Payload:
-        """Unpacks a message with a shard of ``owner``; ``key`` is that of the message's sender.
+        """Unpack a message with a shard of ``owner``; ``key`` is that of the message's sender.
 
         Raises:
             ValueError: The message belongs to another exchange, or was damaged.
         """
-        fields = header_fields(payload, self.codec, key, self.dtype)
-        parts = strip_header(message, fields, key, checked=is_checked(self.codec))
+        parts = unpack_payload(message, payload, self.codec, key, self.dtype)
         return self.codec.unpack(parts, self.count(owner), self.cf, key, self.dtype)
 
-    def write(self, piece: Payload, payload: Payload, key: Key) -> Tensor:
-        """Returns the message of a shard."""
-        fields = header_fields(payload, self.codec, key, self.dtype)
-        return add_header(piece.parts, fields, checked=is_checked(self.codec))
-
     def sizes(self) -> list[int]:
-        """Bytes of the message of each owner, where sizes do not vary. Messages are padded to the longest."""
+        """Return the bytes of each owner's message, for a codec of fixed size. Messages are padded to the longest."""
         wire = [self.codec.wire_bytes(self.count(owner), self.cf, self.dtype) for owner in range(self.ranks)]
         return [HEADER_BYTES + nbytes for nbytes in wire]
 
 
 @dataclass(slots=True)
-class _InFlight:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    codec: Compressor
-    payload: Payload
+class _InFlight(Exchange):
     message: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, the message of each owner, in rank order
     sizes: list[int]  # bytes of each message without padding
@@ -131,19 +117,14 @@ class CompressedAllReduce(Collective):
     )
 
     def exchange(
-        self,
-        compressor: Compressor,
-        payload: Payload,
-        x: Tensor | None,
-        cf: float,
-        key: Key,
-        dtype: torch.dtype,
+        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
     ) -> Exchange:
-        ranks, rank = self.world_size, self.communicator.rank
+        ranks, rank, cf = self.world_size, self.communicator.rank, payload.cf
         shards = _Shards(compressor, payload.numel, cf, dtype, ranks)
         device, nothing = payload.values.device, payload.values.new_empty(0, dtype=torch.uint8)
         messages = [
-            shards.write(piece, payload, key) for piece in compressor.divide(payload, shards.size, dtype)
+            pack_payload(payload, compressor, key, dtype, piece)
+            for piece in compressor.divide(payload, shards.size, dtype)
         ]
         messages += [nothing] * (ranks - len(messages))
         sizes = self._sizes(shards, messages)
@@ -158,9 +139,9 @@ class CompressedAllReduce(Collective):
                 piece = shards.read(part[: sizes[source][rank]], payload, key._replace(rank=source), rank)
                 compressor.decompress(piece, mean, self.share)
             coded = compressor.compress(mean, cf, _mean_key(key, rank), dtype)
-            message = shards.write(coded, payload, _mean_key(key, rank))
-            # Together the ranks sent the rounded mean. This rank takes over what the rounding left out: n times, as it
-            # is a part of the mean.
+            message = pack_payload(payload, compressor, _mean_key(key, rank), dtype, coded)
+            # Together the ranks have sent the rounded mean. What the rounding left out would be lost, so this rank
+            # counts it as not sent: n times, because what its memory sends later will be divided by n.
             compressor.remove(coded, mean)
             add_finite(sent[shards.begin(rank) :][:count], mean, -ranks)
         means = [row[0] for row in self._sizes(shards, [message])]
@@ -184,7 +165,7 @@ class CompressedAllReduce(Collective):
         )
 
     def _sizes(self, shards: _Shards, messages: list[Tensor]) -> list[list[int]]:
-        """Returns the bytes of the messages of each rank. Where sizes vary, they are exchanged."""
+        """Return the bytes of the messages of each rank. Where sizes vary, they are exchanged."""
         if shards.codec.traits.fixed_size:
             sizes = shards.sizes()
             return [sizes] * shards.ranks if len(messages) > 1 else [[size] for size in sizes]
@@ -192,7 +173,7 @@ class CompressedAllReduce(Collective):
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
-        # At every CF: a codec without a number of levels of its own takes fewest at the strongest.
+        # At every CF, so that all steps can use it. Where levels follow from the CF, the strongest has the fewest.
         return all(compressor.block_of(cf) is not None for cf in (1.0, _STRONGEST))
 
     def payload_bytes(self, workload: Workload) -> int:
@@ -222,5 +203,5 @@ def _shards(workload: Workload) -> _Shards:
 
 
 def _mean_key(key: Key, owner: int) -> Key:
-    """Key of an owner's mean: its rounding noise is its own."""
+    """Return the key of an owner's mean, whose rounding noise must be independent of that of the payloads."""
     return key._replace(seed=key.seed - 1, rank=owner)

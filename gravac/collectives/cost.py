@@ -39,45 +39,45 @@ class Network:
         return f"{1e3 * self.latency_seconds:.3g} ms and {self.bytes_per_second / 1e6:.3g} MB/s"
 
     def seconds(self, messages: int, nbytes: float) -> float:
-        """Returns the seconds of ``messages`` one after the other that have ``nbytes`` together."""
+        """Return the seconds of ``messages`` one after the other that have ``nbytes`` together."""
         return messages * self.latency_seconds + nbytes / self.bytes_per_second
 
 
 def ring_bytes(nbytes: int, ranks: int) -> int:
-    """Returns the bytes that each rank sends in a ring all-reduce of ``nbytes``: 2 (n-1)/n S."""
+    """Return the bytes that each rank sends in a ring all-reduce of ``nbytes``: 2 (n-1)/n S."""
     return 2 * (ranks - 1) * nbytes // ranks
 
 
 def scatter_bytes(nbytes: int, ranks: int, whole: bool) -> int:
-    """Returns the bytes that each rank sends in a reduce-scatter of S bytes: (n-1)/n S in a ring.
+    """Return the bytes that each rank sends in a reduce-scatter of S bytes: (n-1)/n S in a ring.
 
-    ``whole``: by an all-reduce of which each rank keeps its part, as gloo does.
+    With ``whole`` it is an all-reduce of which each rank keeps its part, as with gloo.
     """
     return ring_bytes(nbytes, ranks) if whole else (ranks - 1) * nbytes // ranks
 
 
 def all_reduce(network: Network, ranks: int, nbytes: int) -> float:
-    """Returns the seconds of a ring all-reduce of S bytes: 2(n-1) α + 2 (n-1)/n S/β."""
+    """Return the seconds of a ring all-reduce of S bytes: 2(n-1) α + 2 (n-1)/n S/β."""
     return network.seconds(2 * (ranks - 1), 2 * (ranks - 1) / ranks * nbytes)
 
 
 def all_gather(network: Network, ranks: int, nbytes: int) -> float:
-    """Returns the seconds of a ring all-gather of S bytes per rank: (n-1) (α + S/β)."""
+    """Return the seconds of a ring all-gather of S bytes per rank: (n-1) (α + S/β)."""
     return network.seconds(ranks - 1, (ranks - 1) * nbytes)
 
 
 def all_to_all(network: Network, ranks: int, nbytes: int) -> float:
-    """Returns the seconds of a pairwise all-to-all of S bytes per rank, S/n for each: (n-1) α + (n-1)/n S/β."""
+    """Return the seconds of a pairwise all-to-all of S bytes per rank, S/n for each: (n-1) α + (n-1)/n S/β."""
     return network.seconds(ranks - 1, (ranks - 1) / ranks * nbytes)
 
 
 def broadcast(network: Network, ranks: int, nbytes: int) -> float:
-    """Returns the seconds of a binomial tree: ⌈log2 n⌉ (α + S/β)."""
+    """Return the seconds of a binomial tree: ⌈log2 n⌉ (α + S/β)."""
     return network.seconds(depth(ranks), depth(ranks) * nbytes)
 
 
 def handling(messages: int, elements: float) -> float:
-    """Returns the seconds that one core works on messages and, in all, elements.
+    """Return the seconds that one core works on messages and, in all, elements.
 
     Measured once (lab/benchmarks/collectives.py) and not on each machine: it only has to show what is hopeless on
     a fast network.
@@ -86,12 +86,12 @@ def handling(messages: int, elements: float) -> float:
 
 
 def depth(ranks: int) -> int:
-    """Returns the levels of a binomial tree: ⌈log2 n⌉."""
+    """Return the levels of a binomial tree: ⌈log2 n⌉."""
     return (ranks - 1).bit_length()
 
 
 def children(ranks: int, rank: int, root: int) -> int:
-    """Returns how many ranks ``rank`` sends to in a binomial tree from ``root``."""
+    """Return how many ranks ``rank`` sends to in a binomial tree from ``root``."""
     place = (rank - root) % ranks
     return sum(
         1 for level in range(depth(ranks)) if place % (2 << level) == 0 and place + (1 << level) < ranks

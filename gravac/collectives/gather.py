@@ -7,7 +7,6 @@ from torch import Tensor
 
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
-from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
 from gravac.collectives.messages import (
     HEADER_BYTES,
@@ -21,12 +20,7 @@ from gravac.compressors.base import Compressor, Key, Payload
 
 
 @dataclass(slots=True)
-class _Gathered:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    codec: Compressor
-    payload: Payload
+class _Gathered(Exchange):
     message: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, world_size messages of equal length
     sizes: list[int]  # bytes of each message without padding
@@ -40,6 +34,7 @@ class _Gathered:
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
             payload, key = self.payload, self.key._replace(rank=rank)
             message = unpack_payload(messages[rank, :size], payload, self.codec, key, self.dtype)
+            # Of its own payload this rank may still have the codes, which need no decoding.
             if key != self.key or payload.decoded.rounded is None:
                 payload = self.codec.unpack(message, payload.numel, payload.cf, key, self.dtype)
             self.codec.decompress(payload, out, self.share)
@@ -56,13 +51,7 @@ class Gather(Collective):
     source = "Strom 2015, Scalable distributed DNN training using commodity GPU cloud computing"
 
     def exchange(
-        self,
-        compressor: Compressor,
-        payload: Payload,
-        x: Tensor | None,
-        cf: float,
-        key: Key,
-        dtype: torch.dtype,
+        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
     ) -> Exchange:
         message, size_bytes = pack_payload(payload, compressor, key, dtype), 0
         sizes = [message.numel()] * self.world_size
@@ -85,10 +74,6 @@ class Gather(Collective):
             dtype,
             self.share,
         )
-
-    @staticmethod
-    def fits(compressor: Compressor) -> bool:
-        return True
 
     def payload_bytes(self, workload: Workload) -> int:
         return HEADER_BYTES + workload.wire_bytes

@@ -19,30 +19,34 @@ from gravac.compressors.sparse.selector import Indexed
 from gravac.compressors.stack import Stack
 
 HEADER_BYTES = 8
-"""What a message is. Ranks agree on a plan before they send, so headers are always equal. If they are not, two ranks
-are at different buckets or steps, and their mean would be silently wrong. The second half may be a checksum instead."""
+"""Bytes of the header, which says what a message is. Ranks agree on a plan before they send, so headers are equal. If
+they are not, two ranks are at different buckets or steps, and their mean would be silently wrong. The second half may
+be a checksum instead."""
 _HALF = HEADER_BYTES // 2
 SIZE_BYTES = 8
-"""Of the size of one message, where ranks exchange sizes first."""
+"""Bytes of the size of one message, which ranks exchange first if sizes vary."""
 HeaderFields = tuple[str, int, float, str, int, int, int]
 """Codec, elements, CF, dtype, and the key's seed, step and bucket."""
 _VERSION = 1
 
 
-def pack_payload(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> Tensor:
-    """Packs a header and the payload's parts into one message.
+def pack_payload(
+    payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype, piece: Payload | None = None
+) -> Tensor:
+    """Pack a header and a payload, or a ``piece`` of it, into one message.
 
     Returns:
-        uint8 of shape ``(HEADER_BYTES + payload.nbytes,)``.
+        uint8, with ``HEADER_BYTES`` more than the parts have.
     """
-    return add_header(payload.parts, header_fields(payload, codec, key, dtype), checked=is_checked(codec))
+    parts = payload.parts if piece is None else piece.parts
+    return add_header(parts, header_fields(payload, codec, key, dtype), checked=is_checked(codec))
 
 
 def is_checked(codec: Compressor) -> bool:
-    """Returns whether messages of a codec have a checksum.
+    """Return whether messages of a codec have a checksum.
 
-    Where sizes vary, a byte that changes on the way changes much of what follows, or where it ends. And the sender may
-    use what it has still got, so that a damaged message makes its mean another one than that of the rest.
+    They have if sizes vary: then a byte that changes on the way changes much of what follows, or where it ends. The
+    sender itself may use what it still has of the payload, so its mean would differ from that of the other ranks.
     """
     return not codec.traits.fixed_size
 
@@ -50,7 +54,7 @@ def is_checked(codec: Compressor) -> bool:
 def unpack_payload(
     message: Tensor, payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype
 ) -> Tensor:
-    """Checks and removes the header of a message.
+    """Check and remove the header of a message.
 
     Args:
         message: uint8, as ``pack_payload`` made it on another rank.
@@ -63,19 +67,19 @@ def unpack_payload(
         The bytes that follow the header.
 
     Raises:
-        ValueError: The message belongs to another payload, or was damaged. Not checked on a device, where the host
-            would have to wait, unless the codec makes it wait anyway.
+        ValueError: The message belongs to another payload, or was damaged. On a device this is checked only if the
+            codec makes the host wait anyway.
     """
     return strip_header(message, header_fields(payload, codec, key, dtype), key, checked=is_checked(codec))
 
 
 def add_header(parts: Sequence[Tensor], fields: HeaderFields, *, checked: bool = False) -> Tensor:
-    """Returns a header and these parts as one uint8 tensor.
+    """Return a header and these parts as one uint8 tensor.
 
     Args:
         parts: What follows the header.
         fields: What the message is.
-        checked: Whether the header has the parts' checksum, for which the host waits where they are on a device.
+        checked: Whether to put the checksum of the parts into the header. The host waits for parts on a device.
     """
     header = _digest(*fields)
     if checked:
@@ -87,13 +91,13 @@ def add_header(parts: Sequence[Tensor], fields: HeaderFields, *, checked: bool =
 
 
 def strip_header(message: Tensor, fields: HeaderFields, key: Key, *, checked: bool = False) -> Tensor:
-    """Returns the bytes after the header.
+    """Return the bytes after the header.
 
     Args:
-        message: What ``add_header`` returned, on any rank.
+        message: The message that ``add_header`` made, on any rank.
         fields: What it should be.
-        key: That of the rank that sent it.
-        checked: As it was given to ``add_header``.
+        key: The key of the rank that sent it.
+        checked: The value that was given to ``add_header``.
 
     Raises:
         ValueError: As ``unpack_payload`` does.
@@ -116,7 +120,7 @@ def strip_header(message: Tensor, fields: HeaderFields, key: Key, *, checked: bo
 
 
 def _checksum(parts: Sequence[Tensor]) -> bytes:
-    """Returns the CRC-32 of these bytes, one after the other."""
+    """Return the CRC-32 of these bytes, one after the other."""
     found = 0
     for part in parts:
         host = part.cpu().contiguous()
@@ -125,7 +129,7 @@ def _checksum(parts: Sequence[Tensor]) -> bytes:
 
 
 def exchange_sizes(communicator: Communicator, messages: Sequence[Tensor]) -> list[list[int]]:
-    """Exchanges the bytes of messages whose sizes vary, and waits for all ranks.
+    """Exchange the bytes of messages whose sizes vary, and wait for all ranks.
 
     Args:
         communicator: Of the ranks, each with as many messages.
@@ -144,7 +148,7 @@ def exchange_sizes(communicator: Communicator, messages: Sequence[Tensor]) -> li
 
 
 def padded(messages: Sequence[Tensor], size: int) -> Tensor:
-    """Returns messages as rows of one tensor, filled up with zeros to ``size`` bytes each."""
+    """Return messages as rows of one tensor, filled up with zeros to ``size`` bytes each."""
     rows = messages[0].new_zeros((len(messages), size))
     for row, message in zip(rows, messages, strict=True):
         row[: message.numel()] = message
@@ -152,7 +156,7 @@ def padded(messages: Sequence[Tensor], size: int) -> Tensor:
 
 
 def header_fields(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> HeaderFields:
-    """Returns what the header of a payload identifies."""
+    """Return what the header of a payload identifies."""
     return codec.name, payload.numel, payload.cf, str(dtype), *key[:3]
 
 
@@ -180,7 +184,7 @@ class Entries:
         return HEADER_BYTES + self._value_bytes + kernels.position_bytes(self.count, self.numel)
 
     def pack(self, values: Tensor, positions: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        """Packs elements into a message.
+        """Pack elements into a message.
 
         Args:
             values: Shape ``(count,)``.
@@ -195,7 +199,7 @@ class Entries:
         return add_header((*coded.parts, packed), self._fields(key)), self.values.decode(coded)
 
     def unpack(self, message: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        """Unpacks a message.
+        """Unpack a message.
 
         Args:
             message: uint8, from any rank.
@@ -221,7 +225,7 @@ class Entries:
 
 
 def split_codec(compressor: Compressor) -> tuple[Indexed, Compressor] | None:
-    """Splits a codec into the selector of the elements and the codec of their values.
+    """Split a codec into the selector of the elements and the codec of their values.
 
     Returns:
         Both; None for a codec that is not made like that, or whose number of elements varies.

@@ -9,7 +9,6 @@ from torch import Tensor
 from gravac import kernels
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
-from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
 from gravac.collectives.messages import Entries, split_codec
 from gravac.compressors.base import Compressor, Key, Payload, kept_count
@@ -35,11 +34,11 @@ class Shards(NamedTuple):
         return -(-self.numel // self.ranks)
 
     def positions(self, rows: Tensor, owner: int) -> Tensor:
-        """Returns the positions in the tensor (int32) of these rows of a rank's shard."""
+        """Return the positions in the tensor (int32) of these rows of a rank's shard."""
         return kernels.global_positions(rows, owner, self.ranks, self.seed).clamp_(max=self.numel - 1)
 
     def read(self, x: Tensor, rows: Tensor, owner: int) -> tuple[Tensor, Tensor]:
-        """Reads these rows (ascending) of a rank's shard of ``x``.
+        """Read these rows (ascending) of a rank's shard of ``x``.
 
         Returns:
             Positions (int32) and values (float32); the value is 0 past the end.
@@ -52,7 +51,7 @@ class Shards(NamedTuple):
         return positions, values
 
     def divide(self, positions: Tensor, x: Tensor, count: int) -> list[Tensor]:
-        """Divides chosen elements among their owners, ``count`` for each.
+        """Divide chosen elements among their owners, ``count`` for each.
 
         Args:
             positions: Of the chosen elements, int32, ascending.
@@ -74,7 +73,7 @@ class Shards(NamedTuple):
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:
-    """``rows`` (ascending, distinct) with the lowest other ones added until there are ``count``."""
+    """Return ``rows`` (ascending, distinct) with the lowest other rows added until there are ``count``."""
     missing = count - rows.numel()
     if not missing:
         return rows
@@ -86,12 +85,7 @@ def _filled(rows: Tensor, count: int) -> Tensor:
 
 
 @dataclass(slots=True)
-class _InFlight:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    codec: Compressor
-    payload: Payload
+class _InFlight(Exchange):
     message: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, the message of each owner, in rank order
     entries: Entries
@@ -136,19 +130,13 @@ class ReduceScatter(Collective):
     sync_free = False
 
     def exchange(
-        self,
-        compressor: Compressor,
-        payload: Payload,
-        x: Tensor | None,
-        cf: float,
-        key: Key,
-        dtype: torch.dtype,
+        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
     ) -> Exchange:
         codecs = split_codec(compressor)
         assert codecs is not None
         assert payload.support is not None
         selector, value_codec = codecs
-        n, ranks, rank = payload.numel, self.world_size, self.communicator.rank
+        n, cf, ranks, rank = payload.numel, payload.cf, self.world_size, self.communicator.rank
         shards = Shards(n, ranks, key.shared_seed() & _SEED_BITS)
         entries = Entries(value_codec, dtype, cf, _count(n, cf, ranks), shards.rows)
         x = compressor.decode(payload) if x is None else x
@@ -183,7 +171,7 @@ class ReduceScatter(Collective):
         )
 
     def _sum(self, messages: Tensor, shards: Shards, entries: Entries, key: Key) -> tuple[Tensor, _Elements]:
-        """Sums this rank's shard. Returns the message for all, and what this rank counts as sent of its shard."""
+        """Sum this rank's shard. Return the message for all, and what this rank counts as sent of its shard."""
         rank = self.communicator.rank
         own, others = (
             torch.zeros(shards.rows, device=messages.device, dtype=torch.float32) for _ in range(2)
@@ -194,7 +182,8 @@ class ReduceScatter(Collective):
         total = own + others
         largest, sums = kernels.take_top(total, entries.count)
         message, values = entries.pack(sums, largest, _sum_key(key, rank))
-        # Together the ranks sent what the message holds. This rank takes over the rest of what others sent: minus it.
+        # Together the ranks have sent what the message holds. The other ranks count all that they sent to this owner as
+        # sent. So this rank takes the rest of it over: it counts it as sent with a minus, and its memory keeps it.
         sent = others.neg_()
         sent.index_copy_(0, largest.long(), own.index_select(0, largest) - (sums - values))
         rows = sent.nonzero().squeeze(1).int()
@@ -221,7 +210,7 @@ class ReduceScatter(Collective):
 
 
 def _count(numel: int, cf: float, ranks: int) -> int:
-    """Elements that a rank sends to each owner, and that an owner sends to all."""
+    """Return how many elements a rank sends to each owner, and an owner sends to all."""
     return -(-kept_count(numel, cf) // ranks)
 
 
@@ -240,10 +229,10 @@ def _payload(sent: list[_Elements], numel: int, cf: float, key: Key) -> Payload:
 
 
 def _part_key(key: Key, owner: int) -> Key:
-    """Key of a rank's message to an owner: the rounding noise of each message is its own."""
+    """Return the key of a rank's message to an owner, whose rounding noise must be its own."""
     return key._replace(seed=key.seed + 1 + owner)
 
 
 def _sum_key(key: Key, owner: int) -> Key:
-    """Key of an owner's message to all."""
+    """Return the key of an owner's message to all."""
     return key._replace(seed=key.seed - 1, rank=owner)

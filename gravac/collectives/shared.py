@@ -1,6 +1,6 @@
 """Shared support: one rank chooses the elements, and all ranks sum theirs at those positions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -9,27 +9,13 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.collectives import cost
-from gravac.collectives.base import Collective, Exchange, Workload
-from gravac.collectives.communicator import Communicator, Work
+from gravac.collectives.base import Collective, Exchange, SummedValues, Workload
+from gravac.collectives.communicator import Communicator
 from gravac.collectives.cost import Network, children, ring_bytes
 from gravac.collectives.messages import HEADER_BYTES, add_header, header_fields, split_codec, strip_header
 from gravac.compressors.base import Compressor, Key, Payload, kept_count
 
 Leader = Literal["turns", "largest"]
-
-
-@dataclass(slots=True)
-class _InFlight:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    codec: Compressor
-    payload: Payload
-    mean: Payload
-
-    def mean_into(self, out: Tensor) -> None:
-        out.zero_()
-        self.codec.decompress(self.mean, out)
 
 
 class SharedSupport(Collective):
@@ -60,24 +46,17 @@ class SharedSupport(Collective):
         self.sync_free = leader == "turns"
 
     def exchange(
-        self,
-        compressor: Compressor,
-        payload: Payload,
-        x: Tensor | None,
-        cf: float,
-        key: Key,
-        dtype: torch.dtype,
+        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
     ) -> Exchange:
         codecs = split_codec(compressor)
         assert codecs is not None
         assert payload.support is not None
-        n, k = payload.numel, kept_count(payload.numel, cf)
+        n, k = payload.numel, kept_count(payload.numel, payload.cf)
         ranks, rank = self.world_size, self.communicator.rank
         leader = self._leader(compressor, payload, key)
         fields = header_fields(payload, compressor, key, dtype)
-        checked = not kernels.on_device(
-            payload.values
-        )  # else at other positions the ranks' values would be added
+        # Damaged positions would be those of this rank alone, and its values would be added to others.
+        checked = not kernels.on_device(payload.values)
         message = add_header(payload.parts[-1:], fields, checked=checked)
         self.communicator.broadcast(message, leader).wait()
         packed = strip_header(message, fields, key._replace(rank=leader), checked=checked)
@@ -87,9 +66,9 @@ class SharedSupport(Collective):
         own = x[source.long()].float()
         values = own * self.share
         work = self.communicator.sum(values)
-        sent = Payload((own, packed), support, n, cf, key)
+        sent = Payload((own, packed), support, n, payload.cf, key)
         sent_bytes = children(ranks, rank, leader) * message.nbytes + ring_bytes(values.nbytes, ranks)
-        return _InFlight(
+        return SummedValues(
             work,
             sent_bytes + (ranks - 1) * self._energy_bytes,
             message.nbytes + values.nbytes + self._energy_bytes,
@@ -127,7 +106,7 @@ class SharedSupport(Collective):
         return leader + first + cost.all_reduce(network, workload.ranks, values) + work
 
     def _sizes(self, workload: Workload) -> tuple[int, int, int]:
-        """Bytes handed to each round: energies, positions, values."""
+        """Return the bytes that are handed to each round: energies, positions, values."""
         k = kept_count(workload.numel, workload.cf)
         return self._energy_bytes, HEADER_BYTES + kernels.position_bytes(k, workload.numel), 4 * k
 

@@ -26,7 +26,7 @@ class SimulatedWorld:
         self._slots: list[Tensor] = [torch.empty(0, dtype=torch.float32)] * size
 
     def run(self, each: Callable[[Communicator], T]) -> list[T]:
-        """What ``each(communicator)`` returned on every rank. Raises the first error of any."""
+        """Return what ``each(communicator)`` returned on every rank. Raise the first error of any."""
         results: dict[int, T] = {}
         errors: dict[int, BaseException] = {}
 
@@ -49,11 +49,11 @@ class SimulatedWorld:
         return [results[rank] for rank in range(self.size)]
 
     def communicator(self, rank: int) -> Communicator:
-        """One rank's end; its operations wait until every rank issues theirs."""
+        """Return one rank's end, whose operations wait until every rank issues theirs."""
         return _Simulated(self, rank)
 
     def meet(self, rank: int, x: Tensor, combine: Callable[[list[Tensor]], Tensor], out: Tensor) -> None:
-        """Everybody lays down ``x``; everybody writes what ``combine`` makes of all of them to ``out``."""
+        """Write to ``out`` what ``combine`` makes of the ``x`` of all ranks. Every rank calls it."""
         self._slots[rank] = x
         self._barrier.wait()
         combined = combine(self._slots)

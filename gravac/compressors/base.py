@@ -13,9 +13,9 @@ from gravac.kernels import Scalar, SelectionHint
 from gravac.offers import UNKNOWN, Offer
 
 MANY_ELEMENTS = 1 << 20
-"""Elements by which ``Compressor.sizes`` compares: scales and headers hardly count."""
+"""Elements with which ``Compressor.sizes`` compares, so many that scales and headers hardly count."""
 MOST_SIZES = 8
-"""A codec with more sizes takes any CF."""
+"""Most sizes of a codec that are listed. A codec with more of them takes any CF."""
 LARGEST_CF = 1e9
 """The largest CF that can be asked for."""
 
@@ -44,7 +44,7 @@ class Compressor(ABC):
     """Paper and section that the formulas come from."""
     traits: Traits
     uses_histogram: bool = False
-    """Selects by the histogram of magnitudes, so that ``levels`` is faster when given one."""
+    """Whether it selects by the histogram of magnitudes, so that ``levels`` is faster if it is given one."""
     offer: Offer = UNKNOWN
     """What it states to policy ``auto``. It is not inherited, and written with plain values."""
     examples: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
-        """Returns the tensors of a payload for ``numel`` elements.
+        """Return the tensors of a payload for ``numel`` elements.
 
         Args:
             numel: Elements of the tensor.
@@ -60,16 +60,16 @@ class Compressor(ABC):
             dtype: The dtype that values have on the wire.
 
         Returns:
-            Dtype and length of each part; None when the size depends on more than the arguments.
+            Dtype and length of each part; None if the size depends on more than the arguments.
         """
 
     @abstractmethod
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        """Compresses a tensor.
+        """Compress a tensor.
 
-        A gradient may contain NaN and infinity. Then the codec must not raise and must not hide them: the payload has
-        the declared size, any rank can unpack it, and either the decoded tensor or what ``remove`` leaves of ``x`` is
-        not finite. The step is then recognized as non-finite on all ranks, and rolled back.
+        A gradient may contain NaN and infinity. The codec must neither raise nor hide them: the payload has the
+        declared size, any rank can unpack it, and either the decoded tensor or what ``remove`` leaves of ``x`` is not
+        finite. So all ranks see that the step is non-finite, and roll it back.
 
         Args:
             x: Shape ``(n,)``, any floating dtype and stride. Not changed.
@@ -84,16 +84,16 @@ class Compressor(ABC):
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """Compresses a tensor to several CFs (multi-level compression, GraVAC §III-C).
+        """Compress a tensor to several CFs (multi-level compression, GraVAC §III-C).
 
-        Where the codec is nested, each payload is made from the one before, else from ``x``.
+        A nested codec makes each payload from the one before, other codecs from ``x``.
 
         Args:
             x: Shape ``(n,)``.
             cfs: The CFs, the weakest first.
             key: Seed material of this step, bucket and rank.
             dtype: The dtype that values have on the wire.
-            hint: What is known of the magnitudes of ``x``.
+            hint: A histogram of the magnitudes of ``x``, or candidates for its largest elements, if one is known.
 
         Returns:
             A payload per CF, as ``compress`` would make it.
@@ -106,7 +106,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
-        """Adds a decoded payload to a tensor: ``out += scale * decoded``.
+        """Add a decoded payload to a tensor: ``out += scale * decoded``.
 
         Args:
             payload: A payload of any rank.
@@ -115,7 +115,7 @@ class Compressor(ABC):
         """
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
-        """Returns the payload that these parts belong to, on any rank.
+        """Return the payload that these parts belong to, on any rank.
 
         Args:
             parts: The tensors that came over the wire, as ``layout`` declares them.
@@ -126,7 +126,7 @@ class Compressor(ABC):
         return Payload(parts, None, numel, cf, key)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
-        """Compresses a payload further, to a stronger CF of the original tensor.
+        """Compress a payload further, to a stronger CF of the original tensor.
 
         Raises:
             ValueError: The codec is not nested.
@@ -134,85 +134,81 @@ class Compressor(ABC):
         raise ValueError(f"{self.name} is not nested: compress the original tensor at cf={cf:g} instead")
 
     def decode(self, payload: Payload) -> Tensor:
-        """Returns the decoded tensor, float32 of shape ``(n,)``."""
+        """Return the decoded tensor, float32 of shape ``(n,)``."""
         out = torch.zeros(payload.numel, device=payload.values.device, dtype=torch.float32)
         self.decompress(payload, out)
         return out
 
     def remove(self, payload: Payload, x: Tensor) -> None:
-        """Subtracts a decoded payload in place: ``x -= decoded``. What remains is the residual.
+        """Subtract a decoded payload in place: ``x -= decoded``. What remains is the residual.
 
-        It is exactly zero where an element was sent unchanged.
+        It is exactly zero for an element that was sent unchanged.
         """
         self.decompress(payload, x, -1.0)
 
     def decoded(self, payload: Payload) -> Tensor:
-        """Returns the decoded tensor, which the payload keeps until ``forget``: not to be changed."""
+        """Return the decoded tensor, which the payload keeps until ``forget``. Do not change it."""
         kept = payload.decoded
         if kept.tensor is None:
             kept.tensor = self.decode(payload)
         return kept.tensor
 
     def energy(self, payload: Payload) -> Scalar:
-        """Returns ‖decoded‖²: a float on the host, a tensor of shape ``()`` on a device."""
+        """Return ‖decoded‖²: a float on the host, a tensor of shape ``()`` on a device."""
         kept = payload.decoded
         if kept.energy is None:
             kept.energy = kernels.energy(self.decoded(payload))
         return kept.energy
 
     def inner(self, payload: Payload, x: Tensor) -> Scalar:
-        """Returns ⟨decoded, x⟩, as ``energy``."""
+        """Return ⟨decoded, x⟩: a float on the host, a tensor of shape ``()`` on a device."""
         return kernels.inner(self.decoded(payload), x)
 
     def kept_energy(self, payload: Payload, x: Tensor) -> Scalar:
-        """Returns how much of ``‖x‖²`` a payload keeps, which the gate compares.
+        """Return how much of ``‖x‖²`` a payload keeps. The gate compares it.
 
-        It is the energy of x along the decoded direction, ⟨C(x), x⟩² / ‖C(x)‖². Divided by ``‖x‖²`` that is the
-        alignment. For projections it equals ``‖C(x)‖²``, hence the gain. Unbiased codecs have ``E‖C(x)‖² > ‖x‖²`` and
-        would always pass a gate that compares gains.
+        It is the energy of x along the decoded direction, ⟨C(x), x⟩² / ‖C(x)‖², which divided by ``‖x‖²`` is the
+        alignment. For projections it equals ``‖C(x)‖²``, so that is the gain. Unbiased codecs have ``E‖C(x)‖² > ‖x‖²``,
+        and would always pass a gate that compares gains.
 
         Args:
             payload: A payload of ``x``.
             x: Shape ``(n,)``.
 
         Returns:
-            Between 0 and ``‖x‖²``, as ``energy``.
+            Between 0 and ``‖x‖²``: a float on the host, a tensor of shape ``()`` on a device.
         """
         energy = self.energy(payload)
         return energy if self.traits.projection else kernels.alignment(energy, self.inner(payload, x))
 
     def bound(self, numel: int, cf: float) -> Bound:
-        """Returns what is proven of the error; by default nothing."""
+        """Return the proven bound of the error; by default nothing is proven."""
         return Bound()
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
-        """Returns the bytes that one rank hands to the collective: exact for fixed sizes, else expected ones."""
+        """Return the bytes that one rank hands to the collective; the expected ones if sizes vary."""
         layout = self.layout(numel, cf, dtype)
         if layout is None:
             raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define wire_bytes")
         return sum(spec.nbytes for spec in layout)
 
     def plain_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
-        """Returns ``wire_bytes`` without entropy coding, which says how much the codec rounds."""
+        """Return ``wire_bytes`` without entropy coding, which says how much the codec rounds."""
         return self.wire_bytes(numel, cf, dtype)
 
     def sizes(self) -> tuple[Size, ...]:
-        """Returns the CFs that the codec reaches if they are few, ascending; empty: it takes any CF.
+        """Return the CFs that the codec reaches, ascending, if they are few; empty if it takes any CF.
 
         Huffman coding does not count: it changes the bytes of a codec and not its values.
         """
         return few_sizes(lambda cf: 4 * MANY_ELEMENTS / self.plain_bytes(MANY_ELEMENTS, cf, torch.float32))
 
     def reached(self, numel: int, cf: float) -> float:
-        """Returns the CF that asking for ``cf`` gives with float32 values (expected, where the size varies)."""
+        """Return the CF that asking for ``cf`` gives with float32 values; the expected one if sizes vary."""
         return 4 * numel / self.wire_bytes(numel, cf, torch.float32)
 
-    def achieved(self, payload: Payload) -> float:
-        """Returns the CF of this payload; infinite when nothing was sent."""
-        return 4 * payload.numel / payload.nbytes if payload.nbytes else float("inf")
-
     def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        """Returns the layout of a payload that has ``nbytes``.
+        """Return the layout of a payload that has ``nbytes``.
 
         Raises:
             ValueError: No payload of this codec has that size.
@@ -228,7 +224,7 @@ class Compressor(ABC):
         return layout
 
     def unpack(self, buffer: Tensor, numel: int, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        """Unpacks a message of any rank; the inverse of ``Payload.pack``.
+        """Unpack a message of any rank; the inverse of ``Payload.pack``.
 
         Args:
             buffer: uint8 of shape ``(nbytes,)``.
@@ -242,7 +238,7 @@ class Compressor(ABC):
         """
         layout = self.layout_of(buffer.numel(), numel, cf, dtype)
         pieces = torch.split(buffer, [spec.nbytes for spec in layout])
-        # A slice may start off the dtype's alignment; then it is copied.
+        # A view needs a slice that starts at a multiple of the dtype's size, so others are copied.
         parts = tuple(
             (piece if piece.storage_offset() % spec.dtype.itemsize == 0 else piece.clone()).view(spec.dtype)
             for piece, spec in zip(pieces, layout, strict=True)
@@ -252,7 +248,7 @@ class Compressor(ABC):
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
-        """Makes a payload without a gradient, to be sent when compressing one failed.
+        """Make a payload without a gradient, to send if compressing one failed.
 
         Args:
             numel: Elements of the tensor.
@@ -260,7 +256,7 @@ class Compressor(ABC):
             key: Seed material of this step, bucket and rank.
             dtype: The dtype that values have on the wire.
             device: Where the payload is made.
-            value: 0 decodes to zeros, NaN to something non-finite.
+            value: 0 for a payload that decodes to zeros, NaN for one that decodes to something non-finite.
 
         Returns:
             A payload of a size that all ranks expect.
@@ -277,18 +273,18 @@ class Compressor(ABC):
         return self.rebuild(tuple(parts), numel, cf, key)
 
     def block_of(self, cf: float) -> int | None:
-        """Returns the elements of a block, at whose multiples ``divide`` may cut; None: payloads cannot be divided.
+        """Return the elements of a block, at whose multiples ``divide`` may cut; None if payloads cannot be divided.
 
-        Codecs of fixed size that code each block by itself have one, unless their error is about half of ``‖x‖²`` or
-        more: a compressed all-reduce rounds twice, and residuals would grow without end. It may depend on the CF, not
-        on the tensor.
+        Codecs that code each block by itself have one, unless their error is about half of ``‖x‖²`` or more: a
+        compressed all-reduce rounds twice, and residuals would grow without end. It may depend on the CF, but not on
+        the tensor.
         """
         return None
 
     def divide(self, payload: Payload, size: int, dtype: torch.dtype) -> list[Payload]:
-        """Divides a payload into payloads of consecutive elements, which decode to what the whole one decodes to.
+        """Divide a payload into payloads of consecutive elements, which decode to what the whole one decodes to.
 
-        This implementation is for codecs whose parts hold what belongs to an element in the elements' order.
+        This implementation is for codecs whose parts follow the order of the elements.
 
         Args:
             payload: A payload of this codec.
@@ -315,44 +311,44 @@ class Compressor(ABC):
         return pieces
 
     def fitted(self, shapes: Sequence[tuple[int, ...]]) -> "Compressor":
-        """Returns this codec for a flat tensor made of tensors of these shapes, in order. Flat codecs return self."""
+        """Return this codec for a flat tensor that consists of tensors of these shapes. Flat codecs return self."""
         return self
 
     def for_model(self, elements: int) -> "Compressor":
-        """Returns this codec for the buckets of a model of ``elements`` elements. Most look no further than a bucket
-        and return self."""
+        """Return this codec for the buckets of a model of ``elements`` elements. Codecs that look no further than a
+        bucket return self."""
         return self
 
     def observe(self, x: Tensor, cfs: Sequence[float]) -> None:
-        """Takes note of a bucket that is about to be compressed to these CFs, once per bucket and step.
+        """Take note of a bucket that is about to be compressed to these CFs, once per bucket and step.
 
-        Only codecs that learn from the whole model do anything.
+        Codecs that learn nothing from the whole model do nothing.
         """
         return
 
     def figures(self) -> list[float]:
-        """Returns numbers of the buckets observed in this step, whose means over ranks ``learn`` needs.
+        """Return the numbers of the buckets observed in this step whose means over ranks ``learn`` needs.
 
-        Their count follows from the codec and its settings alone.
+        How many there are follows from the codec and its settings alone.
         """
         return []
 
     def learn(self, means: Sequence[float]) -> None:
-        """Takes in the means over ranks of ``figures``, before ``commit``, so that all ranks learn the same."""
+        """Learn from the means over ranks of ``figures``, so that all ranks learn the same. ``commit`` follows."""
         return
 
     def commit(self) -> None:
-        """Keeps what was learned in this step."""
+        """Keep what was learned in this step."""
         return
 
     def rollback(self) -> None:
-        """Forgets what was learned in this step."""
+        """Forget what was learned in this step."""
         return
 
     def settle(self, counts: Tensor) -> None:
-        """Keeps what was learned in this step if it counts, forgets it if not: for steps on a device.
+        """Keep what was learned in this step if it counts, else forget it. It replaces both for steps on a device.
 
-        What is sync-free reads nothing here. This implementation reads ``counts`` if there is anything to learn.
+        A sync-free codec reads nothing here. This implementation reads ``counts`` if there is anything to learn.
 
         Args:
             counts: Whether the step counts, bool of shape ``()``.
@@ -361,11 +357,11 @@ class Compressor(ABC):
             (self.commit if bool(counts) else self.rollback)()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns what the codec has learned as plain tensors (copies); empty for stateless codecs."""
+        """Return copies of what the codec has learned, as plain tensors; empty for stateless codecs."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replaces what was learned.
+        """Replace what was learned.
 
         Raises:
             ValueError: The state is not one of this codec.
@@ -375,16 +371,17 @@ class Compressor(ABC):
 
 
 def few_sizes(reached: Callable[[float], float]) -> tuple[Size, ...]:
-    """Returns the CFs that are reached, rounded to a tenth, if they are few and can be asked for; else none.
+    """Return the CFs that are reached, rounded to a tenth; empty if they are many or cannot be asked for.
 
     Args:
-        reached: Returns the CF that asking for one gives. It never falls as that one grows.
+        reached: Return the CF that asking for one gives. It never falls as that one grows.
     """
 
     def size(asked: float) -> float:
         return max(1.0, round(reached(asked), 1))
 
-    step = 10**0.05  # from 1 to 1000
+    # Ask for 61 CFs from 1 to 1000, then search between neighbors with different sizes for where one ends.
+    step = 10**0.05
     last: dict[float, float] = {}  # the largest CF asked for that is known to give a size
     for number in range(61):
         last[size(step**number)] = step**number
@@ -404,7 +401,7 @@ def few_sizes(reached: Callable[[float], float]) -> tuple[Size, ...]:
 
 
 def kept_count(numel: int, cf: float) -> int:
-    """Returns the elements kept of ``numel`` at ``cf``: floor(n / CF), at least 1 and at most all.
+    """Return the elements kept of ``numel`` at ``cf``: floor(n / CF), at least 1 and at most all.
 
     GRACE and PowerSGD round down, too.
     """
@@ -412,7 +409,7 @@ def kept_count(numel: int, cf: float) -> int:
 
 
 def to_wire(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts values to their dtype on the wire; always a copy.
+    """Return a copy of values in their dtype on the wire.
 
     Finite values that are too large become the largest one of ``dtype``, so that the rest stays in the residual
     instead of becoming infinite.

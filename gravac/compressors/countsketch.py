@@ -30,7 +30,7 @@ class CountSketch(Quantizer):
         self.rows = rows
 
     def width(self, numel: int, cf: float) -> int:
-        """Returns the buckets per row, w."""
+        """Return the buckets per row, w."""
         return max(1, kept_count(numel, cf) // self.rows)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
@@ -39,6 +39,7 @@ class CountSketch(Quantizer):
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         width = self.width(x.numel(), cf)
         table = torch.zeros(self.rows, width, device=x.device, dtype=torch.float32)
+        # The random signs make the other elements of a bucket cancel on average, so that estimates are unbiased.
         for row, (bucket, sign) in enumerate(self.hashes(x.numel(), width, key, x.device)):
             table[row].index_add_(0, bucket, sign * x.float())
         return Payload((to_wire(table.flatten(), dtype),), None, x.numel(), cf, key)
@@ -47,7 +48,7 @@ class CountSketch(Quantizer):
         return self.estimates(payload).mean(0)
 
     def estimates(self, payload: Payload) -> Tensor:
-        """Returns the estimate of each row for each element, float32 of shape ``(rows, n)``."""
+        """Return the estimate of each row for each element, float32 of shape ``(rows, n)``."""
         assert payload.key is not None
         width = payload.values.numel() // self.rows
         table = payload.values.float().view(self.rows, width)
@@ -55,7 +56,7 @@ class CountSketch(Quantizer):
         return torch.stack([sign * table[row][bucket] for row, (bucket, sign) in enumerate(hashes)])
 
     def hashes(self, numel: int, width: int, key: Key, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-        """Returns, per row, the bucket (int64) and the sign (±1, float32) of each element."""
+        """Return, per row, the bucket (int64) and the sign (±1, float32) of each element."""
         generator = torch.Generator()  # CPU on purpose: the same draw on ranks with different devices
         generator.manual_seed(key.shared_seed())
         found = []

@@ -1,4 +1,4 @@
-"""What codecs take and return: keys, traits, bounds and payloads."""
+"""The types that codecs take and return: keys, traits, bounds and payloads."""
 
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -22,11 +22,11 @@ class Key(NamedTuple):
     rank: int
 
     def shared_seed(self) -> int:
-        """Returns a 63-bit seed, equal on all ranks and on every platform and Python version."""
+        """Return a 63-bit seed, equal on all ranks and on every platform and Python version."""
         return _seed(f"{self.seed}/{self.step}/{self.bucket}")
 
     def own_seed(self) -> int:
-        """Returns a 63-bit seed of this rank alone: equal noise on all ranks would not average out."""
+        """Return a 63-bit seed of this rank alone, because equal noise on all ranks would not average out."""
         return _seed(f"{self.seed}/{self.step}/{self.bucket}/rank {self.rank}")
 
 
@@ -61,18 +61,18 @@ class Traits:
     nested: bool
     """Compressing a payload further gives what compressing the original would have given."""
     selector: bool
-    """Sends some elements as they are, and zero for the others."""
+    """It sends some elements as they are, and the others decode to zero."""
     projection: bool
     """C(x) is an orthogonal projection of x: ⟨C(x), x⟩ = ‖C(x)‖², so gain = alignment. All plain selectors are."""
     sync_free: bool = False
-    """Runs on a device without reading it, so the host never waits. Other codecs work there, too, and wait."""
+    """It runs on a device without reading from it, so the host never waits. With other codecs the host waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """A proven upper bound of ``E‖C(x) − x‖²``, for float32 values on the wire.
 
-    All None: nothing is proven.
+    If all of them are None, nothing is proven.
     """
 
     delta: float | None = None
@@ -80,28 +80,28 @@ class Bound:
     omega: float | None = None
     """At most ``omega·‖x‖²``."""
     absolute: float | None = None
-    """A squared error on top of the others that does not depend on x. Alone, it is the whole bound."""
+    """A squared error that does not depend on x, and is added to the others. Alone, it is the whole bound."""
 
     def limit(self, energy: float) -> float | None:
-        """Returns the largest expected squared error for ``‖x‖² = energy``; None when nothing is proven."""
+        """Return the largest expected squared error for ``‖x‖² = energy``; None if nothing is proven."""
         ratio = self.ratio
         return self.absolute if ratio is None else ratio * energy + (self.absolute or 0.0)
 
     @property
     def ratio(self) -> float | None:
-        """The smaller of 1 - delta and omega; None when neither is proven."""
+        """The smaller one of 1 - delta and omega; None if neither is proven."""
         ratios = [1.0 - self.delta] if self.delta is not None else []
         return min([*ratios, self.omega] if self.omega is not None else ratios, default=None)
 
 
 @dataclass(slots=True)
 class Decoded:
-    """What decoding a payload gave, kept by the rank that made it: several figures of a step need it."""
+    """The result of decoding a payload. The rank that made the payload keeps it, as several energies need it."""
 
     tensor: Tensor | None = None
     energy: Scalar | None = None
     rounded: tuple[Tensor, Tensor] | None = None
-    """Spacings and codes, which would take long to decode. Kept with the payload, as they are small."""
+    """Spacings and codes, which would take long to decode. They are small, so ``forget`` keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class Payload:
 
     Args:
         parts: The tensors that are sent; their bytes are the payload bytes.
-        support: Positions of the values, int32 or int64; None for "everywhere". Sent only if it is among the parts.
+        support: Positions of the values, int32 or int64; None if they are all. It is sent only if it is a part, too.
         numel: Elements of the original tensor.
         cf: The CF it was compressed with; every rank knows it.
         key: The key it was compressed with; every rank knows it.
-        decoded: Filled by ``Compressor.decoded``; ``forget`` frees it.
+        decoded: The decoded tensor, which ``Compressor.decoded`` makes and ``forget`` frees.
     """
 
     parts: tuple[Tensor, ...]
@@ -125,7 +125,7 @@ class Payload:
     decoded: Decoded = field(default_factory=Decoded, init=False, compare=False, repr=False)
 
     def forget(self) -> None:
-        """Frees what decoding gave."""
+        """Free the decoded tensor and its energy."""
         self.decoded.tensor = self.decoded.energy = None
 
     @property
@@ -139,7 +139,7 @@ class Payload:
         return sum(part.nbytes for part in self.parts)
 
     def pack(self) -> Tensor:
-        """Returns all parts as one uint8 tensor of shape ``(nbytes,)``: one message per bucket."""
+        """Return all parts as one message, uint8 of shape ``(nbytes,)``."""
         if len(self.parts) == 1:
             return self.parts[0].view(torch.uint8)
         return torch.cat([part.view(torch.uint8) for part in self.parts])

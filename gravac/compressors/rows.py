@@ -17,7 +17,7 @@ class PayloadRows(Payload):
     rows: tuple[Payload, ...] = ()
 
     def forget(self) -> None:
-        """Frees what decoding gave, of each row too."""
+        """Free the decoded tensor and its energy, those of each row included."""
         self.decoded.tensor = self.decoded.energy = None
         for row in self.rows:
             row.forget()
@@ -96,7 +96,7 @@ class Rows(Compressor):
         return self.codec.bound(numel // self.count, cf)  # of each row, hence of all
 
     def key(self, key: Key, row: int) -> Key:
-        """Returns the key of a row: its random draws are its own."""
+        """Return the key of a row, whose random draws are its own."""
         return key._replace(bucket=key.bucket * self.count + row)
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:

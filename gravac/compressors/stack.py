@@ -77,7 +77,7 @@ class Stack(Compressor):
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """Compresses to several CFs. Rounding comes last, so that the selector's levels stay nested."""
+        # Rounding comes last, so that the selector's levels stay nested.
         chosen = self.selector.levels(x, cfs, key, torch.float32, hint)
         return [self._rounded(payload, key, dtype) for payload in chosen]
 
@@ -121,10 +121,6 @@ class Stack(Compressor):
 
     def reached(self, numel: int, cf: float) -> float:
         return self.selector.reached(numel, cf)
-
-    def achieved(self, payload: Payload) -> float:
-        assert payload.support is not None
-        return payload.numel / payload.support.numel()
 
     def bound(self, numel: int, cf: float) -> Bound:
         delta = self.selector.bound(numel, cf).delta

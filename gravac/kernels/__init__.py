@@ -1,7 +1,7 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
-from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
-from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
+from gravac.kernels.backend import active, compiled, lacking, use, warm
+from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, take_run
 from gravac.kernels.entropy.blocks import decode_blocks, encode_blocks, expected_bytes
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import (
@@ -31,7 +31,6 @@ from gravac.kernels.packing import (
     unpack,
     unpack_digits,
     unpack_trits,
-    word_count,
 )
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
 from gravac.kernels.randomness import noise
@@ -97,7 +96,6 @@ __all__ = [
     "nearest_sizes",
     "noise",
     "on_device",
-    "on_gpu",
     "pack",
     "pack_digits",
     "pack_positions",
@@ -113,7 +111,6 @@ __all__ = [
     "round_bfloat16",
     "row_scales",
     "run_places",
-    "run_start",
     "scalar",
     "scatter_add",
     "select_top",
@@ -132,5 +129,4 @@ __all__ = [
     "unpack_trits",
     "use",
     "warm",
-    "word_count",
 ]

@@ -22,7 +22,7 @@ _KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "d
 _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""
 _GPUS = ("cuda",)
-"""Device types whose tensors Triton's kernels take."""
+"""Types of the devices on which Triton's kernels run."""
 _filling: Callable[[], object] | None = None
 _chosen: Choice | None = None
 _active: Literal["cpu", "reference"] | None = None
@@ -31,7 +31,7 @@ _lacking = ""
 
 
 def use(choice: Choice) -> None:
-    """Chooses the backend of this process; what is named explicitly is loaded at once.
+    """Choose the backend of this process. A backend that is named explicitly is loaded at once.
 
     Args:
         choice: ``auto``, ``cpu``, ``cuda`` or ``reference``.
@@ -51,7 +51,7 @@ def use(choice: Choice) -> None:
 
 
 def active() -> Literal["cpu", "reference"]:
-    """Returns the backend for the host's memory; decides and loads it on the first call. Raises as ``use`` does."""
+    """Return the backend for the host's memory. The first call decides and loads it. Raises as ``use`` does."""
     global _active
     if _active is None:
         _decide()
@@ -61,21 +61,21 @@ def active() -> Literal["cpu", "reference"]:
 
 
 def lacking() -> str:
-    """Returns why the compiled kernels for the host could not be loaded; empty when they could, or were not tried."""
+    """Return why the compiled kernels for the host cannot be loaded; empty if they can, or were not tried."""
     return _lacking
 
 
 def compile_by(fill: Callable[[], object]) -> None:
-    """Sets what is called, once, when the cache on disk lacks a kernel. It may fill the cache in another process.
+    """Set a function that is called once, when the cache on disk lacks a kernel.
 
-    A compiler stays in the memory of the process that used it.
+    It may fill the cache in another process: a compiler stays in the memory of the process that used it.
     """
     global _filling
     _filling = fill
 
 
 def fill_cache() -> None:
-    """Calls what ``compile_by`` set, the first time."""
+    """Call the function that ``compile_by`` set, the first time."""
     global _filling
     fill, _filling = _filling, None
     if fill is not None:
@@ -83,11 +83,11 @@ def fill_cache() -> None:
 
 
 def warm() -> Literal["cpu", "reference"]:
-    """Loads, and where needed compiles, all kernels now instead of in the first step; call it before training.
+    """Load all kernels, and compile them if needed. Call it before training, so that the first step does not wait.
 
-    Compiled code is cached on disk: numba's beside the package, else in the user's cache folder, else nowhere (then
-    each process compiles again; ``NUMBA_CACHE_DIR`` names another folder); Triton's in ``TRITON_CACHE_DIR``. Kernels
-    for GPUs are compiled in processes that have used one, for the current one.
+    Compiled code is cached on disk. numba's is beside the package, or else in the user's cache folder; if neither can
+    be written, each process compiles again, unless ``NUMBA_CACHE_DIR`` names a folder. Triton's is in
+    ``TRITON_CACHE_DIR``. Kernels for a GPU are compiled only in a process that has used one, for the current one.
 
     Returns:
         The backend for the host's memory.
@@ -100,7 +100,7 @@ def warm() -> Literal["cpu", "reference"]:
 
 
 def compiled(*tensors: Tensor) -> bool:
-    """Returns whether the compiled host kernels take these tensors: on the host, and contiguous."""
+    """Return whether the compiled host kernels take these tensors: on the host, and contiguous."""
     if active() != "cpu":
         return False
     for tensor in tensors:  # noqa: SIM110  # a generator takes twice as long
@@ -110,7 +110,7 @@ def compiled(*tensors: Tensor) -> bool:
 
 
 def on_gpu(*tensors: Tensor) -> bool:
-    """Returns whether Triton's kernels take these tensors: on one GPU, and contiguous."""
+    """Return whether Triton's kernels take these tensors: on one GPU, and contiguous."""
     device = tensors[0].device
     return (
         device.type in _GPUS
@@ -120,7 +120,7 @@ def on_gpu(*tensors: Tensor) -> bool:
 
 
 def gpu_kernels(device: torch.device) -> bool:
-    """Returns whether Triton's kernels run on that device; loads them on the first call."""
+    """Return whether Triton's kernels run on a device. The first call loads them."""
     global _gpu
     if device.type not in _GPUS:
         return False
@@ -137,7 +137,7 @@ def _decide() -> None:
 
 
 def _load(name: Literal["cpu", "cuda"]) -> bool:
-    """Loads compiled kernels. If that fails, training goes on without them, unless they were asked for by name."""
+    """Load compiled kernels and return whether they work. Raise ImportError only if they were asked for by name."""
     global _lacking
     compiler = "numba" if name == "cpu" else "Triton"
     try:

@@ -1,6 +1,6 @@
 """Positions that follow from a seed shared by all ranks: random, in runs, or dealt out among ranks.
 
-Dealt out means: a row is as many neighbors as there are ranks, and each rank owns one of them. Element ``p`` is in row
+To deal them out, each row of as many neighbors as there are ranks gives one to each rank. Element ``p`` is in row
 ``p // ranks`` and belongs to rank ``(p + turn(row)) % ranks``. ``turn`` is Fibonacci hashing of the row (Knuth, The Art
 of Computer Programming, volume 3, 6.4), so that elements that are close together, or evenly spaced, are split about
 evenly.
@@ -16,12 +16,12 @@ from gravac.kernels.randomness import words
 from gravac.kernels.scalars import is_device
 
 _SMALL = 1024
-"""Up to this many elements all are put in order, which is exactly uniform; a network of few bits is not."""
+"""Up to this many elements, all are put in random order. That is exactly uniform, and a network of few bits is not."""
 _ROUNDS = 6
 
 
 def distinct(numel: int, count: int, seed: int, device: torch.device | None = None) -> Tensor:
-    """Draws different positions in random order.
+    """Draw different positions in random order.
 
     Every set of positions is as likely as any other, as far as tests can tell. A seed gives the same on every device; a
     smaller ``count`` gives the beginning of a larger one. Time and memory grow with ``count``, not ``numel``: positions
@@ -32,7 +32,7 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
         numel: Number of positions, at most 2^31 - 1.
         count: How many to draw.
         seed: 63-bit seed.
-        device: Where the result lies; None: the host.
+        device: The device of the result; None for the host.
 
     Returns:
         int32 of shape ``(count,)``.
@@ -55,6 +55,7 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
         out = torch.empty(count, dtype=torch.int32)
         compiled(numel, keys.numpy(), lower, upper, out.numpy())
         return out
+    # Images that are too large are left out (cycle walking would need a loop for each), so draw until there are enough.
     pieces, left, first = [], count, 0
     while left > 0:
         # As many as will do on average, and a few more.
@@ -68,15 +69,15 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
 
 
 def _halves(numel: int) -> tuple[int, int]:
-    """Bits of a position below ``numel`` in the lower half of the network, and in the upper half."""
+    """Return the bits of a position below ``numel`` in the lower and in the upper half of the network."""
     bits = (numel - 1).bit_length()
     return bits // 2, bits - bits // 2
 
 
 def _on_device(numel: int, count: int, seed: int, device: torch.device) -> Tensor:
-    """``distinct`` without waiting to see how many images are too large: there are enough candidates.
+    """Draw as ``distinct`` does, without waiting to see how many images are too large.
 
-    The number found is more than 16 standard deviations from its mean before they are too few.
+    There are enough candidates: before they are too few, the number found is 16 standard deviations from its mean.
     """
     lower, upper = _halves(numel)
     all_ = 1 << (lower + upper)
@@ -101,51 +102,28 @@ def _permuted(numbers: Tensor, keys: list[int], lower: int, upper: int) -> Tenso
 
 
 def _scrambled(word: Tensor, key: int) -> Tensor:
-    """A function of 32 bits with no visible pattern (the end of MurmurHash3)."""
+    """Return a function of 32 bits and a key with no visible pattern (the end of MurmurHash3)."""
     word = (word * 0x9E3779B1 + key) & 0xFFFFFFFF
     word = ((word ^ (word >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     word = ((word ^ (word >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
     return word ^ (word >> 16)
 
 
-def run_start(numel: int, seed: int) -> int:
-    """Returns where the run of a shared seed (63 bits) begins: uniform over all positions, so none is sent less
-    often.
-    """
-    return seed % numel
-
-
 def run_places(numel: int, start: int, count: int, device: torch.device | None = None) -> Tensor:
-    """Returns the positions of a run that wraps around the end, in its order: int64 of shape ``(count,)``."""
+    """Return the positions of a run that wraps around the end, in its order: int64 of shape ``(count,)``."""
     pieces = [
         torch.arange(*piece, device=device, dtype=torch.int64) for piece in _slices(numel, start, count)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def take_run(x: Tensor, start: int, count: int, *, clear: bool = False, out: Tensor | None = None) -> Tensor:
-    """Copies a run of neighbors out of a tensor; it wraps around the end.
-
-    Args:
-        x: Shape ``(n,)``.
-        start: First position.
-        count: Length of the run.
-        clear: Leave 0 behind.
-        out: Buffer of shape ``(count,)``; a new one if not given.
-    """
-    slices = _slices(x.numel(), start, count)
-    out = torch.empty(count, dtype=x.dtype, device=x.device) if out is None else out
-    at = 0
-    for begin, end in slices:
-        out[at : at + end - begin] = x[begin:end]
-        if clear:
-            x[begin:end] = 0.0
-        at += end - begin
-    return out
+def take_run(x: Tensor, start: int, count: int) -> Tensor:
+    """Return ``count`` neighbors of ``x``, shape ``(n,)``, from ``start`` on; the run wraps around the end. A copy."""
+    return torch.cat([x[begin:end] for begin, end in _slices(x.numel(), start, count)])
 
 
 def add_run(out: Tensor, start: int, values: Tensor, scale: float = 1.0) -> None:
-    """Adds values to a run of neighbors: ``out += scale · values``."""
+    """Add values to a run of neighbors: ``out += scale · values``."""
     at = 0
     for begin, end in _slices(out.numel(), start, values.numel()):
         out[begin:end].add_(values[at : at + end - begin], alpha=scale)
@@ -162,7 +140,7 @@ def _slices(numel: int, start: int, count: int) -> list[tuple[int, int]]:
 
 
 def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Sorts positions by the rank that owns them.
+    """Sort positions by the rank that owns them.
 
     Args:
         places: int32, ascending, shape ``(k,)``.
@@ -183,7 +161,7 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
-    """Returns the positions of rows of an owner's share (int32): the inverse of ``deal``.
+    """Return the positions of rows of an owner's share (int32): the inverse of ``deal``.
 
     Args:
         rows: int32, shape ``(k,)``.

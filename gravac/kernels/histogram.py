@@ -30,40 +30,24 @@ class Tally:
     counts: Tensor
     """Elements, int64 of shape ``(4096,)``."""
     energies: Tensor
-    """Sum of the squares of each bin, float64 of shape ``(4096,)``; 0 where they are not finite. Exact sums,
-    rounded once. Triton's kernels round each square to 24 bits first and take those of bin 0, below 2^-260, as 0."""
+    """Sum of the squares of each bin, float64 of shape ``(4096,)``; 0 in bins that are not finite. Sums are exact, and
+    rounded once. Triton's kernels round each square to 24 bits first, and take those of bin 0, below 2^-260, as 0."""
     products: Tensor | None = None
-    """‖g‖² and ⟨e, g⟩ of the residual before the step, float64 of shape ``(2,)``, when asked for."""
+    """‖g‖² and ⟨e, g⟩ of the residual before the step, float64 of shape ``(2,)``; None if they were not asked for."""
 
     @property
     def gradient_sq(self) -> Scalar | None:
-        """‖g‖², when asked for."""
+        """‖g‖²; None if it was not asked for."""
         return None if self.products is None else scalar(self.products[0])
 
     @property
     def residual_dot_gradient(self) -> Scalar | None:
-        """⟨e, g⟩ of the residual before the step, when asked for."""
+        """⟨e, g⟩ of the residual before the step; None if it was not asked for."""
         return None if self.products is None else scalar(self.products[1])
 
     @property
-    def summary(self) -> Tensor:
-        """All numbers below in one tensor, float64 of shape ``(5,)`` on the tally's device.
-
-        Elements, those not finite, energy of the others, ‖g‖² and ⟨e, g⟩ (0 when not asked for). On a GPU, copy it to
-        the host without waiting and read it a step later.
-        """
-        products = self.energies.new_zeros(2) if self.products is None else self.products
-        mine = (self.counts.sum(), self.counts[NONFINITE:].sum(), self.energies.sum())
-        return torch.cat((torch.stack([number.double() for number in mine]), products))
-
-    @property
-    def numel(self) -> int:
-        """Elements. Reads them, on a device too."""
-        return int(self.counts.sum())
-
-    @property
     def nonfinite(self) -> int:
-        """Elements that are infinite or NaN. Reads them, on a device too."""
+        """Elements that are infinite or NaN. It is read, on a device too."""
         return int(self.counts[NONFINITE:].sum())
 
     @property
@@ -82,19 +66,19 @@ def tally(
     out: Tensor | None = None,
     sums: bool = False,
 ) -> Tally:
-    """Computes p = gradient + share · residual and counts its magnitudes in the same pass.
+    """Compute p = gradient + share · residual and count its magnitudes in the same pass.
 
     The product is rounded before the sum. Results are bit-equal on all backends, except ``products``, which are equal
-    to rounding. Where ``out`` is the residual itself, gradient elements that are not finite count as 0 in p, so that
-    the residual survives them; only ``products`` shows them then.
+    to rounding. If ``out`` is the residual itself, elements of the gradient that are not finite count as 0 in p, so
+    that the residual survives them. Only ``products`` shows them then.
 
     Args:
         gradient: float32, bfloat16 or float16, shape ``(n,)``.
         residual: float32, shape ``(n,)``; None for none.
         share: Factor of the residual.
-        out: float32 buffer for p, shape ``(n,)``; may be the gradient or the residual. Without it and a residual, the
-            gradient is counted as it is.
-        sums: Also compute ‖g‖² and ⟨e, g⟩ in float64.
+        out: float32 buffer for p, shape ``(n,)``. It may be the gradient or the residual. Without it and a residual,
+            the gradient is counted as it is.
+        sums: Whether to compute ‖g‖² and ⟨e, g⟩ in float64, too.
 
     Returns:
         The histogram.
@@ -111,7 +95,7 @@ def tally(
     check_terms(gradient, residual, out)
     p = out.detach()
     if in_place(residual, out):
-        residual = p
+        residual = p  # one object, so that backends see by ``is`` that the sum is in place
     given = (gradient, p, *(() if residual is None else (residual,)))
     if backend.on_gpu(*given) and gradient.dtype in _FLOATS:
         from gravac.kernels.cuda.tally import tally as on_device
@@ -124,7 +108,7 @@ def tally(
 
 
 def count(x: Tensor) -> Tensor:
-    """Returns ``tally(x).counts`` of a float32 tensor of shape ``(n,)``, without energies where these cost extra."""
+    """Return ``tally(x).counts`` of a float32 tensor of shape ``(n,)``, without energies where these cost extra."""
     if backend.on_gpu(x):
         return tally(x).counts
     if x.numel() > _FEW and backend.compiled(x):
@@ -133,12 +117,12 @@ def count(x: Tensor) -> Tensor:
 
 
 def in_place(residual: Tensor | None, out: Tensor) -> bool:
-    """Returns whether the sum is written over the residual."""
+    """Return whether the sum is written over the residual."""
     return residual is not None and residual.data_ptr() == out.data_ptr() and out.numel() > 0
 
 
 def check_terms(gradient: Tensor, residual: Tensor | None, out: Tensor) -> None:
-    """Raises ValueError unless these tensors have one shape ``(n,)``, with residual and out float32."""
+    """Raise ValueError unless these tensors have one shape ``(n,)``, with residual and out float32."""
     if gradient.dim() != 1:
         raise ValueError(f"gradient has shape {tuple(gradient.shape)}; flatten it first")
     for name, tensor in (("residual", residual), ("out", out)):
@@ -184,16 +168,16 @@ def _add(
 
 
 def _energies(table: Tensor) -> Tensor:
-    """From sums of squared significands to sums of squares: times 4 to the power of the bin's exponent."""
+    """Return sums of squares from those of squared significands: times 4 to the power of the bin's exponent."""
     high, low = table[1] + (table[2] >> 24), table[2] & 0xFFFFFF
     return (high.double() * 2.0**24 + low.double()) * _scales(table.device)
 
 
 @cache
 def _scales(device: torch.device) -> Tensor:
-    """4 to the power of each bin's exponent, 0 for non-finite bins, float64 of shape ``(4096,)``; products are exact.
+    """Return 4 to the power of each bin's exponent, 0 for non-finite bins, float64 of shape ``(4096,)``.
 
-    Made on the device: a copy from the host would wait.
+    Products with powers of two are exact. They are made on the device, because a copy from the host would wait.
     """
     exponent = (torch.arange(BINS, device=device, dtype=torch.int64) >> 4).clamp(min=1) - 150
     scales = torch.ldexp(torch.ones(BINS, dtype=torch.float64, device=device), 2 * exponent)

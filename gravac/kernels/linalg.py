@@ -12,7 +12,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """Returns ⟨x, y⟩ in float64 as a tensor of shape ``()`` on their device; nothing waits until it is read."""
+    """Return ⟨x, y⟩ in float64 as a tensor of shape ``()`` on their device; nothing waits until it is read."""
     if x.dtype in _FLOATS and y.dtype in _FLOATS and backend.on_gpu(x, y):
         from gravac.kernels.cuda.linalg import inner as on_device
 
@@ -21,24 +21,25 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def inner(x: Tensor, y: Tensor) -> Scalar:
-    """Returns ⟨x, y⟩: a float on the host, a tensor on a device. For its range see ``energy``."""
+    """Return ⟨x, y⟩: a float on the host, a tensor on a device. For its range see ``energy``."""
     if on_device(x):
         return product(x, y)
+    # In float32 first, which is quicker and mostly exact enough: float64 would make copies twice as large.
     value = float(torch.dot(x.float(), y.float()))
     return value if 1e-30 < abs(value) < math.inf else float(product(x, y))
 
 
 def energy(x: Tensor) -> Scalar:
-    """Returns the squared L2 norm: a float on the host, a tensor on a device.
+    """Return the squared L2 norm: a float on the host, a tensor on a device.
 
-    It is non-finite only if an element is, and zero only if all are: sums that overflow, or fall where float32 gets
-    coarse, are computed again in float64. On a device all are computed in float64.
+    It is non-finite only if an element is, and zero only if all elements are. Sums that overflow, or are so small that
+    float32 gets coarse, are computed again in float64. On a device all are computed in float64.
     """
     return inner(x, x)
 
 
 def add_finite(out: Tensor, x: Tensor, scale: float = 1.0) -> None:
-    """Computes ``out += scale · x`` where x is finite, and leaves the other elements of ``out``.
+    """Compute ``out += scale · x`` where x is finite, and leave the other elements of ``out``.
 
     Args:
         out: float32, shape ``(n,)``.
@@ -70,16 +71,16 @@ def subtract_unless(kept: Tensor, out: Tensor, x: Tensor) -> None:
 
 
 def finite_or_zero(x: Tensor) -> Tensor:
-    """Returns a copy of x with 0 for what is not finite.
+    """Return a copy of x in which elements that are not finite are 0.
 
-    For what a rank counts as sent, where it depends on other ranks: a step that is not finite on one of them is undone,
-    and NaN could not be.
+    It is for what a rank counts as sent if that depends on other ranks: a step that is not finite on one of them will
+    be undone, and adding NaN could not be.
     """
     return x.nan_to_num(0.0, 0.0, 0.0)
 
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0) -> None:
-    """Adds a sparse vector to a dense one: ``out[indices] += scale · values``. Call it for each rank's payload, in
+    """Add a sparse vector to a dense one: ``out[indices] += scale · values``. Call it for each rank's payload, in
     order.
 
     The product is rounded before the sum. An index that occurs twice counts twice. On a GPU, sums below 2^-126 become
@@ -126,7 +127,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
 
 
 def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> Scalar:
-    """Returns Σ values · x[indices], computed in float64: the inner product with a tensor that is zero elsewhere.
+    """Return Σ values · x[indices], computed in float64: the inner product with a tensor that is zero elsewhere.
 
     Args:
         x: Shape ``(n,)``.

@@ -12,18 +12,19 @@ from gravac.kernels.randomness import noise, stream
 from gravac.kernels.rounding import blocked
 
 FINE = 4095
-"""Magnitudes are whole numbers up to this, of the block's largest, while a spacing is searched: sums are then exact."""
+"""While a spacing is searched, magnitudes are whole numbers, and this is the largest of a block. So sums are exact, and
+all backends choose the same spacing."""
 MOST_BLOCK = 16_384
 """Most elements of a block, so that those sums fit 32 bits."""
 SHIFT = 20
-"""Bits after the point of the factors that turn fine magnitudes into levels."""
+"""Bits after the point of the factors that turn those whole numbers into levels."""
 
 _NO_LIMIT = 2.0
-"""The best spacing is at most the largest magnitude."""
+"""Above any spacing, since the best one is at most the largest magnitude."""
 
 
 class Grid(NamedTuple):
-    """Levels and the spacings that are tried first."""
+    """The levels of a block and the spacings that are tried for it."""
 
     steps: int
     """Levels on each side of zero."""
@@ -56,10 +57,11 @@ the error of the best of all. Two levels have no zero: they are the signs."""
 
 
 def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor]:
-    """Rounds each element to the nearest of its block's levels, ``-s·d, …, -d, 0, d, …, s·d``; two levels: ``±d``.
+    """Round each element to the nearest of its block's levels, ``-s·d, …, -d, 0, d, …, s·d``; two levels: ``±d``.
 
-    The spacing d: three clip the block at different shares of its largest magnitude; of each, the least-squares fit
-    to the levels it gives, and the best of these. Two levels: the mean magnitude.
+    To find the spacing d, three spacings are tried that clip the block at different shares of its largest magnitude.
+    Each gives levels, to which a spacing is fitted by least squares, and d is the best of these three. With two levels,
+    d is the mean magnitude.
 
     Args:
         x: Shape ``(n,)``.
@@ -77,25 +79,8 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
     block = block_size(block, x.numel())
     x = x.detach().float().flatten()
     if backend.compiled(x):
-        import numpy as np
-
-        from gravac.kernels.cpu.nearest import quantize as compiled
-
-        spacings = torch.empty(-(-x.numel() // block), dtype=torch.bfloat16)
         codes = torch.empty(x.numel(), dtype=torch.uint8)
-        floats = x.numpy()
-        compiled(
-            floats,
-            floats.view(np.int32),
-            block,
-            grid.steps,
-            np.array(grid.factors, np.int32),
-            np.float32(1.0),
-            np.float32(_NO_LIMIT),
-            spacings.view(torch.int16).numpy(),
-            codes.numpy(),
-        )
-        return spacings, codes
+        return _compiled(x, block, grid, 1.0, _NO_LIMIT, codes), codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid)
     if not grid.reaches:
@@ -106,8 +91,9 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
 
 
 def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Rounds each element at random to one of the two levels around it, so that its mean is the element; elements
-    beyond the outermost level become that level.
+    """Round each element at random to one of the two levels around it, so that its mean is the element.
+
+    Elements beyond the outermost level become that level.
 
     Args:
         x: Shape ``(n,)``.
@@ -132,25 +118,13 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
     if backend.compiled(x):
         import numpy as np
 
-        from gravac.kernels.cpu.nearest import quantize as compiled
         from gravac.kernels.cpu.rounding import clip_and_round
 
-        spacings = torch.empty(-(-x.numel() // block), dtype=torch.bfloat16)
         codes = torch.empty(x.numel(), dtype=torch.uint8)
-        floats = x.numpy()
-        compiled(
-            floats,
-            floats.view(np.int32),
-            block,
-            grid.steps,
-            np.array(grid.factors, np.int32),
-            np.float32(spread),
-            np.float32(_widest(grid)),
-            spacings.view(torch.int16).numpy(),
-            np.empty(0, np.uint8),  # only the spacings
-        )
+        nothing = codes[:0]  # not the nearest codes
+        spacings = _compiled(x, block, grid, spread, _widest(grid), nothing)
         wide = spacings.float().numpy()
-        clip_and_round(floats, block, grid.steps, np.int64(stream(seed)), wide, codes.numpy())
+        clip_and_round(x.numpy(), block, grid.steps, np.int64(stream(seed)), wide, codes.numpy())
         return spacings, codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid, spread, _widest(grid))
@@ -161,7 +135,7 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
 
 
 def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int) -> Tensor:
-    """Returns the values that ``quantize_nearest`` stands for, float32 of shape ``(n,)``.
+    """Return the values that ``quantize_nearest`` stands for, float32 of shape ``(n,)``.
 
     Raises:
         ValueError: There are more or fewer spacings than blocks.
@@ -180,28 +154,50 @@ def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int)
 
 
 def nearest_sizes(numel: int, block: int, levels: int) -> tuple[int, int]:
-    """Returns how many spacings ``numel`` elements have, and how many words ``pack_digits`` makes of their codes."""
+    """Return how many spacings ``numel`` elements have, and how many words ``pack_digits`` makes of their codes."""
     return math.ceil(numel / block_size(block, numel)), word_count(numel, grid_of(levels).base)
 
 
 def shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
-    """Returns the elements in units of their row's spacing, clipped to the outermost levels; 0 where it is 0 or not
-    finite.
+    """Return the elements in units of their row's spacing, clipped to the outermost levels.
+
+    They are 0 in rows whose spacing is 0 or not finite.
     """
     wide = spacings.float()
     safe = torch.where((wide > 0) & wide.isfinite(), wide, torch.inf).unsqueeze(1)
     return (rows / safe).nan_to_num(0.0).clamp(-steps, steps)
 
 
+def _compiled(x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor) -> Tensor:
+    """Return the spacings, as ``_spacings`` does; write the nearest codes where ``codes`` is not empty."""
+    import numpy as np
+
+    from gravac.kernels.cpu.nearest import quantize
+
+    spacings, floats = torch.empty(-(-x.numel() // block), dtype=torch.bfloat16), x.numpy()
+    quantize(
+        floats,
+        floats.view(np.int32),
+        block,
+        grid.steps,
+        np.array(grid.factors, np.int32),
+        np.float32(spread),
+        np.float32(widest),
+        spacings.view(torch.int16).numpy(),
+        codes.numpy(),
+    )
+    return spacings
+
+
 def _widest(grid: Grid) -> float:
-    """The widest spacing that is of use, as a share of the largest magnitude. bfloat16 may round it down."""
-    return (1 + 2**-8) / grid.steps
+    """Return the widest spacing that is of use, as a share of the largest magnitude."""
+    return (1 + 2**-8) / grid.steps  # a little wider, as bfloat16 may round it down
 
 
 def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0, widest: float = _NO_LIMIT) -> Tensor:
-    """The best spacing of each row times ``spread``, at most ``widest`` times its largest magnitude, bfloat16.
+    """Return the best spacing of each row times ``spread``, at most ``widest`` times its largest magnitude.
 
-    Only the last row may be padded.
+    They are bfloat16. Only the last row may be padded.
     """
     top = rows.abs().amax(1)
     safe = torch.where((top > 0) & top.isfinite(), top, torch.inf).unsqueeze(1)
@@ -211,7 +207,7 @@ def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0, widest:
         for factor in grid.factors:
             level = ((fine * factor + (1 << SHIFT >> 1)) >> SHIFT).clamp_max(grid.steps)
             product, square = (level * fine).sum(1).float(), (level * level).sum(1).clamp_min(1).float()
-            # What this spacing keeps of the block's energy.
+            # The part of the block's energy that this spacing keeps.
             kept = product * product / square
             ratio, best = torch.where(kept > best, product / square, ratio), torch.maximum(kept, best)
     else:
@@ -226,7 +222,7 @@ def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0, widest:
 
 
 def grid_of(levels: int) -> Grid:
-    """Returns the grid of a number of levels.
+    """Return the grid of a number of levels.
 
     Raises:
         ValueError: There is none.
@@ -237,7 +233,7 @@ def grid_of(levels: int) -> Grid:
 
 
 def block_size(block: int, numel: int) -> int:
-    """Returns the elements of a block: all of them, if there are fewer.
+    """Return the elements of a block: all of them, if there are fewer.
 
     Raises:
         ValueError: The block is empty or too large.
@@ -248,7 +244,7 @@ def block_size(block: int, numel: int) -> int:
 
 
 def block_of(spacings: Tensor, numel: int, block: int) -> int:
-    """Returns the elements of a block that has one of these spacings.
+    """Return the elements of a block that has one of these spacings.
 
     Raises:
         ValueError: As ``block_size``, or there are more or fewer spacings than blocks.

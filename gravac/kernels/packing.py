@@ -9,15 +9,17 @@ _TRITS = 5
 """Base-3 digits per byte: 3^5 = 243."""
 DIGITS = {2: 32, 3: 20, 5: 13, 7: 11, 16: 8, 39: 6}
 """Digits that fit a word of 32 bits, by base."""
+BYTE_DIGITS = {2: 8, 3: 5, 5: 3, 7: 2, 16: 2, 39: 1}
+"""Digits that fit a byte, by base."""
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Returns the bytes that ``count`` codes of ``bits`` bits take: ceil(count · bits / 8)."""
+    """Return the bytes that ``count`` codes of ``bits`` bits take: ceil(count · bits / 8)."""
     return (count * bits + 7) // 8
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Packs codes of a few bits, the first code lowest.
+    """Pack codes of a few bits, the first code lowest.
 
     Args:
         codes: Below ``2**bits``, any integer dtype or bool, shape ``(n,)``.
@@ -49,7 +51,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
-    """Returns the codes that ``pack`` packed: uint8 of shape ``(count,)``."""
+    """Return the codes that ``pack`` packed: uint8 of shape ``(count,)``."""
     _check(bits, 8)
     check_room(packed, count, bits)
     if bits == 8:
@@ -71,12 +73,12 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
 
 
 def trit_bytes(count: int) -> int:
-    """Returns the bytes that ``count`` base-3 digits take: ceil(count / 5)."""
+    """Return the bytes that ``count`` base-3 digits take: ceil(count / 5)."""
     return (count + _TRITS - 1) // _TRITS
 
 
 def pack_trits(codes: Tensor) -> Tensor:
-    """Packs base-3 digits, five per byte.
+    """Pack base-3 digits, five per byte.
 
     Args:
         codes: 0, 1 or 2, shape ``(n,)``.
@@ -92,7 +94,7 @@ def pack_trits(codes: Tensor) -> Tensor:
 
 
 def unpack_trits(packed: Tensor, count: int) -> Tensor:
-    """Returns the digits that ``pack_trits`` packed: uint8 of shape ``(count,)``."""
+    """Return the digits that ``pack_trits`` packed: uint8 of shape ``(count,)``."""
     digits, left = [], packed
     for _ in range(_TRITS):
         digits.append(left % 3)
@@ -101,7 +103,7 @@ def unpack_trits(packed: Tensor, count: int) -> Tensor:
 
 
 def pack_wide(codes: Tensor, bits: int) -> Tensor:
-    """Packs codes of 1 to 31 bits (int32, shape ``(n,)``), as ``pack`` does."""
+    """Pack codes of 1 to 31 bits (int32, shape ``(n,)``), as ``pack`` does."""
     _check(bits, 31)
     if backend.on_gpu(codes):
         return _on_device(codes, bits)
@@ -116,7 +118,7 @@ def pack_wide(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack_wide(packed: Tensor, count: int, bits: int) -> Tensor:
-    """Returns the codes that ``pack_wide`` packed: int32 of shape ``(count,)``."""
+    """Return the codes that ``pack_wide`` packed: int32 of shape ``(count,)``."""
     _check(bits, 31)
     check_room(packed, count, bits)
     if backend.on_gpu(packed):
@@ -134,7 +136,7 @@ def _check(bits: int, most: int) -> None:
 
 
 def check_room(packed: Tensor, count: int, bits: int) -> None:
-    """Raises ValueError if ``packed`` is too short for ``count`` codes of ``bits`` bits."""
+    """Raise ValueError if ``packed`` is too short for ``count`` codes of ``bits`` bits."""
     if packed.numel() < packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
 
@@ -167,51 +169,50 @@ def _on_device_back(packed: Tensor, count: int, bits: int, dtype: torch.dtype) -
     return on_device(packed, count, bits, dtype)
 
 
-def word_count(count: int, base: int) -> int:
-    """Returns the 32-bit words that ``count`` digits take."""
-    return -(-count // _digits(base))
+def word_count(count: int, base: int, word: torch.dtype = torch.int32) -> int:
+    """Return how many words ``count`` digits take."""
+    return -(-count // _digits(base, word))
 
 
-def pack_digits(codes: Tensor, base: int) -> Tensor:
-    """Packs codes as digits, as many in a word as fit: 11 of base 7, which is 2.91 bits each.
+def pack_digits(codes: Tensor, base: int, word: torch.dtype = torch.int32) -> Tensor:
+    """Pack codes as digits, as many in a word as fit: 11 of base 7 in 32 bits, which is 2.91 bits each.
 
     Word j of m holds codes j, j + m, j + 2m and so on, so that a processor packs neighboring words at once.
 
     Args:
         codes: uint8 below ``base``, shape ``(n,)``.
         base: 2, 3, 5, 7, 16 or 39.
+        word: int32 or uint8.
 
     Returns:
-        int32 of shape ``(word_count(n, base),)``.
+        Words of shape ``(word_count(n, base, word),)``.
 
     Raises:
         ValueError: The base is another.
     """
-    words = word_count(codes.numel(), base)
+    digits, words = _digits(base, word), word_count(codes.numel(), base, word)
     if backend.compiled(codes):
         from gravac.kernels.cpu.digits import pack as compiled
 
-        packed = torch.empty(words, dtype=torch.int32)
-        compiled(codes.numpy(), base, _digits(base), packed.numpy())
+        packed = torch.empty(words, dtype=word)
+        compiled(codes.numpy(), base, digits, packed.numpy())
         return packed
-    missing = words * _digits(base) - codes.numel()
-    planes = torch.nn.functional.pad(codes, (0, missing)).view(_digits(base), words)
-    word = planes[-1].long()
+    planes = torch.nn.functional.pad(codes, (0, words * digits - codes.numel())).view(digits, words)
+    packed = planes[-1].long()
     for plane in planes[:-1].flip(0):
-        word = word * base + plane
-    return torch.where(word < 1 << 31, word, word - (1 << 32)).int()
+        packed = packed * base + plane
+    return torch.where(packed < 1 << 31, packed, packed - (1 << 32)).to(word)
 
 
 def unpack_digits(packed: Tensor, count: int, base: int) -> Tensor:
-    """Returns the codes that ``pack_digits`` packed: uint8 of shape ``(count,)``.
+    """Return the codes that ``pack_digits`` packed: uint8 of shape ``(count,)``.
 
     Raises:
         ValueError: The base is unknown, or the words are more or fewer than ``count`` codes take.
     """
-    if packed.numel() != word_count(count, base):
-        raise ValueError(
-            f"{packed.numel()} words given, {count} digits of base {base} take {word_count(count, base)}"
-        )
+    words = word_count(count, base, packed.dtype)
+    if packed.numel() != words:
+        raise ValueError(f"{packed.numel()} words given, {count} digits of base {base} take {words}")
     if backend.compiled(packed):
         from gravac.kernels.cpu.digits import unpack as compiled
 
@@ -221,13 +222,13 @@ def unpack_digits(packed: Tensor, count: int, base: int) -> Tensor:
         compiled(packed.numpy(), base, -(-(1 << shift) // base), shift, codes.numpy())
         return codes
     left, planes = packed.long() & 0xFFFFFFFF, []
-    for _ in range(_digits(base)):
+    for _ in range(_digits(base, packed.dtype)):
         planes.append((left % base).to(torch.uint8))
         left = left // base
     return torch.cat(planes)[:count]
 
 
-def _digits(base: int) -> int:
+def _digits(base: int, word: torch.dtype) -> int:
     if base not in DIGITS:
         raise ValueError(f"base={base} must be one of {', '.join(map(str, DIGITS))}")
-    return DIGITS[base]
+    return BYTE_DIGITS[base] if word == torch.uint8 else DIGITS[base]

@@ -1,9 +1,9 @@
-"""Positions of elements in about as many bits as their entropy, in a size that all ranks know beforehand.
+"""Positions of elements in about as many bits as their entropy, and in a size that all ranks know beforehand.
 
-Few positions: the coding of Elias and Fano (Elias 1974; Vigna 2013, Quasi-succinct indices). The lower bits of each
-position are stored as they are; the upper ones as a walk: a 1 for each position, a 0 for each step of the upper part.
-That is at most 2 + log2(n/k) bits per position, where entropy needs about 1.44 + log2(n/k). Many positions (about n/4
-and more): a bit for each element.
+Few positions are coded as Elias and Fano did (Elias 1974; Vigna 2013, Quasi-succinct indices). The lower bits of each
+position are stored as they are. The upper ones are stored as a walk: a 1 for each position, and a 0 for each step of
+the upper part. That takes at most 2 + log2(n/k) bits per position, where entropy needs about 1.44 + log2(n/k). Many
+positions, about n/4 and more, are stored as one bit for each element.
 """
 
 from functools import lru_cache
@@ -19,19 +19,19 @@ from gravac.kernels.scalars import on_device
 
 class _Layout(NamedTuple):
     low: int
-    """Bits of a position stored as they are; 0: a bit for each element."""
+    """Lower bits of a position that are stored as they are; 0 if there is a bit for each element."""
     ones: int
     """Bits of the other part."""
 
 
 def position_bytes(count: int, numel: int) -> int:
-    """Returns the bytes that any ``count`` different positions of ``numel`` take; ``count`` is 0 to ``numel``."""
+    """Return the bytes that any ``count`` different positions of ``numel`` take; ``count`` is 0 to ``numel``."""
     low, ones = _layout(count, numel)
     return packed_bytes(count, low) + packed_bytes(ones, 1)
 
 
 def pack_positions(indices: Tensor, numel: int) -> Tensor:
-    """Packs positions.
+    """Pack positions.
 
     Args:
         indices: Ascending and distinct, int32 or int64, shape ``(k,)``.
@@ -63,12 +63,13 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
         packed = torch.zeros(position_bytes(indices.numel(), numel), dtype=torch.uint8)
         write(indices.int().numpy(), low, packed_bytes(indices.numel(), low), packed.numpy())
         return packed
+    # The i-th one stands behind the i ones before it and a zero for each step of its upper part.
     upper = (indices >> low) + _order(indices)
     return torch.cat((pack_wide((indices & ((1 << low) - 1)).int(), low), _set_ones(upper, ones)))
 
 
 def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
-    """Unpacks what ``pack_positions`` packed.
+    """Unpack what ``pack_positions`` packed.
 
     Args:
         packed: uint8.
@@ -79,8 +80,8 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
         int32 of shape ``(count,)``.
 
     Raises:
-        ValueError: The payload is damaged. On a device only its size is checked; where positions are missing, the
-            last ones are below zero, which ``scatter_add`` turns into NaN.
+        ValueError: The payload is damaged. On a device only its size is checked. If positions are missing, the last
+            ones are below zero, which ``scatter_add`` turns into NaN.
     """
     expected = position_bytes(count, numel)
     if packed.numel() != expected:
@@ -103,7 +104,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
 
 @lru_cache(maxsize=4096)  # the same few buckets and CFs in every step
 def _layout(count: int, numel: int) -> _Layout:
-    """The smallest layout. Every rank computes the same one from the two counts."""
+    """Return the smallest layout, which every rank computes from the two counts."""
     if not 0 <= count <= numel:
         raise ValueError(f"count={count} must be between 0 and numel={numel}")
     if not count:
@@ -117,7 +118,7 @@ def _order(indices: Tensor) -> Tensor:
 
 
 def _set_ones(places: Tensor, size: int) -> Tensor:
-    """``size`` bits, lowest first in each byte, with ones at these positions."""
+    """Return ``size`` bits, lowest first in each byte, with ones at these positions."""
     if backend.compiled(places):
         from gravac.kernels.cpu.bits import set_ones
 
@@ -129,7 +130,7 @@ def _set_ones(places: Tensor, size: int) -> Tensor:
 
 
 def _find_ones(packed: Tensor, count: int) -> Tensor:
-    """Positions of the ones, int32 of shape ``(count,)``."""
+    """Return the positions of the ones, int32 of shape ``(count,)``."""
     if on_device(packed):
         ones = unpack(packed, 8 * packed.numel(), 1).bool()
         return reference.chosen_places(ones, count, fill=-1).int()

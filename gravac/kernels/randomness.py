@@ -1,7 +1,7 @@
 """Random numbers that follow from a seed and a position, not from earlier draws.
 
-SplitMix64 (Steele, Lea & Flood 2014) as a hash of a counter. Any part of a stream can be made alone, in any order, and
-is the same on every device and platform, which the generators of torch do not promise.
+They are SplitMix64 (Steele, Lea & Flood 2014) as a hash of a counter. Any part of a stream can be made alone, in any
+order, and is the same on every device and platform. The generators of torch do not promise that.
 """
 
 import torch
@@ -17,19 +17,19 @@ _AT_ONCE = 1 << 16
 
 
 def mixed(word: int) -> int:
-    """Returns the output function of SplitMix64: a bijection of 64-bit words with no visible pattern."""
+    """Return the output function of SplitMix64: a bijection of 64-bit words with no visible pattern."""
     word = (word ^ (word >> 30)) * _FIRST & _WORD
     word = (word ^ (word >> 27)) * _SECOND & _WORD
     return word ^ (word >> 31)
 
 
 def stream(seed: int) -> int:
-    """Returns where the stream of a seed begins, signed 64-bit. Streams of neighboring seeds do not overlap."""
+    """Return where the stream of a seed begins, signed 64-bit. Streams of neighboring seeds do not overlap."""
     return signed(mixed((seed + _GOLDEN) & _WORD))
 
 
 def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor:
-    """Returns the 64-bit words ``first`` to ``first + count - 1`` of a seed's stream: int64 of shape ``(count,)``."""
+    """Return the 64-bit words ``first`` to ``first + count - 1`` of a seed's stream: int64 of shape ``(count,)``."""
     word = torch.arange(first + 1, first + count + 1, device=device, dtype=torch.int64) * signed(
         _GOLDEN
     ) + stream(seed)
@@ -39,9 +39,7 @@ def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor
 
 
 def noise(count: int, seed: int, device: torch.device) -> Tensor:
-    """Returns ``count`` uniform numbers in [0, 1), float32, multiples of 2^-24; a seed gives the same on every
-    device.
-    """
+    """Return ``count`` uniform numbers in [0, 1), float32 and multiples of 2^-24, equal on every device."""
     out = torch.empty(count, device=device, dtype=torch.float32)
     if backend.on_gpu(out):
         from gravac.kernels.cuda.draws import fill_noise
@@ -66,10 +64,10 @@ def noise(count: int, seed: int, device: torch.device) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """Returns the same 64 bits as torch and numpy hold them."""
+    """Return the same 64 bits as torch and numpy hold them."""
     return word - (1 << 64) if word >> 63 else word
 
 
 def _right(word: Tensor, by: int) -> Tensor:
-    """Shifts right and fills with zeros."""
+    """Shift right and fill with zeros."""
     return (word >> by) & ((1 << (64 - by)) - 1)

@@ -14,15 +14,14 @@ AT_ONCE = 1 << 18
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
-    """Writes ``g + share·e`` to ``p`` (float32) and counts it by magnitude.
+    """Write ``g + share·e`` to ``p`` (float32) and count it by magnitude.
 
-    Where ``e`` is ``p`` itself, elements of ``g`` that are not finite count as 0 in p.
-
-    Sums of integers are exact, so every order of adding gives the same energies.
+    If ``e`` is ``p`` itself, elements of ``g`` that are not finite count as 0 in p. Squares are summed as integers.
+    That is exact, so every order of adding gives the same energies, on every backend.
 
     Returns:
-        Per bin the count, and the sum of squared significands split into multiples of 2^24 and the rest: int64 of shape
-        ``(3, 4096)``. And g·g and e·g in float64, if ``sums``.
+        By bin, the count and the sum of squared significands, split into multiples of 2^24 and the rest: int64 of shape
+        ``(3, 4096)``; and g·g and e·g in float64, if ``sums``.
     """
     table = torch.zeros(3, BINS, dtype=torch.int64, device=p.device)
     products = torch.zeros(2, dtype=torch.float64, device=p.device)
@@ -49,16 +48,16 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
 
 
 def count(x: Tensor) -> Tensor:
-    """Returns the elements of a float32 tensor per bin, int64 of shape ``(4096,)``."""
+    """Return the elements of a float32 tensor per bin, int64 of shape ``(4096,)``."""
     return torch.bincount(magnitudes(x) >> COARSE_SHIFT, minlength=BINS)
 
 
 def top(x: Tensor, k: int, boundary: int, above: int, within: int) -> Tensor | None:
-    """Returns the positions (int64, ascending) of the ``k`` largest magnitudes of ``x``.
+    """Return the positions (int64, ascending) of the ``k`` largest magnitudes of ``x``.
 
-    ``above`` of them lie in bins above ``boundary``, the others are among the at most ``within`` in it; None if that is
-    not so. Among equal magnitudes the lowest index wins; NaN counts as larger than infinity. Only the few candidates
-    are ranked (``torch.topk`` over everything is about four times slower on a CPU).
+    Of them, ``above`` must lie in bins above ``boundary``, and the others among the at most ``within`` in that bin; the
+    result is None otherwise. Among equal magnitudes the lowest index wins, and NaN counts as larger than infinity. Only
+    the few candidates are ranked: ``torch.topk`` over everything is about four times slower on a CPU.
     """
     bits = magnitudes(x)
     candidates = (bits >= (boundary << COARSE_SHIFT)).nonzero().squeeze(1)
@@ -74,7 +73,7 @@ def top(x: Tensor, k: int, boundary: int, above: int, within: int) -> Tensor | N
 
 
 def top_of_chunks(x: Tensor, k: int, chunks: int) -> Tensor:
-    """Returns the positions (int64, ascending) of each chunk's largest magnitudes, ``k`` in all: see
+    """Return the positions (int64, ascending) of each chunk's largest magnitudes, ``k`` in all: see
     ``gravac.kernels.take_top_of_chunks``.
     """
     n, numbers = x.numel(), torch.arange(chunks + 1, device=x.device, dtype=torch.int64)
@@ -91,8 +90,9 @@ def top_of_chunks(x: Tensor, k: int, chunks: int) -> Tensor:
 
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> bool:
-    """Computes ``out[indices] += scale·values``. Returns False, with nothing done, if an index is outside; on a
-    device ``out[0]`` becomes NaN then.
+    """Compute ``out[indices] += scale·values``. Return False, with nothing done, if an index is outside.
+
+    On a device nothing can be read, so ``out[0]`` becomes NaN then.
     """
     added, inside = (values.float() * scale).to(out.dtype), (indices >= 0) & (indices < out.numel())
     if on_device(out):
@@ -104,7 +104,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
 
 
 def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns the order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.draws``."""
+    """Return the order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.draws``."""
     wide = places.long()
     owners = (wide + _turns(wide // ranks, ranks, seed)) % ranks
     counts = torch.bincount(owners, minlength=ranks)
@@ -112,7 +112,7 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
-    """Returns the positions of these rows of an owner's share."""
+    """Return the positions of these rows of an owner's share."""
     wide = rows.long()
     return (wide * ranks + (owner - _turns(wide, ranks, seed)) % ranks).int()
 
@@ -123,18 +123,18 @@ def _turns(rows: Tensor, ranks: int, seed: int) -> Tensor:
 
 
 def magnitudes(x: Tensor) -> Tensor:
-    """Returns ``|x|`` of a float32 tensor as int32 that order as the numbers do, NaN last."""
+    """Return ``|x|`` of a float32 tensor as int32 that order as the numbers do, NaN last."""
     return x.view(torch.int32) & 0x7FFFFFFF
 
 
 def compact(x: Tensor, chosen: Tensor, size: int, fill: int = 0) -> Tensor:
-    """Returns ``x[chosen]`` where it is known to have ``size`` elements: nothing is read.
+    """Return ``x[chosen]``, which is known to have ``size`` elements, so that nothing needs to be read.
 
     Args:
         x: Shape ``(n,)``.
         chosen: bool, shape ``(n,)``.
-        size: Elements to return: the first chosen ones where there are more.
-        fill: Completes them where there are fewer.
+        size: How many elements to return: the first ones if more are chosen.
+        fill: The value of the rest if fewer are chosen.
     """
     order = chosen.cumsum(0) - 1
     places = torch.where(chosen & (order < size), order, size)
@@ -142,12 +142,12 @@ def compact(x: Tensor, chosen: Tensor, size: int, fill: int = 0) -> Tensor:
 
 
 def chosen_places(chosen: Tensor, size: int, fill: int = 0) -> Tensor:
-    """Returns the positions of the ``size`` chosen elements, int64, ascending; see ``compact``."""
+    """Return the positions of the ``size`` chosen elements, int64, ascending; see ``compact``."""
     return compact(torch.arange(chosen.numel(), device=chosen.device, dtype=torch.int64), chosen, size, fill)
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """Returns the positions (int64, ascending) of the ``k`` largest ``|x|``, the lowest ones among equals.
+    """Return the positions (int64, ascending) of the ``k`` largest ``|x|``, the lowest ones among equals.
 
     Nothing is read, unlike in ``top``.
     """
@@ -155,6 +155,6 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def powers_of_two(lowest: int, highest: int, device: torch.device) -> Tensor:
-    """Returns 2^lowest to 2^highest, exactly, float32; exponents are -126 to 127."""
+    """Return 2^lowest to 2^highest, exactly, float32; exponents are -126 to 127."""
     exponents = torch.arange(lowest, highest + 1, dtype=torch.int32, device=device)
     return ((exponents + 127) << 23).view(torch.float32)

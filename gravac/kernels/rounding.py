@@ -13,7 +13,7 @@ Norm = Literal["l2", "linf"]
 
 
 def stochastic_round(a: Tensor, seed: int) -> Tensor:
-    """Rounds at random: ``floor(a)``, plus one with probability ``a - floor(a)``, so the mean is ``a``.
+    """Round at random: ``floor(a)``, plus one with probability ``a - floor(a)``, so the mean is ``a``.
 
     Args:
         a: Any shape, float32.
@@ -27,7 +27,7 @@ def stochastic_round(a: Tensor, seed: int) -> Tensor:
 
 
 def round_bfloat16(x: Tensor, out: Tensor, seed: int | None) -> None:
-    """Rounds to bfloat16: at random to one of the two neighbors, so that the mean is ``x``, or to the nearest.
+    """Round to bfloat16: at random to one of the two neighbors, so that the mean is ``x``, or to the nearest.
 
     Args:
         x: float32, shape ``(n,)``.
@@ -40,14 +40,14 @@ def round_bfloat16(x: Tensor, out: Tensor, seed: int | None) -> None:
     size = reference.AT_ONCE if x.device.type == "cpu" else max(1, x.numel())
     for number, begin in enumerate(range(0, x.numel(), size)):
         part = x[begin : begin + size]
-        # Carries from the 16 bits that go add one to those that stay, with the probability of what is cut off.
+        # Adding a random number below 2^16 carries into the 16 bits that stay, with the probability of what is cut off.
         bits = part.view(torch.int32) + (noise(part.numel(), seed ^ number, x.device) * 65536.0).int()
         rounded = (bits & -65536).view(torch.float32)
         out[begin : begin + size] = torch.where(part.isfinite() & rounded.isfinite(), rounded, part)
 
 
 def blocked(x: Tensor, size: int) -> Tensor:
-    """Returns ``x`` as float32 rows of ``size`` elements, the last padded with zeros; one row if ``size`` >= n."""
+    """Return ``x`` as float32 rows of ``size`` elements, the last padded with zeros; one row if ``size`` >= n."""
     size = min(size, max(1, x.numel()))
     short = -x.numel() % size
     x = x.float()
@@ -55,7 +55,7 @@ def blocked(x: Tensor, size: int) -> Tensor:
 
 
 def row_scales(rows: Tensor, norm: Norm) -> Tensor:
-    """Returns a norm of each row, never below its largest magnitude, and NaN where the row has one.
+    """Return a norm of each row, never below its largest magnitude, and NaN where the row has one.
 
     The l2 norm is computed relative to the largest magnitude, so it neither vanishes for tiny values nor overflows
     before the largest float32.
@@ -76,13 +76,13 @@ def row_scales(rows: Tensor, norm: Norm) -> Tensor:
 
 
 def relative(rows: Tensor, scales: Tensor) -> Tensor:
-    """Returns ``rows / scales``, in [-1, 1]; 0 where the scale is zero or not finite."""
+    """Return ``rows / scales``, in [-1, 1]; 0 where the scale is zero or not finite."""
     safe = torch.where((scales > 0) & scales.isfinite(), scales, torch.inf).unsqueeze(1)
     return (rows / safe).clamp(-1.0, 1.0).nan_to_num(0.0)
 
 
 def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Rounds each block to levels of its largest magnitude, at random and unbiased (QSGD, Alistarh et al. 2017, §3.1).
+    """Round each block to levels of its largest magnitude, at random and unbiased (QSGD, Alistarh et al. 2017, §3.1).
 
     Levels are -s to s = 2^(bits-1) - 1; codes are level + s. The draws are ``noise(n, seed)``.
 
@@ -129,7 +129,7 @@ def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
 
 
 def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
-    """Returns the values that ``quantize`` stands for, float32 of shape ``(numel,)``.
+    """Return the values that ``quantize`` stands for, float32 of shape ``(numel,)``.
 
     Raises:
         ValueError: The scales or codes do not fit ``numel``.

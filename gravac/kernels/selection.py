@@ -10,7 +10,7 @@ from gravac.kernels.scalars import on_device
 from gravac.kernels.sifting import Sifted
 
 SelectionHint = Tally | Sifted
-"""What is known of a tensor's magnitudes before its largest elements are selected: a histogram, or candidates."""
+"""A histogram of a tensor's magnitudes, or candidates for its largest elements: what is known before selecting them."""
 
 
 def take_top(
@@ -22,27 +22,27 @@ def take_top(
     indices: Tensor | None = None,
     values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Selects the ``k`` largest ``|x|``, exactly.
+    """Select the ``k`` largest ``|x|``, exactly.
 
     Deterministic: among equal magnitudes the lowest index wins, and NaN counts as larger than infinity.
 
     Args:
         x: Contiguous float32, shape ``(n,)``.
         k: 1 to n.
-        hint: The ``tally`` of ``x``, or of a tensor whose larger top-k ``x`` is (so a second, stronger level is
-            selected from the first one's values), or the candidates that a ``Sifter`` found in ``x``, k or more.
-            Without it one more pass is made.
-        clear: Leave 0 in ``x`` where an element was taken, so that ``x`` becomes the residual.
-        indices: Buffer for the positions, int32 of shape ``(k,)``. Reusing buffers saves fresh memory in every step,
-            which costs as much as the selection itself.
+        hint: The ``tally`` of ``x``, or of a tensor of which ``x`` is a larger top-k, so that a stronger level can be
+            selected from the values of the one before; or k or more candidates that a ``Sifter`` found in ``x``.
+            Without a hint, one more pass is made.
+        clear: Whether to leave 0 in ``x`` where an element was taken, so that ``x`` becomes the residual.
+        indices: Buffer for the positions, int32 of shape ``(k,)``. Fresh memory in every step would cost as much as the
+            selection itself.
         values: Buffer for the values, float32 of shape ``(k,)``.
 
     Returns:
         Positions (int32, ascending) and values.
 
     Raises:
-        ValueError: ``k`` is outside 1..n, a buffer does not fit, or ``hint`` is of another tensor. On a GPU the latter
-            is not raised: nothing is cleared, and the values are NaN. Other devices do not use the hint.
+        ValueError: ``k`` is outside 1..n, a buffer does not fit, or ``hint`` is of another tensor. A GPU does not raise
+            the latter: nothing is cleared, and the values are NaN. Other devices do not use the hint.
     """
     n = x.numel()
     if not 0 < k <= n:
@@ -54,7 +54,7 @@ def take_top(
     values = torch.empty(k, dtype=torch.float32, device=x.device) if values is None else values
     _check("indices", indices, torch.int32, k)
     _check("values", values, torch.float32, k)
-    if k == n:
+    if k == n:  # nothing to select, and no bin holds the boundary
         torch.arange(n, out=indices)
         values.copy_(x)
         if clear:
@@ -88,17 +88,18 @@ def take_top(
 
 
 def select_top(x: Tensor, k: int) -> Tensor:
-    """Returns the positions of the ``k`` largest ``|x|`` of a 1-D tensor of any floating dtype, int64; see
+    """Return the positions of the ``k`` largest ``|x|`` of a 1-D tensor of any floating dtype, int64; see
     ``take_top``.
     """
     return take_top(x.float().contiguous(), k)[0].long()
 
 
 def _trimmed(x: Tensor, sifted: Sifted, clear: bool, indices: Tensor, values: Tensor) -> bool:
-    """Selects from candidates; False where these are too few, or of another tensor."""
+    """Select from candidates. Return False if these are too few, or those of another tensor."""
     places, words = sifted.places, sifted.values
     if places is None or words is None or places.numel() < indices.numel():
         return False
+    # The room of the candidates is shared, so they may be those of a later bucket. Two elements show it.
     ends = places[[0, -1]].long()
     if int(ends[1]) >= x.numel() or not torch.equal(x[ends], words[[0, -1]]):
         return False
@@ -112,7 +113,7 @@ def _trimmed(x: Tensor, sifted: Sifted, clear: bool, indices: Tensor, values: Te
 
 
 def _boundary(counts: Tensor, k: int) -> tuple[int, int, int]:
-    """The bin of the k-th largest element (-1: there are not as many), elements above it, elements in it."""
+    """Return the bin of the k-th largest element (-1 if there are fewer), and how many are above it and in it."""
     at_least = counts.flip(0).cumsum(0).flip(0)
     bin_ = int((at_least >= k).sum()) - 1
     within = int(counts[bin_])
@@ -153,11 +154,11 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> None:
 
 
 def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
-    """Selects the largest ``|x|`` of each chunk, ``k`` in all.
+    """Select the largest ``|x|`` of each chunk, ``k`` in all.
 
-    The chunks are equally large, to within an element, and so are their shares of ``k``. Where ``k`` is so near n that
-    a share is larger than its chunk, all is one chunk. Among equal magnitudes the lowest index wins, and NaN counts as
-    larger than infinity.
+    The chunks are equally large, to within an element, and so are their shares of ``k``. If ``k`` is so near n that a
+    share is larger than its chunk, all elements are one chunk. Among equal magnitudes the lowest index wins, and NaN
+    counts as larger than infinity.
 
     Args:
         x: Contiguous float32, shape ``(n,)``.
@@ -192,7 +193,7 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
 
 
 def _overfull(n: int, k: int, chunks: int) -> bool:
-    """Whether some chunk's share of ``k`` is larger than the chunk."""
+    """Return whether some chunk's share of ``k`` is larger than the chunk."""
     if -(-k // chunks) <= n // chunks:
         return False
     return any(
@@ -202,7 +203,7 @@ def _overfull(n: int, k: int, chunks: int) -> bool:
 
 
 def count_above(x: Tensor, level: float) -> int:
-    """Returns how many ``|x|`` are at least ``level`` (rounded to float32).
+    """Return how many ``|x|`` are at least ``level`` (rounded to float32).
 
     NaN counts as larger than infinity; a ``level`` that is NaN or below zero lets everything pass.
 
@@ -214,14 +215,14 @@ def count_above(x: Tensor, level: float) -> int:
     if backend.compiled(x):
         import numpy as np
 
-        from gravac.kernels.cpu.top import count_above as compiled
+        from gravac.kernels.cpu.top import count_from
 
-        return int(compiled(x.detach().numpy().view(np.int32), edge))
+        return int(count_from(x.detach().numpy().view(np.int32), 0, x.numel(), np.int32(edge)))
     return int((reference.magnitudes(x) >= edge).sum())
 
 
 def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Selects the elements of at least magnitude ``level``.
+    """Select the elements of at least magnitude ``level``.
 
     Args:
         x: Contiguous float32, shape ``(n,)``.
@@ -252,5 +253,5 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
 
 
 def _edge(level: float) -> int:
-    """The lowest magnitude that passes, as the bits of a float32, which order as the numbers do."""
+    """Return the lowest magnitude that passes, as the bits of a float32, which order as the numbers do."""
     return int(torch.tensor(level, dtype=torch.float32).view(torch.int32)) if level > 0.0 else 0

@@ -1,7 +1,7 @@
 """Gradient + residual in one pass that also picks the candidates for sending, by a threshold from the step before.
 
-Thresholds hardly change from a step to the next (Li and Hoefler 2022, Ok-Topk, §3.1). Ok-Topk reuses one as it is; here
-a threshold that is a little low gives candidates, and the k largest of them are exactly the k largest of all.
+Thresholds hardly change from one step to the next (Li and Hoefler 2022, Ok-Topk, §3.1). Ok-Topk reuses a threshold as
+it is. Here one that is a little too low gives candidates, and the k largest of them are exactly the k largest of all.
 """
 
 import math
@@ -15,20 +15,20 @@ from gravac.kernels.histogram import Tally, check_terms, in_place
 from gravac.kernels.reference import COARSE_SHIFT
 
 SLACK = 0.2
-"""Share by which all magnitudes may be larger or smaller than predicted. Were they exponential, k of n elements
-would lie above ln(n/k) times their mean; a threshold lower by this share lets (n/k)^SLACK times as many pass."""
+"""Share by which all magnitudes may be larger or smaller than predicted. If they are exponential, k of n elements lie
+above ln(n/k) times their mean, and a threshold that is lower by this share lets (n/k)^SLACK times as many pass."""
 STEADY = 0.5
-"""Share of the last error that the next threshold corrects: steps differ by chance, too."""
+"""Share of the last error that the next threshold corrects. Not all of it, because steps also differ by chance."""
 LEAST_CF = 8.0
-"""Below it most elements would be candidates, and counting costs little more."""
+"""Least CF at which candidates are used. Below it most elements would be candidates, and counting costs little more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """The result of one pass. ``places`` (int32, ascending) and ``values`` (float32) of the candidates are valid until
-    the next pass with the same room.
+    """The result of one pass.
 
-    They are None if the threshold was off, or a number is not finite.
+    ``places`` (int32, ascending) and ``values`` (float32) of the candidates are valid until the next pass with the same
+    room. They are None if the threshold was off, or if a number is not finite.
     """
 
     energy: float
@@ -48,7 +48,7 @@ class Room:
         self.places, self.values = torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.float32)
 
     def at_least(self, count: int) -> None:
-        """Make room for ``count`` candidates. The ones of the last pass are lost."""
+        """Make room for ``count`` candidates. Those of the last pass are lost."""
         if count > self.places.numel():
             self.places, self.values = (
                 torch.empty(count, dtype=torch.int32),
@@ -62,7 +62,7 @@ class Sifter:
     Args:
         k: Elements to be sent.
         numel: n.
-        room: Where candidates are put. Default: buffers of its own.
+        room: Receives the candidates; by default, buffers of its own.
     """
 
     def __init__(self, k: int, numel: int, room: Room | None = None) -> None:
@@ -70,19 +70,20 @@ class Sifter:
         self.wanted = min(numel, math.ceil(k * (numel / k) ** SLACK))
         """Candidates aimed at."""
         self.level = math.nan
-        """Lowest magnitude of a candidate in the next pass; NaN: there is no guess yet."""
+        """Lowest magnitude of a candidate in the next pass; NaN while there is no guess."""
         self._most = min(numel, math.ceil(k * (numel / k) ** (2 * SLACK)))
         self._room = Room() if room is None else room
         self._room.at_least(self._most)
 
     def takes(self, gradient: Tensor) -> bool:
-        """Returns whether ``sift`` can be called: a threshold is known, and compiled kernels take such a tensor."""
+        """Return whether ``sift`` can be called: a threshold is known, and compiled kernels take such a tensor."""
         return self.level > 0.0 and gradient.dtype == torch.float32 and backend.compiled(gradient)
 
     def sift(self, gradient: Tensor, residual: Tensor | None, out: Tensor, share: float = 1.0) -> Sifted:
-        """Computes p = gradient + share · residual as ``tally`` does, measures it and picks the candidates.
+        """Compute p = gradient + share · residual as ``tally`` does, measure it and pick the candidates.
 
-        Where ``out`` is the residual itself, gradient elements that are not finite count as 0 in p; energies have them.
+        If ``out`` is the residual itself, elements of the gradient that are not finite count as 0 in p, but not in the
+        energies.
 
         Args:
             gradient: float32, shape ``(n,)``.
@@ -129,13 +130,15 @@ class Sifter:
         )
 
     def learn(self, tally: Tally) -> None:
-        """Sets the threshold of the next step from a histogram of this step's p."""
+        """Set the threshold of the next step from a histogram of this step's p."""
         at_least = tally.counts.flip(0).cumsum(0).flip(0)
         edge = (int((at_least >= self.wanted).sum()) - 1) << COARSE_SHIFT
         level = float(torch.tensor(max(edge, 0), dtype=torch.int32).view(torch.float32))
         self.level = level if 0.0 < level < math.inf else math.nan
 
     def _follow(self, found: int) -> None:
+        # For exponential magnitudes, a threshold that m of n pass is ln(n/m) times their mean, so the ratio of two such
+        # logarithms is that of the thresholds.
         n, wanted = self.numel, self.wanted
         if not (0 < found < n and wanted < n):
             self.level = math.nan

@@ -1,4 +1,4 @@
-"""Rounding at random where the decoder makes the same draws and subtracts them."""
+"""Rounding at random with draws that the decoder makes again and subtracts."""
 
 import torch
 from torch import Tensor
@@ -13,24 +13,24 @@ _FINE = 256
 
 
 def dither_subtractive(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Rounds at random as ``dither`` does, and marks the blocks where ``dequantize_subtractive`` subtracts the draws.
+    """Round at random as ``dither`` does, and mark the blocks where ``dequantize_subtractive`` subtracts the draws.
 
     An element at the fraction f of the way between two levels errs by ``f (1 - f) d²`` in expectation, with d the
     spacing. If the draw is subtracted again it errs by ``d² / 12``, whatever f is: less for most elements, more for
     those close to a level. A block is marked where its sum is less and no element is zero: zeros stay zeros then.
 
     Args:
-        x: As in ``dither``.
-        block: As in ``dither``.
-        levels: As in ``dither``.
-        spread: As in ``dither``.
-        seed: As in ``dither``.
+        x: Shape ``(n,)``.
+        block: Elements that share a spacing.
+        levels: Number of levels.
+        spread: The spacing, as a multiple of that of ``quantize_nearest``.
+        seed: 63-bit seed of the draws.
 
     Returns:
-        Spacings and codes as those of ``dither``; spacings of marked blocks are negative.
+        Spacings and codes as those of ``dither``; the spacings of marked blocks are negative.
 
     Raises:
-        ValueError: As in ``dither``.
+        ValueError: ``dither`` refuses the arguments.
     """
     spacings, codes = dither(x, block, levels, spread, seed)
     block, steps = block_size(block, x.numel()), grid_of(levels).steps
@@ -56,14 +56,14 @@ def dither_subtractive(x: Tensor, block: int, levels: int, spread: float, seed: 
 
 
 def dequantize_subtractive(spacings: Tensor, codes: Tensor, block: int, levels: int, seed: int) -> Tensor:
-    """Returns the values that ``dither_subtractive`` stands for, float32 of shape ``(n,)``.
+    """Return the values that ``dither_subtractive`` stands for, float32 of shape ``(n,)``.
 
     Args:
-        spacings: As returned.
-        codes: As returned.
-        block: As given.
-        levels: As given.
-        seed: As given; another one would subtract other draws.
+        spacings: The spacings that it returned.
+        codes: The codes that it returned.
+        block: The value that it was given.
+        levels: The value that it was given.
+        seed: The value that it was given. Another one would subtract other draws.
 
     Raises:
         ValueError: There are more or fewer spacings than blocks.

@@ -1,8 +1,8 @@
 """The base class of error memories: they hold what compression left out and add it to the next gradient.
 
-A step is a transaction. ``compensate`` and ``update`` work on a draft; ``commit`` makes the draft the memory,
-``rollback`` drops it, so that a non-finite step leaves no trace (promise P10). Where gradients stay unchanged until
-``settle``, a memory may do without a second buffer and undo a step by its gradient, to rounding.
+A step is a transaction. ``compensate`` and ``update`` work on a draft. ``commit`` makes the draft the memory, and
+``rollback`` drops it, so that a non-finite step leaves no trace (promise P10). If gradients stay unchanged until
+``settle``, a memory may do without a second buffer and use the gradient to undo a step, to rounding.
 """
 
 import logging
@@ -20,7 +20,7 @@ from gravac.registry import as_text, check_settings
 log = logging.getLogger("gravac.memories")
 
 LARGEST = 1e37
-"""Magnitude above which a residual counts as overflown: adding a gradient to it may leave float32."""
+"""Magnitude above which a residual counts as overflown, since adding a gradient to it may leave float32."""
 
 
 class MemorySettings(Record):
@@ -34,18 +34,18 @@ class Bucket(NamedTuple):
     names: tuple[str, ...]
     numels: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Shape of each parameter; empty when unknown."""
+    """Shape of each parameter; empty if unknown."""
 
 
 class Terms(NamedTuple):
     """The sum p = gradient + ``share`` · ``residual``, still to be written to ``out``; all of shape ``(n,)``."""
 
     residual: Tensor | None
-    """float32; None: there is no residual, p is the gradient."""
+    """float32; None if there is no residual, so that p is the gradient."""
     share: float
     out: Tensor
-    """float32; the next residual is left in it. It may be the residual: then gradient elements that are not finite
-    count as 0 in it. It may be the gradient itself, which is then not written."""
+    """float32, in which the next residual is left. It may be the residual itself; then elements of the gradient that
+    are not finite count as 0, since nothing could undo them. It may be the gradient itself, which is not written."""
 
 
 class Memory(ABC):
@@ -62,11 +62,10 @@ class Memory(ABC):
     source: ClassVar[str]
     """Paper that the update comes from."""
     exact: ClassVar[bool]
-    """Whether sent + residual = what came in, to rounding; else up to an error of mean zero."""
+    """Whether sent + residual = what came in, to rounding. Otherwise the error has mean zero."""
     transforms: ClassVar[bool] = False
-    """Whether what comes in is not the gradient itself but made of it and of earlier ones, such as their
-    momentum. Then the memory takes part in dense steps without a residual too, and residuals are in those units
-    (``amplification``)."""
+    """Whether the memory sends something else than gradients, such as their momentum. Then it takes part in dense steps
+    even without a residual, and residuals are in those units (``amplification``)."""
     Settings: ClassVar[type[MemorySettings]] = MemorySettings
 
     def __init__(self, **given: Any) -> None:
@@ -74,10 +73,10 @@ class Memory(ABC):
         self.world_size = 1
         """Ranks that average; set by the caller that makes a memory for a job."""
         self.gradient_stays = False
-        """Whether the next gradient stays unchanged until ``settle`` is called for it; set by the caller before
+        """Whether the next gradient stays unchanged until ``settle`` is called for it. The caller sets it before
         ``compensate`` or ``terms``."""
         self.dropped = 0
-        """How often an overflown residual was dropped, so that training could go on."""
+        """How often an overflown residual was dropped so that training could go on."""
 
     @property
     def spec(self) -> str:
@@ -86,23 +85,24 @@ class Memory(ABC):
 
     @abstractmethod
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
-        """Adds the residual to a gradient: p = gradient + share · residual, to be compressed.
+        """Add the residual to a gradient. The sum p = gradient + share · residual is what the codec compresses.
 
         Args:
             bucket: The parameters that the gradient is made of.
             gradient: Shape ``(n,)``. Not changed, and must not change until ``update``.
-            whole: Add the whole residual, for a step that sends all of p. A memory that usually holds a share back then
-                has no residual afterwards.
+            whole: Whether to add the whole residual, for a step that sends all of p. Afterwards there is no residual,
+                even in a memory that usually holds a share back.
 
         Returns:
-            p, shape ``(n,)``; ``gradient`` itself where there is no residual and will be none. Elements that are not
-            finite in the gradient may be finite in p only where ``unsettled`` is then True.
+            p, shape ``(n,)``; ``gradient`` itself if there is no residual and will be none. If ``unsettled`` is then
+            True, elements that are not finite in the gradient may be finite in p.
         """
 
     def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms | None:
-        """Returns the sum that ``compensate`` would make, for a caller who computes it and then calls ``added``.
+        """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``added``.
 
-        Nothing has happened until then. Arguments as for ``compensate``.
+        A kernel can then measure p in the same pass. Nothing has happened until ``added``. The arguments are those of
+        ``compensate``.
 
         Returns:
             The terms; None if this memory needs more than one sum, so that ``compensate`` must be called.
@@ -110,46 +110,47 @@ class Memory(ABC):
         return None
 
     def added(self, bucket: Bucket, *, whole: bool = False) -> None:
-        """Reports that ``out`` of ``terms`` holds p, which continues as after ``compensate`` with the same ``whole``.
+        """Report that ``out`` of ``terms`` holds p. The step goes on as after ``compensate`` with the same ``whole``.
 
-        Not called for a sum that failed, so that half of one never becomes a residual.
+        Do not call it for a sum that failed, half of which would become a residual.
         """
         raise TypeError(f"memory {self.name!r} has no terms to be added")
 
     @abstractmethod
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
-        """Makes residual + gradient - decoded payload the draft.
+        """Make residual + gradient - decoded payload the draft.
 
-        Call once after ``compensate``; without it nothing happens. If it raises (a codec that cannot decode), the
-        residual from before remains, and the step's own gradient is lost.
+        Call it once after ``compensate``; it does nothing otherwise. If it raises, because a codec cannot decode, the
+        residual from before the step remains, and the gradient of the step is lost.
 
         Args:
             bucket: The parameters, as given to ``compensate``.
-            compressor: The codec of the payload; may be None when ``payload`` is.
-            payload: What was sent of p; None means all of it.
+            compressor: The codec of the payload; may be None if ``payload`` is.
+            payload: The payload that was sent of p; None if all of p was sent.
 
         Returns:
-            The draft residual, shape ``(n,)``, before the memory's own rounding; None when there is none.
+            The draft residual, shape ``(n,)``, before the memory's own rounding; None if there is none.
         """
 
     def withhold(self, bucket: Bucket, p: Tensor, unused: Tensor) -> None:
-        """Sets elements of p to zero and leaves their residual as it is, as nobody would use what is sent for them.
+        """Set elements of p to zero and leave their residual as it is, because nobody would use what is sent of it.
 
-        Call between ``compensate`` and ``update``, where ``gradient_stays`` is False.
+        Call it between ``compensate`` and ``update``, with ``gradient_stays`` False.
 
         Args:
             bucket: The parameters, as given to ``compensate``.
-            p: As returned by ``compensate``, changed.
-            unused: Which elements, bool of shape ``(n,)``. The gradient is zero there.
+            p: The sum that ``compensate`` returned. Changed.
+            unused: The elements, bool of shape ``(n,)``. The gradient is zero there.
         """
         self.hold_back(bucket, torch.where(unused, p, 0.0))
         p.masked_fill_(unused, 0.0)
 
     @abstractmethod
     def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
-        """Adds ``excess`` to the residual if this step counts: it was sent, but did not fit the gradient's format.
+        """Add ``excess`` to the residual if this step counts: it was sent but did not arrive.
 
-        Call after ``compensate``. A memory that holds nothing loses it.
+        For example, it does not fit the gradient's format. Call it after ``compensate``. A memory that holds nothing
+        loses the excess.
 
         Args:
             bucket: The parameters.
@@ -157,9 +158,9 @@ class Memory(ABC):
         """
 
     def unsettled(self, bucket: Bucket) -> bool:
-        """Returns whether the step of these parameters needs ``settle`` before the gradient changes.
+        """Return whether the step of these parameters needs ``settle`` before the gradient changes.
 
-        Only where ``gradient_stays`` was set. Otherwise ``commit`` and ``rollback`` are enough.
+        It does so only if ``gradient_stays`` was set. Otherwise ``commit`` and ``rollback`` are enough.
         """
         return False
 
@@ -171,48 +172,50 @@ class Memory(ABC):
         compressor: Compressor | None = None,
         payload: Payload | None = None,
     ) -> None:
-        """Keeps the residual of the running step if the step counts, else undoes it to rounding.
+        """Keep the residual of the running step if the step counts, else undo the step to rounding.
 
-        ``commit`` or ``rollback`` still follows, when all buckets are settled. A step that was settled as one that
-        counts cannot be undone any more: ``rollback`` then drops the residual. One that was settled by a tensor is
-        decided: ``commit``, where the tensor is true, and ``rollback``, where it is not, both keep what it left, and
-        ``has_residual`` knows from them whether that is zero.
+        ``commit`` or ``rollback`` still follows when all buckets are settled. What they do depends on ``counts``:
+
+        - True: nothing can undo the step any more. ``commit`` keeps the residual, ``rollback`` drops it.
+        - False: the residual is that from before the step, and both keep it.
+        - A tensor: ``commit`` must follow if it is true, ``rollback`` if it is false. Both keep the residual, and tell
+          ``has_residual`` whether it is zero. Until then ``has_residual`` returns True.
 
         Args:
             bucket: The parameters, as given to ``compensate``.
-            gradient: As given to ``compensate``, still unchanged.
+            gradient: The gradient that was given to ``compensate``, still unchanged.
             counts: Whether the step counts. A bool tensor of shape ``()`` on the gradient's device is not read, so
-                nothing waits for it; until ``commit`` or ``rollback``, ``has_residual`` says that there may be one.
-            compressor: As given to ``update``.
-            payload: As given to ``update``.
+                that nothing waits for it.
+            compressor: The codec that was given to ``update``.
+            payload: The payload that was given to ``update``.
         """
         return
 
     @abstractmethod
     def has_residual(self, bucket: Bucket) -> bool:
-        """Returns whether these parameters have (or may have) a residual."""
+        """Return whether these parameters have, or may have, a residual."""
 
     @abstractmethod
     def forget(self, names: Collection[str]) -> None:
-        """Drops all that is held for these parameters, without reading it: the memory failed on them."""
+        """Drop all that is held for these parameters without reading it, because the memory failed on them."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Makes the draft the memory: the step counts."""
+        """Make the draft the memory: the step counts."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Drops the draft: the memory is as before the step, bit for bit. For steps without a draft see ``settle``.
+        """Drop the draft. The memory is as before the step, bit for bit. For steps without a draft see ``settle``.
 
-        Only a residual that has overflown, which would make every later step non-finite too, is dropped. ``dropped``
-        counts that, and it is logged.
+        Only a residual that has overflown is dropped, as it would make every later step non-finite too. That is logged,
+        and ``dropped`` counts it.
         """
 
     @abstractmethod
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
-        """Multiplies everything that is held in gradient units, between steps.
+        """Multiply everything that is held in units of gradients. Call it between steps.
 
-        Loss scale S -> S': by S'/S. For a learning rate see ``change_rate``.
+        After the loss scale went from S to S', multiply by S'/S. For a learning rate see ``change_rate``.
 
         Args:
             factor: Finite and above zero.
@@ -223,9 +226,9 @@ class Memory(ABC):
         """
 
     def change_rate(self, factor: float, names: Collection[str] | None = None) -> None:
-        """Multiplies the residual after the learning rate went from η to η', so that it keeps its effect.
+        """Multiply the residual after the learning rate went from η to η', so that it keeps its effect.
 
-        A momentum is no residual and stays, as that of ``torch.optim.SGD`` does.
+        Momentum is not multiplied, just as ``torch.optim.SGD`` leaves its own.
 
         Args:
             factor: η/η', finite and above zero.
@@ -238,36 +241,38 @@ class Memory(ABC):
 
     @abstractmethod
     def nbytes(self) -> int:
-        """Returns the bytes really held: the most in the last step, drafts and hash tables included.
+        """Return the most bytes that were held in the last step, drafts and hash tables included.
 
-        Not counted: work space of one bucket, gone when ``update`` returns.
+        The work space of one bucket, which is gone when ``update`` returns, does not count.
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the residuals as plain tensors (copies): float32 per parameter name, or a tagged sketch."""
+        """Return copies of the residuals as plain tensors: float32 by parameter name, or a tagged sketch."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replaces the residuals by a state of this or of any other memory.
+        """Replace the residuals by a state of this or of any other memory.
 
         Raises:
             ValueError: A value is not a 1-D float tensor.
         """
 
     def offered_share(self) -> float:
-        """Returns 1 - β: the share of the residual that is added each step."""
+        """Return 1 - β, the share of the residual that is added in each step."""
         return 1.0
 
     def amplification(self) -> float:
-        """Returns what a gradient amounts to in residual and sent values, summed over all steps: 1, or 1/(1-m)
-        under momentum m.
+        """Return the sum over all steps of what one gradient adds to residual and sent values.
+
+        It is 1, or 1/(1 - m) under momentum m.
         """
         return 1.0
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
-        """Returns θ, the proven ``E‖C(y) - y‖² <= θ‖y‖²`` of how the residual y is stored; 0 when exact, None
-        when unknown.
+        """Return θ in ``E‖C(y) - y‖² <= θ‖y‖²``, proven for the way in which the residual y is stored.
+
+        It is 0 for exact storage and None if nothing is proven.
         """
         return 0.0
 
@@ -288,5 +293,5 @@ class Memory(ABC):
 
 
 def overflown(residual: Tensor) -> bool:
-    """Returns whether adding this residual would make a finite gradient non-finite, now or soon."""
+    """Return whether adding this residual would make a finite gradient non-finite, now or soon."""
     return residual.numel() > 0 and not float(torch.linalg.vector_norm(residual, float("inf"))) < LARGEST

@@ -1,7 +1,7 @@
-"""The base class of memories that hold one flat tensor per bucket: find it, and split it when DDP regroups."""
+"""The base class of memories that hold one flat tensor per bucket, and split it when DDP regroups its buckets."""
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -12,14 +12,14 @@ from gravac.memories.states import VELOCITY, to_dense
 
 
 class Slot(Protocol):
-    """What is held for one bucket. ``offered`` is set between ``compensate`` and ``update``."""
+    """The state of one bucket. ``offered`` is None except between ``compensate`` and ``update``."""
 
     bucket: Bucket
     offered: Any
 
     @property
     def has_residual(self) -> bool:
-        """Whether anything is committed."""
+        """Whether a residual is committed."""
         ...
 
 
@@ -27,31 +27,34 @@ SlotT = TypeVar("SlotT", bound=Slot)
 
 
 class BucketedMemory(Memory, Generic[SlotT]):
-    """A memory whose residuals are flat per bucket for speed, and belong to parameters: regrouped buckets take
-    them along.
+    """A memory whose residuals are flat tensors by bucket, for speed.
+
+    They belong to parameters: when DDP regroups its buckets, the new ones take the residuals of their parameters over.
     """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self._slots: dict[tuple[str, ...], SlotT] = {}
-        self._unassigned: dict[str, Tensor] = {}  # residuals whose bucket is not (or no longer) known
+        self._unassigned: dict[
+            str, Tensor
+        ] = {}  # by parameter: residuals whose bucket is not, or no longer, known
         self._excess: dict[tuple[str, ...], Tensor] = {}  # held back in the running step
 
     @abstractmethod
     def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> SlotT:
-        """A new slot with ``residual``, float32 of shape ``(n,)``, which the slot owns."""
+        """Return a new slot with ``residual``, float32 of shape ``(n,)``, which the slot owns."""
 
     @abstractmethod
     def _dense(self, slot: SlotT) -> Tensor | None:
-        """What is committed, decoded, float32 of shape ``(n,)``; None when nothing is."""
+        """Return the committed residual, decoded, float32 of shape ``(n,)``; None if there is none."""
 
     @abstractmethod
     def _accept(self, slot: SlotT) -> None:
-        """Makes the slot's draft, if any, its residual."""
+        """Make the slot's draft, if any, its residual."""
 
     @abstractmethod
     def _discard(self, slot: SlotT) -> None:
-        """Drops the slot's draft."""
+        """Drop the slot's draft."""
 
     def has_residual(self, bucket: Bucket) -> bool:
         slot = self._slots.get(bucket.names)
@@ -78,10 +81,10 @@ class BucketedMemory(Memory, Generic[SlotT]):
             self._accept(slot)
             slot.offered = None
         for names, excess in self._excess.items():
+            # Every kind of slot can be collected again from plain residuals, so the excess needs no code in each of
+            # them. It is rare enough to cost the next step a copy.
             slot = self._slots[names]
-            self._unassign(
-                slot
-            )  # rare, so it may cost a copy: the next step collects it again, whatever a slot keeps
+            self._unassign(slot)
             pieces = torch.split(excess, list(slot.bucket.numels))
             for name, piece in zip(names, pieces, strict=True):
                 residual = self._unassigned.get(name)
@@ -91,8 +94,8 @@ class BucketedMemory(Memory, Generic[SlotT]):
     def rollback(self) -> None:
         self._excess.clear()
         for names, slot in list(self._slots.items()):
-            # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
-            # happen again in every step to come.
+            # A step that ends between ``compensate`` and ``update`` had a p that is not finite. If the residual caused
+            # that, it would do so in every step to come.
             interrupted, slot.offered = slot.offered is not None, None
             self._discard(slot)
             if interrupted and self._overflown(slot):
@@ -110,9 +113,13 @@ class BucketedMemory(Memory, Generic[SlotT]):
         self._unassigned = {name: value.detach().float().clone() for name, value in to_dense(state).items()}
 
     def _overflown(self, slot: SlotT) -> bool:
-        """Whether what is committed makes p non-finite, now or soon."""
+        """Return whether the committed residual makes p non-finite, now or soon."""
         residual = self._dense(slot)
         return residual is not None and overflown(residual)
+
+    def _bytes_of(self, held: Iterable[Any]) -> int:
+        """Return the bytes of what the slots hold (``held``; None counts nothing) and of the unassigned residuals."""
+        return sum(part.nbytes for part in (*held, *self._unassigned.values()) if part is not None)
 
     def _rescale_unassigned(self, factor: float, names: Collection[str] | None) -> None:
         for name, residual in self._unassigned.items():
@@ -122,6 +129,7 @@ class BucketedMemory(Memory, Generic[SlotT]):
     def _slot(self, bucket: Bucket, device: torch.device) -> SlotT:
         slot = self._slots.get(bucket.names)
         if slot is None:
+            # DDP has regrouped its buckets, or this is the first step: collect what is held under other names.
             for other in self._overlapping(bucket):
                 self._unassign(other)
             slot = self._open(bucket, device, self._collect(bucket, device))
@@ -133,7 +141,7 @@ class BucketedMemory(Memory, Generic[SlotT]):
         del self._slots[slot.bucket.names]
 
     def _collect(self, bucket: Bucket, device: torch.device, prefix: str = "") -> Tensor | None:
-        """The unassigned residuals of the bucket's parameters under ``prefix``, flat; None when there are none."""
+        """Return the unassigned residuals of the bucket's parameters under ``prefix``, flat; None if there are none."""
         for name, numel in zip(bucket.names, bucket.numels, strict=True):
             loose = self._unassigned.get(prefix + name)
             if loose is not None and loose.numel() != numel:
@@ -161,3 +169,10 @@ class BucketedMemory(Memory, Generic[SlotT]):
     def _overlapping(self, bucket: Bucket) -> list[SlotT]:
         names = set(bucket.names)
         return [slot for slot in self._slots.values() if not names.isdisjoint(slot.bucket.names)]
+
+
+def multiply_pieces(bucket: Bucket, flat: Tensor, factor: float, names: Collection[str] | None) -> None:
+    """Multiply the pieces of ``flat``, shape ``(n,)``, that belong to these parameters, or all for None."""
+    for name, piece in zip(bucket.names, torch.split(flat, list(bucket.numels)), strict=True):
+        if names is None or name in names:
+            piece.mul_(factor)

@@ -2,7 +2,8 @@
 
 p = g + (1-β) e,  e' = C(e + g - sent) = C(β e + p - sent)
 
-C must be unbiased: then the virtual iterate follows SGD with a little more noise. (1+θ)(1-δ) must stay below 1.
+C must be unbiased, so that the virtual iterate follows SGD with a little more noise. (1+θ)(1-δ) must stay below 1, with
+θ the noise of C and 1-δ the share of p that the wire's codec leaves out.
 """
 
 from collections.abc import Collection
@@ -43,7 +44,7 @@ class ConEFSettings(MemorySettings):
 
 @dataclass(frozen=True, slots=True)
 class CompressedResidual:
-    """A compressed residual: what must stay in memory to decode it, and a factor."""
+    """A compressed residual: the parts from which it can be decoded, and a factor."""
 
     codec: Compressor
     parts: tuple[Tensor, ...]
@@ -58,7 +59,7 @@ class CompressedResidual:
         return sum(part.nbytes for part in self.parts)
 
     def dense(self) -> Tensor:
-        """Returns the decoded residual, float32 of shape ``(n,)``."""
+        """Return the decoded residual, float32 of shape ``(n,)``."""
         decoded = self.codec.decode(self.codec.rebuild(self.parts, self.numel, self.cf, self.key))
         return decoded if self.scale == 1.0 else decoded * self.scale
 
@@ -116,7 +117,7 @@ class ConEFMemory(BucketedMemory[_Slot]):
         return float(1.0 - self.settings.beta)
 
     def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
-        """Returns the codec that stores the residual of a step, and the CF it is asked for.
+        """Return the codec that stores the residual of a step, and the CF it is asked for.
 
         Args:
             compressor: The codec that the step sends with; None when it sends everything.
@@ -159,11 +160,11 @@ class ConEFMemory(BucketedMemory[_Slot]):
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         factor = self._factor(factor)
         for slot in list(self._slots.values()):
-            if names is not None and not names_all(slot.bucket, names):
+            if names is not None and not set(slot.bucket.names).issubset(names):
                 if not set(names).isdisjoint(slot.bucket.names):
-                    self._unassign(
-                        slot
-                    )  # parts of it only: exact as residuals, compressed again in the next step
+                    # Only some of its parameters, and one factor is stored for all: decode it. The next step compresses
+                    # it again.
+                    self._unassign(slot)
                 continue
             if slot.held is not None:
                 slot.held = replace(slot.held, scale=slot.held.scale * factor)
@@ -207,16 +208,9 @@ class ConEFMemory(BucketedMemory[_Slot]):
         slot.draft, slot.drafted = None, False
 
     def _bytes(self) -> int:
-        total = sum(residual.nbytes for residual in self._unassigned.values())
-        for slot in self._slots.values():
-            for one in (slot.held, slot.carried, slot.draft):
-                total += 0 if one is None else one.nbytes
-        return total
-
-
-def names_all(bucket: Bucket, names: Collection[str]) -> bool:
-    """Returns whether every parameter of the bucket is among ``names``."""
-    return all(name in names for name in bucket.names)
+        return self._bytes_of(
+            part for slot in self._slots.values() for part in (slot.held, slot.carried, slot.draft)
+        )
 
 
 class IConEF1Memory(ConEFMemory):

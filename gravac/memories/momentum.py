@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, MemorySettings, overflown
-from gravac.memories.bucketed import BucketedMemory
+from gravac.memories.bucketed import BucketedMemory, multiply_pieces
 from gravac.memories.states import VELOCITY, velocities
 
 
@@ -42,7 +42,7 @@ class MomentumSettings(MemorySettings):
 
 @dataclass(slots=True)
 class _Slot:
-    """Float32 buffers of a bucket's length, swapped with their drafts on commit."""
+    """float32 buffers of a bucket's length, which are swapped with their drafts on commit."""
 
     bucket: Bucket
     residual: Tensor
@@ -90,7 +90,7 @@ class MomentumMemory(BucketedMemory[_Slot]):
         if slot is None or slot.offered is None:
             return None
         slot.offered = None
-        if payload is None:
+        if payload is None:  # all was sent. No masking: momentum goes on as in SGD
             slot.draft_has_residual = False
             return None
         assert compressor is not None
@@ -111,12 +111,11 @@ class MomentumMemory(BucketedMemory[_Slot]):
         self._scale(self._factor(factor), names, velocity=False)
 
     def nbytes(self) -> int:
-        flat = sum(
-            t.nbytes
+        return self._bytes_of(
+            tensor
             for slot in self._slots.values()
-            for t in (slot.residual, slot.velocity, slot.p, slot.draft)
+            for tensor in (slot.residual, slot.velocity, slot.p, slot.draft)
         )
-        return flat + sum(loose.nbytes for loose in self._unassigned.values())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
@@ -127,9 +126,8 @@ class MomentumMemory(BucketedMemory[_Slot]):
     def _clip(self, bucket: Bucket, gradient: Tensor) -> None:
         limit = self.settings.clip / math.sqrt(self.world_size)
         for piece in torch.split(gradient, list(bucket.numels)):
-            norm = torch.linalg.vector_norm(
-                piece, dtype=torch.float64
-            )  # squares of large floats leave float32
+            # In float64, because the squares of large floats leave float32.
+            norm = torch.linalg.vector_norm(piece, dtype=torch.float64)
             piece.mul_((limit / norm).clamp(max=1.0))
 
     def _scale(self, factor: float, names: Collection[str] | None, velocity: bool) -> None:
@@ -139,14 +137,10 @@ class MomentumMemory(BucketedMemory[_Slot]):
             ):
                 loose.mul_(factor)
         for slot in self._slots.values():
-            for flat, there in (
-                (slot.residual, slot.has_residual),
-                (slot.velocity, velocity and slot.moving),
-            ):
-                pieces = torch.split(flat, list(slot.bucket.numels)) if there else ()
-                for name, piece in zip(slot.bucket.names, pieces, strict=False):
-                    if names is None or name in names:
-                        piece.mul_(factor)
+            if slot.has_residual:
+                multiply_pieces(slot.bucket, slot.residual, factor, names)
+            if velocity and slot.moving:
+                multiply_pieces(slot.bucket, slot.velocity, factor, names)
 
     def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
         velocity = self._collect(bucket, device, VELOCITY)
@@ -185,7 +179,7 @@ class MomentumMemory(BucketedMemory[_Slot]):
 
 
 def _remove_and_mask(compressor: Compressor, payload: Payload, p: Tensor, velocity: Tensor) -> None:
-    """``p -= decoded``; ``velocity`` becomes 0 where that changed p."""
+    """Subtract the decoded payload from p, and set ``velocity`` to 0 where that changed p."""
     support = payload.support
     before = p.clone() if support is None else p[support]
     compressor.remove(payload, p)

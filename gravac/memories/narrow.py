@@ -1,12 +1,12 @@
 """Error feedback with a residual in bfloat16: half a copy of the gradient.
 
-p = g + e,  e' = round(p - C(p)).  bfloat16 has 8 significant bits. Rounded to the nearest, a gradient below 2^-9 of its
-element's residual is lost each time. Rounded at random it is kept on average: the error has mean zero, and a variance
-of at most 2^-16 of the residual's squares.
+p = g + e,  e' = round(p - C(p)).  bfloat16 has 8 significant bits. If e' is rounded to the nearest, a gradient below
+2^-9 of its element's residual is lost each time. If it is rounded at random, the gradient is kept on average: the error
+has mean zero, and a variance of at most 2^-16 of the residual's square.
 
-The sum is made in a work space of one bucket. Where the gradient stays until ``settle``, e waits there unchanged, and
-e' is computed again from the gradient, so one buffer is enough and a skipped step leaves no trace, bit for bit. Else e'
-is a draft of the same size.
+The sum is made in a work space of one bucket. If the gradient stays until ``settle``, e does not change until then, and
+e' is computed again from the gradient. So one buffer is enough, and a skipped step leaves no trace, bit for bit.
+Otherwise e' is a draft of the same size.
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ from torch import Tensor
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.kernels import add_finite, round_bfloat16
 from gravac.memories.base import Bucket, MemorySettings, Terms
-from gravac.memories.bucketed import BucketedMemory
+from gravac.memories.bucketed import BucketedMemory, multiply_pieces
 
 _OWN_DRAWS = 0x5851F42D4C957F2D
 """Turns the wire's key into the memory's: rounding noise of the two must be independent."""
@@ -37,16 +37,16 @@ class NarrowSettings(MemorySettings):
 
 @dataclass(slots=True)
 class _Slot:
-    """``residual`` is float32 where it came from elsewhere, until it is first replaced."""
+    """``residual`` is float32 if it was loaded, until it is first replaced."""
 
     bucket: Bucket
     residual: Tensor
     has_residual: bool
     p: Tensor | None = None  # float32, from ``compensate`` to ``update``
     offered: bool | None = None
-    open: bool = False  # waits for ``settle``
-    settled: bool = False  # a step that was applied, which nothing can undo any more
-    had_residual: bool | None = None  # before a step that a tensor settled; None: there is none
+    open: bool = False  # the step needs ``settle``
+    settled: bool = False  # the step counts, and nothing can undo it any more
+    had_residual: bool | None = None  # ``has_residual`` before a step that a tensor settled; None without one
     draft: Tensor | None = None
     draft_has_residual: bool | None = None  # None: no draft in this step
 
@@ -121,6 +121,7 @@ class NarrowMemory(BucketedMemory[_Slot]):
             return
         if compressor is None or payload is None:
             raise ValueError("settle needs the compressor and the payload that update was given")
+        # The same sum as in ``compensate``: it was not kept, because it takes twice the memory of the residual.
         p = slot.residual.float() if slot.has_residual else torch.zeros_like(gradient, dtype=torch.float32)
         p = p.clone() if p is slot.residual else p
         add_finite(p, gradient)
@@ -141,17 +142,12 @@ class NarrowMemory(BucketedMemory[_Slot]):
         self._rescale_unassigned(factor, names)
         for slot in self._slots.values():
             if slot.has_residual:
-                pieces = torch.split(slot.residual, list(slot.bucket.numels))
-                for name, piece in zip(slot.bucket.names, pieces, strict=True):
-                    if names is None or name in names:
-                        piece.mul_(factor)
+                multiply_pieces(slot.bucket, slot.residual, factor, names)
 
     def nbytes(self) -> int:
-        flat = sum(
-            slot.residual.nbytes + sum(0 if one is None else one.nbytes for one in (slot.draft, slot.p))
-            for slot in self._slots.values()
+        return self._bytes_of(
+            tensor for slot in self._slots.values() for tensor in (slot.residual, slot.draft, slot.p)
         )
-        return flat + sum(residual.nbytes for residual in self._unassigned.values())
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
         return 2.0**-16 if self.settings.rounding == "stochastic" else None
@@ -182,7 +178,7 @@ class NarrowMemory(BucketedMemory[_Slot]):
 
     def rollback(self) -> None:
         for slot in self._slots.values():
-            if slot.settled:  # the trainer dropped the step's gradients: nothing of them may stay
+            if slot.settled:  # the trainer has dropped the step's gradients, so nothing of them may stay
                 slot.has_residual, slot.settled = False, False
             elif slot.had_residual is not None:
                 slot.has_residual = slot.had_residual

@@ -1,12 +1,12 @@
 """Error feedback: what was not sent is added to the next gradient, all of it or a share.
 
-Learning rate outside: p = g + (1-β) e,  e' = e + g - C(p), in gradient units. β changes what is added, not the
-residual: nothing is lost. Exact for selectors: every element is either sent or in the residual.
+p = g + (1-β) e and e' = e + g - C(p), in units of gradients: the learning rate is applied afterwards. β changes how
+much is added, and nothing is lost. For selectors it is exact: every element is either sent or in the residual.
 
-Two ways to make a step a transaction. With a draft, p and e' are made in a second buffer, and a skipped step
-leaves the first one as it was, bit for bit. In place, where the gradient stays until ``settle``, there is one
-buffer: it becomes e + g, then e + g - s. A skipped step is undone by adding s and subtracting g, so each
-element is off by at most 2^-23 (3 |e + g| + |s|), a few roundings of float32.
+There are two ways to make a step a transaction. With a draft, p and e' are made in a second buffer, and a skipped step
+leaves the first one as it was, bit for bit. In place, if the gradient stays until ``settle``, there is one buffer. It
+becomes e + g, then e + g - s. Adding s and subtracting g undoes a skipped step, with an error of at most
+2^-23 (3 |e + g| + |s|) per element, a few roundings of float32.
 """
 
 import logging
@@ -20,22 +20,22 @@ from torch import Tensor
 from gravac.compressors.base import Compressor, Payload
 from gravac.kernels import add_finite, subtract_unless
 from gravac.memories.base import Bucket, Terms
-from gravac.memories.bucketed import BucketedMemory
+from gravac.memories.bucketed import BucketedMemory, multiply_pieces
 
 log = logging.getLogger("gravac.memories")
 
 
 class _Stage(Enum):
-    """What the buffer of a slot holds in a step in place."""
+    """The content of a slot's buffer in a step in place. It is true wherever a failure interrupts the step."""
 
-    ADDING = auto()  # unknown: a sum or an undo has begun, and did not end yet
+    ADDING = auto()  # unknown: a sum or an undo has begun and has not ended
     ADDED = auto()  # e + g
     REMOVED = auto()  # e + g - s
     SENT = auto()  # e + g, all of which was sent
-    KEPT = auto()  # e; e + g is elsewhere, for a step that sends all of it
+    KEPT = auto()  # e; a step that sends everything has its e + g elsewhere
     EMPTIED = auto()  # e, all of which was sent
-    SETTLED = auto()  # the residual of a step that was applied, which nothing can undo any more
-    DECIDED = auto()  # the residual after the step, applied or skipped: the host does not know
+    SETTLED = auto()  # the residual of a step that counts; nothing can undo it any more
+    DECIDED = auto()  # the residual after the step, kept or undone by a tensor that the host has not read
 
 
 _OPEN = (_Stage.ADDING, _Stage.ADDED, _Stage.REMOVED, _Stage.SENT)
@@ -43,16 +43,16 @@ _OPEN = (_Stage.ADDING, _Stage.ADDED, _Stage.REMOVED, _Stage.SENT)
 
 @dataclass(slots=True)
 class _Slot:
-    """Float32 buffers of a bucket's length; ``has_residual`` False means "all zero"."""
+    """float32 buffers of a bucket's length. ``has_residual`` False means that ``residual`` counts as zero."""
 
     bucket: Bucket
     residual: Tensor
-    draft: Tensor | None = None  # swapped with ``residual`` on commit; None where steps are in place
+    draft: Tensor | None = None  # swapped with ``residual`` on commit; None if steps are in place
     has_residual: bool = False
     draft_has_residual: bool | None = None  # None: no draft in this step
     offered: float | None = None  # the share of the residual in p
     stage: _Stage | None = None  # None: no step in place has begun, or it is undone
-    after: tuple[bool, bool] = (True, True)  # in stage DECIDED: ``has_residual`` if undone, and if it counts
+    after: tuple[bool, bool] = (True, True)  # in stage DECIDED: ``has_residual`` if it is undone, and if not
 
 
 class ResidualMemory(BucketedMemory[_Slot]):
@@ -78,11 +78,12 @@ class ResidualMemory(BucketedMemory[_Slot]):
 
     def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms:
         slot = self._slot(bucket, gradient.device)
-        if slot.stage in _OPEN:  # of a backward that did not end: its gradient is gone
+        if slot.stage in _OPEN:  # a backward did not end, and its gradient, which could undo it, is gone
             self._lose(slot, "belongs to a backward that did not end")
         slot.stage = None
         share = self._share(whole)
         residual = slot.residual if slot.has_residual else None
+        # In place only if p is all of e + g: a share held back would be overwritten.
         if not self.gradient_stays or share != 1.0:
             if slot.draft is None:
                 slot.draft = torch.empty_like(slot.residual)
@@ -91,6 +92,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
         if not whole:
             slot.stage = _Stage.ADDING
             return Terms(residual, share, slot.residual)
+        # A dense step leaves e where it is, so that undoing it costs nothing. p is needed only until it is sent.
         slot.stage = _Stage.KEPT
         as_is = residual is None and gradient.dtype == torch.float32
         return Terms(residual, share, gradient if as_is else torch.empty_like(slot.residual))
@@ -133,7 +135,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
         assert compressor is not None
         if slot.stage is _Stage.KEPT:
             raise ValueError("a step that began with whole=True sends all of p: pass payload=None")
-        slot.stage = _Stage.ADDING
+        slot.stage = _Stage.ADDING  # until it is done: half of a subtraction could not be undone
         compressor.remove(payload, slot.residual)
         slot.stage = _Stage.REMOVED
         return slot.residual
@@ -161,7 +163,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
             slot.has_residual, slot.stage = slot.stage is _Stage.REMOVED, _Stage.SETTLED
         elif slot.stage is not _Stage.EMPTIED:
             stage, slot.stage = slot.stage, _Stage.ADDING
-            if slot.has_residual:
+            if slot.has_residual:  # else zero is restored by saying so
                 _undo(slot.residual, stage, gradient, compressor, payload)
             slot.stage = None
 
@@ -173,7 +175,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
         compressor: Compressor | None,
         payload: Payload | None,
     ) -> None:
-        """Settle by a tensor that is not read, so that the residual may be all zero and counts as there."""
+        """Settle by a tensor that is not read: compute both outcomes and let the device choose."""
         assert slot.stage is not None
         stage, slot.stage, had = slot.stage, _Stage.ADDING, slot.has_residual
         if had and stage is _Stage.REMOVED and payload is not None and payload.support is not None:
@@ -197,6 +199,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
                 slot.residual.copy_(before)
             case _:
                 torch.where(counts, torch.zeros_like(before), before, out=slot.residual)
+        # The host learns the outcome in ``commit`` or ``rollback``. Until then the residual counts as there.
         slot.after = had, stage is _Stage.REMOVED or (had and stage is _Stage.ADDED)
         slot.has_residual, slot.stage = True, _Stage.DECIDED
 
@@ -205,25 +208,17 @@ class ResidualMemory(BucketedMemory[_Slot]):
         self._rescale_unassigned(factor, names)
         for slot in self._slots.values():
             if slot.has_residual:
-                pieces = torch.split(slot.residual, list(slot.bucket.numels))
-                for name, piece in zip(slot.bucket.names, pieces, strict=True):
-                    if names is None or name in names:
-                        piece.mul_(factor)
+                multiply_pieces(slot.bucket, slot.residual, factor, names)
 
     def nbytes(self) -> int:
-        flat = sum(
-            slot.residual.nbytes + (0 if slot.draft is None else slot.draft.nbytes)
-            for slot in self._slots.values()
+        return self._bytes_of(
+            tensor for slot in self._slots.values() for tensor in (slot.residual, slot.draft)
         )
-        return flat + sum(residual.nbytes for residual in self._unassigned.values())
 
     def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
-        flat = (
-            torch.zeros(sum(bucket.numels), device=device, dtype=torch.float32)
-            if residual is None
-            else residual
-        )
-        return _Slot(bucket, flat, has_residual=residual is not None)
+        if residual is not None:
+            return _Slot(bucket, residual, has_residual=True)
+        return _Slot(bucket, torch.zeros(sum(bucket.numels), device=device, dtype=torch.float32))
 
     def _dense(self, slot: _Slot) -> Tensor | None:
         return slot.residual if slot.has_residual else None
@@ -263,7 +258,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
 def _undo(
     residual: Tensor, stage: _Stage, gradient: Tensor, compressor: Compressor | None, payload: Payload | None
 ) -> None:
-    """Makes what a step has left the residual from before, up to rounding."""
+    """Turn what a step has left in the buffer into the residual from before it, up to rounding."""
     if stage is _Stage.REMOVED:
         if compressor is None or payload is None:
             raise ValueError("settle needs the compressor and the payload that update was given")

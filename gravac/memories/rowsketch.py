@@ -41,7 +41,7 @@ class RowSketch:
         self._shapes: dict[int, tuple[int, int, int]] = {}
 
     def shape(self, numel: int) -> tuple[int, int, int]:
-        """Returns rows, elements per row D and buckets per row w for a parameter of ``numel`` elements.
+        """Return rows, elements per row D and buckets per row w for a parameter of ``numel`` elements.
 
         Rows need no padding if a length in (block/2, block] divides it.
         """
@@ -55,12 +55,12 @@ class RowSketch:
         return self._shapes[numel]
 
     def load(self, numel: int) -> int:
-        """Returns the elements in the fullest bucket."""
+        """Return the elements in the fullest bucket."""
         _, length, width = self.shape(numel)
         return -(-length // width)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Returns the sketch of ``x``, float32 of shape ``(rows · w,)``."""
+        """Return the sketch of ``x``, float32 of shape ``(rows · w,)``."""
         rows, length, width = self.shape(x.numel())
         if width == length:
             return torch.nn.functional.pad(x, (0, rows * length - x.numel())).clone()
@@ -72,7 +72,7 @@ class RowSketch:
         return placed.view(rows, -1, width).sum(1).flatten()
 
     def decode(self, sketch: Tensor, numel: int) -> Tensor:
-        """Returns the unbiased estimate (over hashes) of what was sketched, shape ``(numel,)``; may be a view of
+        """Return the unbiased estimate (over hashes) of what was sketched, shape ``(numel,)``; may be a view of
         the sketch.
         """
         rows, length, width = self.shape(numel)
@@ -83,7 +83,7 @@ class RowSketch:
         return estimate.flatten()[:numel]
 
     def least_norm(self, sketch: Tensor, numel: int) -> Tensor:
-        """Returns the shortest vector with this sketch, shape ``(numel,)``: the estimate divided by each bucket's load.
+        """Return the shortest vector with this sketch, shape ``(numel,)``: the estimate divided by each bucket's load.
 
         It is what repeated dense steps would send of the sketch in total, whatever β is. May be a view of the sketch.
         """
@@ -99,7 +99,7 @@ class RowSketch:
         return self.decode((sketch.view(rows, width) / loads.clamp(min=1).float()).flatten(), numel)
 
     def nbytes(self) -> int:
-        """Returns the bytes of the hash tables."""
+        """Return the bytes of the hash tables."""
         return sum(part.nbytes for table in self._hashes.values() for part in table)
 
     def _hash(self, length: int, width: int, device: torch.device) -> _Hash:
@@ -112,7 +112,7 @@ class RowSketch:
 
 
 def fullest(size: float) -> int:
-    """Returns the most elements that a bucket of a sketch of ``size`` floats per element holds, for any parameter."""
+    """Return the most elements that a bucket of a sketch of ``size`` floats per element holds, for any parameter."""
     return _ceil(1.0 / size)
 
 
@@ -129,5 +129,5 @@ def _draw(length: int, width: int, seed: int) -> _Hash:
 
 
 def _ceil(value: float) -> int:
-    """Smallest integer at or above, except for rounding: 0.1 · 30 is 3, not 4."""
+    """Return the smallest integer at or above ``value``, apart from rounding: 0.1 · 30 gives 3, not 4."""
     return math.ceil(value - 1e-6)

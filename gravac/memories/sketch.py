@@ -21,7 +21,7 @@ from gravac.memories.states import TAG, Geometry, geometry_of, tag, to_dense
 
 
 def least_beta(size: float) -> float:
-    """Returns the smallest β that is stable with a sketch of ``size`` floats per element: 1 - 1/ceil(1/size)."""
+    """Return the smallest β that is stable with a sketch of ``size`` floats per element: 1 - 1/ceil(1/size)."""
     return 1.0 - 1.0 / fullest(size)
 
 
@@ -89,6 +89,7 @@ class SketchMemory(Memory):
             if held is None:
                 continue
             if whole:
+                # Not the unbiased estimate: sending the shortest residual takes back exactly this sketch.
                 piece.add_(self._sketcher.least_norm(held, piece.numel()))
             else:
                 piece.add_(self._sketcher.decode(held, piece.numel()), alpha=self.offered_share())
@@ -96,9 +97,8 @@ class SketchMemory(Memory):
         return p
 
     def withhold(self, bucket: Bucket, p: Tensor, unused: Tensor) -> None:
-        self._withheld[bucket] = torch.where(
-            unused, p, 0.0
-        )  # only a step that sends all of p empties the sketch
+        # Not ``hold_back``: unless a step sends all of p, the sketch still has these elements.
+        self._withheld[bucket] = torch.where(unused, p, 0.0)
         p.masked_fill_(unused, 0.0)
 
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
@@ -155,8 +155,8 @@ class SketchMemory(Memory):
         self._drafts, self._offered, self._withheld = {}, {}, {}
 
     def rollback(self) -> None:
-        # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
-        # happen again in every step to come.
+        # A step that ends between ``compensate`` and ``update`` had a p that is not finite. If the residual caused
+        # that, it would do so in every step to come.
         interrupted = {name for bucket in self._offered for name in bucket.names}
         self._drafts, self._offered, self._withheld = {}, {}, {}
         lost = [name for name in interrupted if name in self._held and overflown(self._held[name])]

@@ -12,7 +12,7 @@ _ROUNDING = 1e-9
 
 
 def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 << 20) -> str | None:
-    """Returns a warning when the residual may grow without limit.
+    """Return a warning if the residual may grow without limit.
 
     For memories that store residuals, (1+θ)(1-δ) must be below 1, with θ the noise of the memory and 1-δ the largest
     share of p that the codec leaves out; with β, δ shrinks to (1-β)δ. For sketches, (1-β)·ceil(1/size) must be at most
@@ -25,7 +25,7 @@ def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 
         numel: Elements of a typical bucket.
 
     Returns:
-        A sentence for the log; None when the residual is bounded, or when nothing is proven.
+        A sentence for the log; None if the residual is bounded, or if nothing is proven.
     """
     if isinstance(memory, NoMemory) or cf <= 1.0:
         return None
@@ -63,5 +63,5 @@ def _sketch(memory: SketchMemory) -> str | None:
 
 
 def _up(value: float) -> float:
-    """Rounded up to three digits, so that following the advice ends the warning."""
+    """Return ``value`` rounded up to three digits, so that following the advice ends the warning."""
     return math.ceil(value * 1000 - 1e-6) / 1000

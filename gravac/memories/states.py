@@ -19,7 +19,7 @@ VELOCITY = "::velocity/"
 
 
 class Geometry(NamedTuple):
-    """What must be equal for two sketches to add. ``numels``: elements of each parameter."""
+    """The geometry of a sketch. Two sketches add if it is equal, apart from ``numels``, the elements by parameter."""
 
     size: float
     block: int
@@ -27,21 +27,21 @@ class Geometry(NamedTuple):
     numels: dict[str, int]
 
     def sketcher(self) -> RowSketch:
-        """Returns the encoder and decoder of this geometry."""
+        """Return the encoder and decoder of this geometry."""
         return RowSketch(self.size, self.block, self.seed)
 
     def same(self, other: "Geometry") -> bool:
-        """Returns whether sketches of both geometries add."""
+        """Return whether sketches of both geometries add."""
         return (self.size, self.block, self.seed) == (other.size, other.block, other.seed)
 
 
 def tag(geometry: Geometry) -> Tensor:
-    """Returns the geometry as a tensor."""
+    """Return the geometry as a tensor."""
     return torch.frombuffer(bytearray(json.dumps(geometry._asdict()).encode()), dtype=torch.uint8)
 
 
 def geometry_of(state: Mapping[str, Tensor]) -> Geometry | None:
-    """Returns the geometry of a state; None for residuals. Raises ValueError for a tag that cannot be read."""
+    """Return the geometry of a sketch's state; None for residuals. Raise ValueError if its tag cannot be read."""
     found = state.get(TAG)
     if found is None:
         return None
@@ -54,7 +54,7 @@ def geometry_of(state: Mapping[str, Tensor]) -> Geometry | None:
 
 
 def check(state: Mapping[str, Tensor]) -> None:
-    """Checks a state.
+    """Check a state.
 
     Raises:
         ValueError: A value is not a 1-D float tensor, or a sketch does not have the size that its tag says.
@@ -77,9 +77,7 @@ def check(state: Mapping[str, Tensor]) -> None:
 
 
 def to_dense(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the residual per parameter name; of a sketch the shortest one that has it. Raises ValueError as
-    ``check``.
-    """
+    """Return the residual by parameter name; for a sketch, the shortest residual that has it. Raise as ``check``."""
     check(state)
     geometry = geometry_of(state)
     if geometry is None:
@@ -93,12 +91,12 @@ def to_dense(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def velocities(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the momentum per parameter name; empty for states of memories that have none."""
+    """Return the momentum by parameter name; empty for states of memories without one."""
     return {name.removeprefix(VELOCITY): value for name, value in state.items() if name.startswith(VELOCITY)}
 
 
 def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Returns the state that every rank of the new world starts with.
+    """Return the state that every rank of the new world starts with.
 
     Ranks average their gradients, so the model's residual is the mean over ranks. Giving that mean to each new rank
     conserves it for any new world size. A parameter absent from a state has no residual there. Sketches are linear: the
@@ -142,9 +140,9 @@ def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def convert(old: Memory, new: Memory) -> Memory:
-    """Loads the residuals of one memory into another, between steps.
+    """Load the residuals of one memory into another, between steps.
 
-    Residuals are taken over bit for bit, sketches too where the geometry is the same. A sketch becomes the shortest
+    Residuals are taken over bit for bit, and so are sketches of the same geometry. A sketch becomes the shortest
     residual that has it; a residual becomes its sketch. Momentum is no residual: only ``momentum`` takes it over.
 
     Args:

@@ -17,7 +17,17 @@ from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import COMPRESSORS, Key, Payload, TopK
 from gravac.compressors import build as build_codec
 from gravac.kernels import SelectionHint
-from tests.support.maths.aggregator_checks import BUCKETS, Step, bucket, gradient, made, run, steps, world
+from tests.support.maths.aggregator_checks import (
+    BUCKETS,
+    Step,
+    aggregate,
+    bucket,
+    gradient,
+    made,
+    run,
+    steps,
+    world,
+)
 from tests.support.maths.checks import LECTURE
 
 WAYS = [
@@ -200,7 +210,7 @@ def test_majority() -> None:
 
     def each(aggregator: Aggregator) -> Tensor:
         rank = aggregator.communicator.rank
-        return aggregator.aggregate(one, signs[rank], 1.0, Key(0, 0, 0, rank))[0]
+        return aggregate(aggregator, one, signs[rank], 1.0, Key(0, 0, 0, rank))[0]
 
     scale = float(signs.abs().mean())
     for mean in world(3, "majority", each):
@@ -212,7 +222,7 @@ def test_terngrad_shares_the_largest_scale() -> None:
 
     def each(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
         rank = aggregator.communicator.rank
-        return aggregator.aggregate(one, LECTURE * (1 + rank), 1.0, Key(0, 0, 0, rank))
+        return aggregate(aggregator, one, LECTURE * (1 + rank), 1.0, Key(0, 0, 0, rank))
 
     for mean, sent in world(2, "terngrad-sum", each):  # type: ignore[misc]
         assert set(sent[:4].abs().tolist()) <= {0.0, 260.0}

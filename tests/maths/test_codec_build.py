@@ -9,7 +9,7 @@ import torch
 from gravac.compressors import COMPRESSORS, Stack, build
 from gravac.compressors.quantize.qsgd import QSGD
 from tests.support.maths import members
-from tests.support.maths.checks import KEY, vector
+from tests.support.maths.checks import KEY, achieved, vector
 
 
 def test_settings() -> None:
@@ -43,7 +43,7 @@ def test_any_selector_stacks_on_any_quantizer() -> None:
         assert payload.nbytes == codec.wire_bytes(500, 10.0, torch.float32)
         again = codec.unpack(payload.pack(), 500, 10.0, KEY, torch.float32)
         assert torch.equal(codec.decode(again), codec.decode(payload))
-        assert codec.achieved(payload) == 10.0
+        assert achieved(payload) == 10.0
 
 
 @pytest.mark.parametrize(

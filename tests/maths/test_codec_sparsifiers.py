@@ -9,7 +9,7 @@ from gravac.compressors import Key, build
 from gravac.compressors.base import Compressor, kept_count
 from gravac.compressors.sparse.thresholds import DGC, RedSync, Survivors, Thresholded
 from gravac.kernels import select_top
-from tests.support.maths.checks import KEY, vector
+from tests.support.maths.checks import KEY, achieved, vector
 
 TEN = 10_000
 
@@ -82,7 +82,6 @@ def test_thresholds_select_about_k(name: str, least: float, most: float, kind: s
         x, k = vector(kind, TEN, seed), kept_count(TEN, cf)
         payload = build(name).compress(x, cf, KEY._replace(step=seed), torch.float32)
         assert least * k <= payload.values.numel() <= most * k
-        assert build(name).achieved(payload) == TEN / payload.values.numel()
 
 
 @pytest.mark.parametrize("name", ["dgc", "redsync", "redsync-trimmed", "sidco"])
@@ -134,9 +133,9 @@ def test_the_achieved_cf_is_reported() -> None:
     x = vector("gauss", TEN)
     low = build("redsync")
     payload = low.compress(x, 1.5, KEY, torch.float32)
-    assert low.achieved(payload) == pytest.approx(2.4, abs=0.1)  # 43 % of normal elements lie above the mean
+    assert achieved(payload) == pytest.approx(2.4, abs=0.1)  # 43 % of normal elements lie above the mean
     coarse = RedSync(tolerance=0.2)
-    assert coarse.achieved(coarse.compress(x, 1000.0, KEY, torch.float32)) == 500.0  # cut at 2k, not more
+    assert achieved(coarse.compress(x, 1000.0, KEY, torch.float32)) == 500.0  # cut at 2k, not more
 
 
 def test_dgc_samples_and_still_finds_the_largest() -> None:

@@ -22,7 +22,7 @@ from gravac.compressors import COMPRESSORS, Key, build
 from gravac.compressors import build as build_codec
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
-from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, bucket, gradient, made, world
+from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, aggregate, bucket, gradient, made, world
 from tests.support.maths.checks import vector
 
 
@@ -34,7 +34,7 @@ def one_step(
 
     def each(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
         rank = aggregator.communicator.rank
-        return aggregator.aggregate(one, xs[rank], cf, Key(1, number, 0, rank))
+        return aggregate(aggregator, one, xs[rank], cf, Key(1, number, 0, rank))
 
     return world(size, text, each)  # type: ignore[return-value]
 
@@ -282,7 +282,7 @@ def test_payloads_of_different_steps_are_never_averaged(way: type[Collective]) -
     def each(network: Communicator) -> None:
         codec, key = build("topk"), Key(1, 7 + 2 * network.rank, 0, network.rank)  # rank 1 is ahead
         x = torch.randn(100)
-        flight = way(network).exchange(codec, codec.compress(x, 10.0, key, x.dtype), x, 10.0, key, x.dtype)
+        flight = way(network).exchange(codec, codec.compress(x, 10.0, key, x.dtype), x, key, x.dtype)
         flight.mean_into(torch.empty(100))
 
     with pytest.raises(ValueError, match="the ranks are out of step"):

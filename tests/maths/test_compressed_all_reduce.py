@@ -11,7 +11,7 @@ from gravac.collectives import ALONE, CompressedAllReduce, Network, Workload, ch
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import COMPRESSORS, Key
 from gravac.compressors import build as build_codec
-from tests.support.maths.aggregator_checks import bucket, world
+from tests.support.maths.aggregator_checks import aggregate, bucket, world
 from tests.support.maths.checks import KEY, vector
 
 CODECS = (
@@ -33,7 +33,7 @@ def one_step(size: int, codec: str, xs: list[Tensor], step: int = 0) -> list[tup
 
     def each(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
         rank = aggregator.communicator.rank
-        return aggregator.aggregate(one, xs[rank], 4.0, Key(1, step, 0, rank))
+        return aggregate(aggregator, one, xs[rank], 4.0, Key(1, step, 0, rank))
 
     return world(size, f"{codec} by compressed-all-reduce", each)  # type: ignore[return-value]
 
@@ -151,7 +151,7 @@ def test_residuals_stop_growing(text: str) -> None:
 
         def each(aggregator: Aggregator, xs: list[Tensor] = xs, step: int = step) -> tuple[Tensor, Tensor]:
             rank = aggregator.communicator.rank
-            return aggregator.aggregate(one, xs[rank], 4.0, Key(1, step, 0, rank))
+            return aggregate(aggregator, one, xs[rank], 4.0, Key(1, step, 0, rank))
 
         done: list[tuple[Tensor, Tensor]] = world(ranks, f"{text} by compressed-all-reduce", each)  # type: ignore[assignment]
         left = [x - sent for x, (_, sent) in zip(xs, done, strict=True)]
@@ -207,7 +207,7 @@ def test_a_step_that_another_rank_is_not_at_is_refused() -> None:
         rank = network.rank  # type: ignore[attr-defined]
         codec, key, x = build_codec("int8:block=8"), Key(1, 7 + 2 * rank, 0, rank), torch.randn(100)
         payload = codec.compress(x, 4.0, key, x.dtype)
-        CompressedAllReduce(network).exchange(codec, payload, x, 4.0, key, x.dtype)  # type: ignore[arg-type]
+        CompressedAllReduce(network).exchange(codec, payload, x, key, x.dtype)  # type: ignore[arg-type]
 
     with pytest.raises(ValueError, match="the ranks are out of step"):
         SimulatedWorld(2).run(each)

@@ -12,7 +12,6 @@ from torch import Tensor
 from gravac.compressors import build
 from gravac.kernels import GRIDS, decode_blocks, dither, encode_blocks, expected_bytes, quantize_nearest
 from gravac.kernels.entropy import canonical
-from gravac.kernels.entropy.blocks import JOINED, join, split
 from gravac.kernels.entropy.canonical import CODED, HEAD_BYTES, RAW
 from gravac.kernels.entropy.huffman import huffman_decode, huffman_encode
 from tests.support.maths.backends import everywhere
@@ -107,15 +106,6 @@ def test_no_more_than_one_byte_is_added_near_the_limit() -> None:
         kinds.add(int(packed[0]))
         assert packed.numel() <= n + 1, n
     assert kinds == {RAW, CODED}
-
-
-@settings(deadline=None, max_examples=40)
-@given(n=st.integers(0, 700), seed=st.integers(0, 10**6), base=st.sampled_from(sorted(JOINED)))
-def test_joined_codes_come_back(n: int, seed: int, base: int) -> None:
-    codes = torch.randint(base, (n,), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
-    joined = everywhere(lambda: join(codes, base))
-    assert joined.numel() == -(-n // JOINED[base])
-    assert torch.equal(everywhere(lambda: split(joined, n, base)), codes)
 
 
 @pytest.mark.parametrize("levels", GRIDS)

@@ -27,12 +27,13 @@ KINDS = st.sampled_from(["normal", "mixed", "wild"])
     n=st.one_of(LENGTHS, st.integers(12_000, 13_000)),
     seed=st.integers(0, 10**6),
     base=st.sampled_from(sorted(DIGITS)),
+    word=st.sampled_from([torch.int32, torch.uint8]),
 )
-def test_digits_are_the_same_everywhere(n: int, seed: int, base: int) -> None:
+def test_digits_are_the_same_everywhere(n: int, seed: int, base: int, word: torch.dtype) -> None:
     codes = torch.randint(base, (n,), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     codes[-40:] = base - 1  # the largest word there is
-    packed = everywhere(lambda: pack_digits(codes, base))
-    assert packed.shape == (word_count(n, base),)
+    packed = everywhere(lambda: pack_digits(codes, base, word))
+    assert packed.shape == (word_count(n, base, word),)
     assert torch.equal(everywhere(lambda: unpack_digits(packed, n, base)), codes)
 
 

@@ -8,7 +8,16 @@ from gravac.aggregators import Aggregator
 from gravac.collectives import ALONE
 from gravac.compressors import Key
 from gravac.compressors import build as build_codec
-from tests.support.maths.aggregator_checks import BUCKETS, Bucket, bucket, gradient, made, steps, world
+from tests.support.maths.aggregator_checks import (
+    BUCKETS,
+    Bucket,
+    aggregate,
+    bucket,
+    gradient,
+    made,
+    steps,
+    world,
+)
 from tests.support.maths.checks import KEY
 
 LAYERS = (1.0, 30.0, 0.01, 5.0)
@@ -51,7 +60,7 @@ def test_sign_codecs_have_one_scale_a_tensor(text: str) -> None:
                 x, pieces = uneven(aggregator.communicator.rank, step, one), []
                 for piece, shape in zip(x.split(list(one.numels)), one.shapes, strict=True):
                     alone, key = bucket(0, shape), Key(3, step, 0, aggregator.communicator.rank)
-                    pieces.append(aggregator.aggregate(alone, piece, 8.0, key)[1])
+                    pieces.append(aggregate(aggregator, alone, piece, 8.0, key)[1])
                 found.append(torch.cat(pieces))
         return found
 

@@ -56,11 +56,11 @@ class Device(ABC):
 
     @abstractmethod
     def wait_stream(self, waiting: Stream, awaited: Stream) -> None:
-        """Let what is queued on ``waiting`` from now on begin after all that is queued on ``awaited`` so far."""
+        """Let work queued on ``waiting`` from now on begin after all work queued on ``awaited`` so far."""
 
     @abstractmethod
     def record_stream(self, tensor: Tensor, stream: Stream) -> None:
-        """Keep the memory of ``tensor``, once it is freed, until ``stream`` is done with what is queued by then."""
+        """Keep the memory of ``tensor`` after it is freed until ``stream`` has done what is queued by then."""
 
     @abstractmethod
     def record_event(self, stream: Stream) -> Event:
@@ -68,7 +68,7 @@ class Device(ABC):
 
     @abstractmethod
     def wait_work(self, work: Work) -> None:
-        """Let the current stream wait for a collective. With gloo the host waits, as gloo copies by way of it.
+        """Let the current stream wait for a collective. With gloo the host waits, because gloo's copies go through it.
 
         Raises:
             Exception: What the collective raised.
@@ -80,12 +80,12 @@ class Device(ABC):
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Tensor]:
-        """Return a future for a tensor of this device; whoever waits for it is ordered after the stream on which it
-        was completed."""
+        """Return a future for a tensor of this device. Work of whoever waits for it comes after that of the stream on
+        which it was completed."""
 
     @abstractmethod
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
-        """Return memory of the host that the device copies to and from while the host goes on, shape ``(size,)``."""
+        """Return host memory that the device can copy to and from while the host goes on, shape ``(size,)``."""
 
     @abstractmethod
     def timer(self) -> "Timer":
@@ -100,7 +100,7 @@ class Device(ABC):
         """Return whether the current stream records its work into a graph instead of doing it."""
 
     def refuse_capture(self) -> None:
-        """Check before anything else of a backward: while work is recorded, events may not be queried.
+        """Refuse to run while work is recorded. Call it before anything else of a backward, which would query events.
 
         Raises:
             RuntimeError: The current stream records its work into a graph.
@@ -117,12 +117,12 @@ class Timer(ABC):
 
     @abstractmethod
     def mark(self, stream: Stream) -> int:
-        """Take the time when ``stream`` gets here. Returns the mark's number, from 0."""
+        """Take the time at which ``stream`` gets here, and return the mark's number, from 0."""
 
     @abstractmethod
     def seconds(self, number: int) -> float:
-        """Return the seconds from mark 0 to another one. Both must have been reached."""
+        """Return the seconds from mark 0 to another mark. The stream must have reached both."""
 
     @abstractmethod
     def restart(self) -> None:
-        """Forget all marks. They must have been read, or be of no interest."""
+        """Forget all marks, which must have been read or be of no interest."""

@@ -21,10 +21,10 @@ PART_SECONDS = 10.0
 
 
 class OwnGroups:
-    """The process groups of one agent: made when it starts, destroyed when it closes.
+    """The process groups of one agent, from its start to its end.
 
-    DDP uses its group from the training thread (buffers, unused parameters); ours are used from the exchange thread.
-    On one group the two orders would mix, differently on each rank.
+    The agent cannot use DDP's group. DDP issues collectives on it from the training thread (buffers, unused
+    parameters), and the agent from the exchange thread. Their orders would mix, differently on each rank.
     """
 
     def __init__(self) -> None:
@@ -34,10 +34,12 @@ class OwnGroups:
     def align(self, group: dist.ProcessGroup) -> None:
         """Prepare to make groups of members of ``group``. All of them call it before they call ``new``.
 
-        torch names a group after its ranks and the number of groups that this process is in. Where ranks are in
-        different numbers of groups, such as agents of a part of the ranks, they would look for each other under
-        different names. And where a group was destroyed, they would find its old addresses under the same name.
+        torch names a group after its ranks and the number of groups that this process is in. Ranks that are in
+        different numbers of groups, because an agent has only a part of the ranks, would look for each other under
+        different names. After a group was destroyed, they would find its old addresses under the same name.
         """
+        # So the names carry a number that no member has used before, and each rank makes groups of itself alone until
+        # all are in as many as the one that is in the most.
         global _last_number
         mine = len(dist.distributed_c10d._world.pg_names)
         found = [text.split() for text in gather_texts(f"{mine} {_last_number}", group)]
@@ -46,7 +48,13 @@ class OwnGroups:
             self.new([dist.get_rank()], None, "gloo")
 
     def new(self, members: list[int], seconds: float | None, backend: str) -> dist.ProcessGroup:
-        """Make a group. All its members must call it, and no other rank. ``seconds`` None: the backend's timeout."""
+        """Make a group. All its members must call it, and no other rank.
+
+        Args:
+            members: Their global ranks.
+            seconds: Timeout of its collectives; None for the backend's own.
+            backend: The backend, such as ``gloo``.
+        """
         first, *others = members
         numbered = _Numbered(first)
         numbered.number = f".{self._number}"
@@ -62,7 +70,7 @@ class OwnGroups:
         return group
 
     def destroy(self) -> None:
-        """Destroy them. Nothing may be in flight on them: then torch waits for the other ranks."""
+        """Destroy the groups. Nothing may be in flight on them, or torch waits for the other ranks."""
         while self._made:
             try:
                 dist.destroy_process_group(self._made.pop())
@@ -70,12 +78,12 @@ class OwnGroups:
                 log.debug("a process group could not be destroyed", exc_info=True)
 
     def keep(self) -> None:
-        """Keep them for the life of this process: torch would wait for what is in flight on them."""
+        """Keep the groups for the life of this process, since torch would wait for what is in flight on them."""
         _kept.append(self)
 
 
 class _Numbered(int):
-    """A rank. torch makes the name of a group from the texts of its ranks, and this one carries a number."""
+    """A rank whose text carries a number, because torch makes a group's name from the texts of its ranks."""
 
     number = ""
 
@@ -84,14 +92,23 @@ class _Numbered(int):
 
 
 _last_number = 0
-"""Of the groups made so far in this process, and in all that it made some with."""
+"""Largest number of a group that this process, or one that it made a group with, has made so far."""
 _kept: list[OwnGroups] = []
 
 
 def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = None) -> list[str]:
-    """Return every rank's text, in rank order. All ranks call it. ``seconds`` None: the group's own timeout.
+    """Gather a text from every rank. All ranks call it.
 
-    Raises PeerError when a rank is gone.
+    Args:
+        mine: This rank's text.
+        group: The ranks.
+        seconds: Longest wait for the others; None for the group's own timeout.
+
+    Returns:
+        The texts in rank order.
+
+    Raises:
+        PeerError: A rank is gone.
     """
     if group.size() == 1:
         return [mine]
@@ -109,7 +126,7 @@ def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = No
 
 
 def _device_of(group: dist.ProcessGroup) -> torch.device:
-    """Return a device whose tensors the group takes: the host, or this process's GPU where it has only NCCL."""
+    """Return a device whose tensors the group takes: the host, or this process's GPU if it has only NCCL."""
     kinds = {device.type for device in group._device_types}
     if not kinds or "cpu" in kinds:
         return torch.device("cpu")
@@ -120,13 +137,13 @@ def agreed_job(mine: str, given: bool, group: dist.ProcessGroup, seconds: float)
     """Return rank 0's name of the job. All ranks call it.
 
     Args:
-        mine: This rank's name.
-        given: Whether a setting gives it; else it is made of the start time.
+        mine: This rank's name of it.
+        given: Whether a setting gives that name. Otherwise it is made of the start time, which ranks need not share.
         group: The ranks.
         seconds: Longest wait for them.
 
     Raises:
-        AgreementError: A setting gives a rank another one.
+        AgreementError: The settings give two ranks different names.
     """
     job, *others = gather_texts(mine if given or group.rank() == 0 else "", group, seconds)
     for rank, other in enumerate(others, 1):
@@ -139,7 +156,7 @@ def agreed_job(mine: str, given: bool, group: dist.ProcessGroup, seconds: float)
 
 @contextmanager
 def fail_together(group: dist.ProcessGroup, seconds: float | None = None) -> Iterator[None]:
-    """Wrap a part of the setup that may fail on one rank alone: then it fails on all, and no rank waits for the others.
+    """Let a part of the setup that may fail on one rank alone fail on all, so that no rank waits for another.
 
     Call no collectives inside. The rank that failed raises its own error, the others a SetupError with its message.
     """
@@ -157,10 +174,11 @@ def fail_together(group: dist.ProcessGroup, seconds: float | None = None) -> Ite
 def raise_together(
     problem: str | None, call: str, codec: TickCodec, figures: int, group: dist.ProcessGroup
 ) -> None:
-    """Raise SetupError on all ranks when one has a ``problem``, or did not make this ``call``.
+    """Raise SetupError on all ranks if one has a ``problem``, or did not make this ``call``.
 
-    A rank that did not call is in its first step. So this exchange has the form of a tick, with a fingerprint that no
-    plan has: that rank, too, finds that ranks disagree, instead of issuing a collective of another size.
+    A rank that did not make the call is in its first step, and its next collective is a tick. So this exchange has the
+    form of a tick, with a fingerprint that no plan has. Both sides then find that they disagree, before any rank issues
+    a collective of another size, which gloo would abort on.
     """
     sums = StepSums(failed=float(problem is not None))
     words = codec.pack_status(sums, figures)
@@ -178,7 +196,7 @@ def raise_together(
 def part(codec: TickCodec, figures: int, group: dist.ProcessGroup) -> bool:
     """Wait until all ranks have ended their last step, so that none destroys a group that another one still uses.
 
-    Has the form of a tick, as in ``raise_together``. Returns False when something is still in flight after
+    The exchange has the form of a tick, as in ``raise_together``. Return False if it is still in flight after
     ``PART_SECONDS``, because a rank hangs.
     """
     work = dist.all_reduce(codec.pack_status(StepSums(), figures), group=group, async_op=True)
@@ -191,9 +209,15 @@ def part(codec: TickCodec, figures: int, group: dist.ProcessGroup) -> bool:
 
 
 def check_equal(setup: dict[str, object], group: dist.ProcessGroup, what: str = "settings") -> str:
-    """Check that all ranks have the same ``setup``, ``what`` it says, and return it as text. All ranks call it.
+    """Check that all ranks have the same ``setup``, and return it as text. All ranks call it.
 
-    Raises AgreementError on every rank, naming the fields that differ and each rank's values.
+    Args:
+        setup: What must be equal, by field.
+        group: The ranks.
+        what: What the fields are, for the message.
+
+    Raises:
+        AgreementError: They differ. Every rank raises it; the message names the fields and each rank's values.
     """
     text = json.dumps(setup, default=str)
     if len(text.encode()) > _MAX_TEXT_BYTES:

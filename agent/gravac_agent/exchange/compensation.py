@@ -23,20 +23,20 @@ SURVEYED_STEPS = 3
 
 @dataclass(slots=True)
 class CompensatedGradient:
-    """p = gradient + the share of the residual that is sent with it. Norms are infinite or NaN where an element is."""
+    """p = gradient + the share of the residual that is sent with it. Norms are infinite or NaN if an element is."""
 
     p: Tensor
-    """Shape ``(n,)``. It may be the gradient itself, where there is no memory. Where it is the memory's residual,
-    elements of the gradient that are not finite count as 0 in it; ``sq`` is infinite then."""
+    """Shape ``(n,)``. Without a memory it may be the gradient itself. If it is the memory's own buffer, elements of the
+    gradient that are not finite count as 0 in it, and ``sq`` is infinite."""
     gradient_sq: Scalar
     sq: Scalar
     """‖p‖²."""
     histogram: Tally | None
-    """Histogram of p's magnitudes; None: not counted."""
+    """Histogram of p's magnitudes; None if they were not counted."""
     magnitudes: SelectionHint | None
     """What a codec can use instead of counting p: the histogram, or candidates for its largest elements."""
     full_residual: bool
-    """The whole residual was added, so the next residual is p - sent."""
+    """Whether the whole residual was added, so that the next residual is p - sent."""
     unused: Tensor | None = None
     """Which elements p leaves out; see ``unused_elements``."""
     withheld_sq: Scalar = 0.0
@@ -51,16 +51,17 @@ class CompensatedGradient:
 def unused_elements(bucket: Bucket, gradient: Tensor) -> Tensor | None:
     """Return which elements belong to parameters whose gradient is zero on this rank, bool of shape ``(n,)``.
 
-    DDP drops the mean of a parameter that no rank used, so nothing may be sent for it. A rank does not know in time
-    what the others used. It sends nothing for a parameter that it has no gradient of: what waits can wait longer.
+    DDP drops the mean of a parameter that no rank used, so a residual that is sent for it is lost. A rank does not know
+    in time what the others used. So it sends no residual for a parameter without a gradient of its own: a residual can
+    wait longer.
 
     Returns:
-        None where there are none. On a device that is not known.
+        The elements; None if there are none, which is not known on a device.
     """
     pieces = gradient.split(list(bucket.numels))
     if on_device(gradient):
         return torch.cat([(~piece.any()).expand(piece.numel()) for piece in pieces])
-    zero = [not (piece[:1].any() or piece.any()) for piece in pieces]
+    zero = [not (piece[:1].any() or piece.any()) for piece in pieces]  # one element mostly decides
     if not any(zero):
         return None
     return torch.cat(
@@ -84,37 +85,35 @@ def compensate(
         memory: The error memory. Its draft of this step begins here.
         bucket: Which parameters the gradient is made of.
         gradient: Shape ``(n,)``; not changed.
-        whole: Add all of the residual, for a dense step.
-        count: Make a histogram of p.
+        whole: Whether to add all of the residual, for a dense step.
+        count: Whether to make a histogram of p.
         sifter: Finds candidates for the largest elements, which a codec takes instead of a histogram.
-        unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; None: all of it is sent.
+        unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; None if there are none.
     """
-    if unused is not None:
+    terms = memory.terms(bucket, gradient, whole=whole) if unused is None else None
+    if terms is None:
         p = memory.compensate(bucket, gradient, whole=whole)
-        withheld_sq = energy(torch.where(unused, p, 0.0))
-        memory.withhold(bucket, p, unused)
+        withheld_sq: Scalar = 0.0
+        if unused is not None:
+            withheld_sq = energy(torch.where(unused, p, 0.0))
+            memory.withhold(bucket, p, unused)
         histogram = tally(p) if count or sifter is not None else None
         sq = energy(p) if histogram is None else histogram.energy
         return CompensatedGradient(p, energy(gradient), sq, histogram, histogram, False, unused, withheld_sq)
-    terms = memory.terms(bucket, gradient, whole=whole)
-    if terms is None:
-        p = memory.compensate(bucket, gradient, whole=whole)
-        histogram = tally(p) if count or sifter is not None else None
-        sq = energy(p) if histogram is None else histogram.energy
-        return CompensatedGradient(p, energy(gradient), sq, histogram, histogram, False)
     residual, share, out = terms
     if sifter is not None and not count and sifter.takes(gradient):
         sifted = sifter.sift(gradient, residual, out, share)
         memory.added(bucket, whole=whole)
-        dot: Scalar = sifted.gradient_sq + share * sifted.residual_dot_gradient
+        dot: Scalar = sifted.gradient_sq + share * sifted.residual_dot_gradient  # ⟨g + share · e, g⟩
         magnitudes: SelectionHint = sifted
-        if sifted.places is None and math.isfinite(sifted.energy):  # the guess was off: count after all
+        if sifted.places is None and math.isfinite(sifted.energy):  # the threshold was off: count after all
             magnitudes = tally(out)
             sifter.learn(magnitudes)
         return CompensatedGradient(
             out, sifted.gradient_sq, sifted.energy, None, magnitudes, share == 1.0, _dot=dot
         )
     if count or sifter is not None:
+        # ‖g‖² and ⟨e, g⟩ too: where ``out`` is the residual, this pass is the last that can read it.
         histogram = tally(gradient, residual, share=share, out=out, sums=True)
         memory.added(bucket, whole=whole)
         if sifter is not None:
@@ -138,7 +137,7 @@ def compensate(
 
 
 def _where_finite(gradient_sq: Scalar, sq: Scalar) -> Scalar:
-    """``sq``, and what is not finite where ``gradient_sq`` is not: elements that p does not show."""
+    """Return ``sq``, or infinity if ``gradient_sq`` is not finite: a sum in place counts such elements as 0."""
     if isinstance(gradient_sq, Tensor):
         return torch.where(gradient_sq.isfinite(), sq, gradient_sq)
     return sq if math.isfinite(gradient_sq) else math.inf
@@ -159,7 +158,7 @@ class Survey:
     """Histograms on a device, for ``read`` once the host has copies of them."""
 
     def add(self, histogram: Tally | None) -> None:
-        """Add a bucket's histogram, which must be finite. Never raises: a missing curve must not stop the training."""
+        """Add a bucket's histogram, which must be finite. Never raises: the training can do without a curve."""
         if not self.wanted or histogram is None:
             return
         if on_device(histogram.counts):
@@ -181,7 +180,7 @@ NO_SURVEY = Survey()
 
 
 def is_surveyed(step_of_window: int, window_steps: int) -> bool:
-    """Whether a step is surveyed: ``SURVEYED_STEPS`` evenly spread ones are, the last of the window always.
+    """Return whether to survey a step: ``SURVEYED_STEPS`` evenly spread ones of each window, and always its last.
 
     Args:
         step_of_window: 0 to ``window_steps - 1``.
@@ -198,5 +197,5 @@ def norm_sq(gradient: Tensor) -> Scalar:
 
 
 def at_least_zero(x: Scalar) -> Scalar:
-    """Return ``x``, or 0 where it is less."""
+    """Return ``x``, or 0 if it is less, as a difference of rounded energies may be."""
     return x.clamp(min=0.0) if isinstance(x, Tensor) else max(0.0, x)

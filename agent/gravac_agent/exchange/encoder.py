@@ -30,6 +30,7 @@ from gravac_agent.exchange.failing_buckets import FailingBuckets, bucket_label
 from gravac_agent.exchange.overflow import (
     Float16Means,
     clamp_if_larger,
+    has_room,
     is_finite,
     largest_summand,
     update_after_dense,
@@ -47,38 +48,38 @@ class Compressed:
 
     transfer: Exchange
     unsettled: bool = False
-    """The gradient must stay unchanged until ``Encoder.settle``."""
+    """Whether the gradient must stay unchanged until ``Encoder.settle``."""
 
 
 @dataclass(slots=True)
 class Uncompressed:
-    """Nothing was sent: the gradient's buffer now holds all there is to send, and the caller all-reduces it."""
+    """Nothing was sent. The gradient's buffer holds all there is to send, and the caller must all-reduce it."""
 
     raw: bool
-    """Whether the buffer holds the raw gradient."""
+    """Whether the buffer holds the raw gradient, without a residual."""
 
 
 EncodedBucket = Compressed | Uncompressed
 
 
 class HeldBytes:
-    """Measures what a transfer holds until the step ends, against the copy of the gradient that it saves.
+    """Compares what a transfer holds until the step ends with the copy of the gradient that it saves.
 
-    A memory that works on one buffer needs the gradient until it is known whether the step counts, and so the transfers
-    that ended wait, undecoded. Their messages are small at a high CF. Those of many ranks, or of a codec that keeps
-    what it sent as a whole tensor, take more room than the second buffer would. Each bucket, codec and CF is measured
-    once, against a float32 copy of the gradient.
+    A memory that works on one buffer needs the gradient until all ranks know whether the step counts. Until then the
+    mean cannot take the gradient's place, so the messages that arrived must be kept. At a high CF they are small. Those
+    of many ranks, or of a codec that keeps what it sent as a whole tensor, take more room than a second buffer would.
+    Each bucket, codec and CF is measured once, against a float32 copy of the gradient.
     """
 
     def __init__(self) -> None:
         self._small: dict[tuple[int, tuple[str, ...], float], bool] = {}
 
     def is_small(self, bucket: Bucket, aggregator: Aggregator, cf: float) -> bool:
-        """Return whether the bucket's transfers may wait, as far as is known."""
+        """Return whether the bucket's transfers hold less than the copy; True until they were measured."""
         return self._small.get((id(aggregator), bucket.names, cf), True)
 
     def note(self, bucket: Bucket, aggregator: Aggregator, cf: float, transfer: Transfer) -> None:
-        """Measure the transfer of a bucket that was sent at this CF, unless one was measured already."""
+        """Measure a transfer of the bucket that was sent at this CF, the first time."""
         key = id(aggregator), bucket.names, cf
         if key not in self._small:
             self._small[key] = _held_bytes(transfer) <= 4 * sum(bucket.numels)
@@ -86,6 +87,7 @@ class HeldBytes:
 
 def _held_bytes(transfer: Transfer) -> int:
     """Return the bytes of all tensors that a transfer refers to, without those of its codec."""
+    # By storage: views of one message would count it several times.
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(transfer)
     }
@@ -106,7 +108,7 @@ def _tensors(thing: object) -> Iterator[Tensor]:
 
 @dataclass(slots=True)
 class Encoder:
-    """Encodes and decodes buckets with the aggregator of the plan and one error memory, which all of them share."""
+    """Encodes and decodes buckets, with the aggregator that a plan names and one error memory for all of them."""
 
     compressor: str
     """The job's compressor, as the text that ``aggregator`` was built from."""
@@ -115,28 +117,27 @@ class Encoder:
     others: dict[str, Aggregator] = field(default_factory=dict)
     """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
     gradients_stay: bool = False
-    """Whether the caller leaves gradients in their buffers until ``settle``, so that the memory needs one buffer."""
+    """Whether the caller leaves gradients in their buffers until ``settle``. Then the memory needs only one buffer."""
     unused_everywhere: Callable[[], frozenset[str]] | None = None
-    """Returns the parameters that no rank used in the last backward, whose means the trainer drops; None: it drops
-    none."""
+    """Returns the parameters that no rank used in the last backward. None if the trainer uses the mean of all."""
     raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
-    """By bucket, for the k of the running step's smallest CF."""
+    """By the bucket's number. Each finds as many elements as the smallest CF of the running step keeps."""
     _room: Room = field(default_factory=Room, init=False)
-    """Shared by the sifters: what a bucket's finds is used before the next bucket is encoded."""
+    """Candidates of the bucket that is being encoded. The sifters share it, as each bucket uses its own at once."""
     _means: Float16Means = field(default_factory=Float16Means, init=False)
     _held: HeldBytes = field(default_factory=HeldBytes, init=False)
     _noise: list[tuple[Bucket, Tensor]] = field(default_factory=list, init=False)
-    """What this step's codec decodes to where nothing was to be sent: lost where no rank used the parameter."""
+    """What the codec decodes to where p is zero, by bucket. It is lost where no rank used the parameter."""
     _in_use: int = field(default=0, init=False)
-    """Codec of the running step."""
+    """Number of the running step's codec."""
     _noted: set[str] = field(default_factory=set, init=False)
     _notes: list[str] = field(default_factory=list, init=False)
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """What a plan can send with, by the codec's number."""
+        """The codecs that a plan may name, by number."""
         return (self.compressor, *self.others)
 
     @property
@@ -149,7 +150,7 @@ class Encoder:
         return self.aggregators[plan.codec] if plan.codec else self.aggregator
 
     def learning_codecs(self) -> frozenset[int]:
-        """Return the codecs that learn from a first, dense step at each CF."""
+        """Return the numbers of the codecs that must learn from a dense step before they send at a new CF."""
         return frozenset(number for number, one in enumerate(self.aggregators) if one.figures())
 
     def encode(
@@ -163,39 +164,40 @@ class Encoder:
     ) -> EncodedBucket:
         """Compress a bucket and issue its collective, or prepare its buffer for a dense all-reduce.
 
-        Whatever fails before sending, this rank issues the collectives that the other ranks expect: a failure sends
-        zeros and keeps everything in the memory; a non-finite bucket sends NaN, so that every rank (and a GradScaler)
-        sees it. May wait for other ranks.
+        This rank issues the collectives that the other ranks expect, whatever fails before sending. After a failure it
+        sends zeros and keeps everything in the memory. For a non-finite bucket it sends NaN, so that every rank (and a
+        GradScaler) sees it. The call may wait for other ranks.
 
         Args:
             plan: The plan of the step.
             bucket: Which parameters the gradient is made of.
-            gradient: DDP's own buffer, shape ``(n,)``, or a sparse gradient. Changed only if the result is
+            gradient: DDP's own buffer, shape ``(n,)``, or a sparse gradient. It changes only if the result is
                 ``Uncompressed``.
             key: Seed of the random numbers of this step, bucket and rank.
-            sums: Energies and flags of the step, added to.
-            survey: Gain curve of the step, added to where it is wanted.
+            sums: Energies and flags of the step. The bucket's are added.
+            survey: Gain curve of the step. The bucket's is added if the survey wants one.
 
         Raises:
-            Exception: Only what a collective raised.
+            Exception: A collective raised it.
         """
         self._in_use = plan.codec
         if bucket.number == 0 and self.unused_everywhere is not None:
-            self.rollback()  # what a backward that did not end has withheld
+            # A backward that ended in an exception has no end of step, which would have dropped what was withheld in
+            # it. This step would add to that.
+            self.rollback()
         plan, failed_before = self.failing.plan_for(bucket, plan), sums.failed
-        raw = self.passes_through(plan, bucket)
-        if (
-            not gradient.numel()
-        ):  # parameters without an element: DDP sends them too, and no codec need know them
+        raw = self.passes_through(plan, bucket)  # asked before this step gives the memory a residual
+        if not gradient.numel():  # DDP sends parameters without elements too, and codecs need not know them
             return Uncompressed(raw)
         if gradient.is_sparse:
             self._count_sparse(bucket, gradient, sums)
             return Uncompressed(raw)
         if self.raw_mean.wanted:
             self.raw_mean.add(bucket, gradient)
-        sums.failed = 0
+        sums.failed = 0  # to see whether this bucket fails
         aggregator = self.aggregator_of(plan)
         unused = self.unused(bucket, gradient)
+        # The memory works on one buffer only if the gradient can undo the step. It cannot if part of p was withheld.
         stays = self.gradients_stay and unused is None
         self.memory.gradient_stays = stays and self._held.is_small(bucket, aggregator, plan.cf)
         transfer = self._send(plan, bucket, gradient, key, sums, survey, unused)
@@ -211,13 +213,15 @@ class Encoder:
     def settle(
         self, bucket: Bucket, transfer: Transfer | None, gradient: Tensor, counts: bool | Tensor
     ) -> None:
-        """Keep a bucket's residual, or undo the step, while the buffer still holds the gradient. Never raises.
+        """Keep a bucket's residual if the step counts, or undo the step. It never raises.
+
+        Call it while the buffer still holds the gradient.
 
         Args:
             bucket: Which parameters the gradient is made of.
-            transfer: What ``encode`` returned for it, or that of the buffer itself; None where it raised.
+            transfer: The transfer of the bucket; None if ``encode`` raised.
             gradient: DDP's own buffer, as it was given to ``encode``.
-            counts: Whether the step counts; on a device a tensor of shape ``()``, which is not read.
+            counts: Whether the step counts. On a device it is a tensor of shape ``()``, which is not read.
         """
         if not self.failing.keeps_memory(bucket):
             return
@@ -231,12 +235,12 @@ class Encoder:
             log.exception("the residual of bucket %d is lost: its step could not be undone", bucket.number)
 
     def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
-        """Return whether the mean will be finite, before ``decode`` writes it. Only float16 is checked."""
-        return largest_summand(buffer.dtype, 1) == math.inf or self._means.is_finite(transfer, buffer)
+        """Return whether the mean is finite, before ``decode`` writes it. Only float16 is checked."""
+        return has_room(buffer.dtype) or self._means.is_finite(transfer, buffer)
 
     def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
-        """Return whether the mean will fit a buffer on a device, bool of shape ``()``; None: it surely will."""
-        if buffer.is_sparse or not buffer.numel() or largest_summand(buffer.dtype, 1) == math.inf:
+        """Return whether the mean fits a buffer on a device, bool of shape ``()``; None if it always does."""
+        if buffer.is_sparse or not buffer.numel() or has_room(buffer.dtype):
             return None
         if in_place:
             return torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))
@@ -244,7 +248,7 @@ class Encoder:
 
     def decode_unread(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> None:
         """Write the mean into a buffer on a device. What float16 cannot hold is not kept: see ``fits``."""
-        if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
+        if buffer.is_sparse or has_room(buffer.dtype):
             transfer.mean_into(buffer)
         elif not in_place:
             self._means.write_unread(transfer, buffer)
@@ -256,13 +260,13 @@ class Encoder:
             bucket: Which parameters the buffer is made of.
             transfer: The finished transfer.
             buffer: DDP's own, shape ``(n,)``.
-            in_place: The buffer itself was all-reduced.
+            in_place: Whether the buffer itself was all-reduced.
 
         Returns:
-            False when the mean is not finite although every rank's part was. Only float16 can overflow so; other
+            False if the mean is not finite although every rank's part was. This happens in float16 only, so other
             formats are not checked.
         """
-        if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
+        if buffer.is_sparse or has_room(buffer.dtype):
             transfer.mean_into(buffer)
             return True
         if in_place:
@@ -274,16 +278,16 @@ class Encoder:
         return finite
 
     def note(self, sentence: str) -> None:
-        """Put a sentence into log and journal, once in a job."""
+        """Put a sentence into the log and the journal. A sentence that was noted before is left out."""
         if sentence not in self._noted:
             self._noted.add(sentence)
             self._notes.append(sentence)
 
     def give_up_memory(self, names: tuple[str, ...]) -> None:
-        """Drop what the memory holds of a bucket that it keeps failing on. Call it on the exchange thread."""
+        """Drop what the memory holds of a bucket on which it keeps failing. Call it on the exchange thread."""
         self.note(
-            f"The error memory keeps failing on {bucket_label(names)}: its residual of them is lost, and from now on "
-            "their gradients are sent as plain DDP sends them."
+            f"The error memory keeps failing on {bucket_label(names)}: their residual is lost, and from now on their "
+            "gradients are sent as plain DDP sends them."
         )
         try:
             self.memory.forget(names)
@@ -291,7 +295,7 @@ class Encoder:
             log.exception("memory %s cannot forget %s", self.memory.spec, bucket_label(names))
 
     def pop_notes(self) -> list[str]:
-        """Return the sentences noted since the last call. Call it between steps."""
+        """Return the sentences that were noted since the last call. Call it between steps."""
         if not self._notes:
             return []
         notes, self._notes = self._notes, []
@@ -301,6 +305,7 @@ class Encoder:
         """Make the step's residuals and learned state permanent."""
         for bucket, noise in self._noise:
             assert self.unused_everywhere is not None
+            # DDP has used the mean of every parameter that any rank used, so there nothing is lost.
             lost = self.unused_everywhere()
             for name, piece in zip(bucket.names, noise.split(list(bucket.numels)), strict=True):
                 if name not in lost:
@@ -317,7 +322,7 @@ class Encoder:
         self.aggregators[self._in_use].rollback()
 
     def drop(self) -> None:
-        """Drop the step's residuals after its gradients were exchanged and the trainer dropped them."""
+        """Drop the step's residuals, because the trainer dropped its gradients after they were exchanged."""
         self.rollback()
         self.note(
             "Gradients were exchanged and then dropped (zero_grad without an optimizer step). They leave no residual. "
@@ -325,24 +330,24 @@ class Encoder:
         )
 
     def expect_drops(self) -> None:
-        """Work with drafts from the next step on, as steps that were exchanged may have to be undone afterwards."""
+        """Keep a draft of each residual from the next step on, so that a step can be undone after it was applied."""
         if self.gradients_stay:
             self.gradients_stay = False
             self.note(
-                "Gradients were set to zero, and no optimizer step was seen. From now on the agent looks whether such "
-                "a step has moved the parameters. Where it has not, the gradients were dropped and leave no residual: "
-                "for that the error memory keeps a second buffer, a draft. This once, they stay in the error memory."
+                "Gradients were set to zero, and no optimizer step was seen. From now on the agent checks whether such "
+                "a step moved the parameters. If it did not, the gradients were dropped and leave no residual; the "
+                "error memory keeps a second buffer for that. The residual of this step stays in the error memory."
             )
 
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
-        """Whether this step sends the raw gradient: dense, nothing measured, no residual or no memory any more."""
+        """Return whether this step sends the raw gradient: it is dense, measures nothing and adds no residual."""
         if not self.failing.keeps_memory(bucket):
             return True
         idle = plan.cf == 1.0 and not plan.measured and not self.memory.transforms
         return idle and not self.memory.has_residual(bucket)
 
     def unused(self, bucket: Bucket, gradient: Tensor) -> Tensor | None:
-        """Return which elements' residual must stay in the memory; None: all of it is sent."""
+        """Return the elements whose residual stays in the memory, bool of shape ``(n,)``; None if there are none."""
         if self.unused_everywhere is None or not self.failing.keeps_memory(bucket):
             return None
         if not (self.memory.transforms or self.memory.has_residual(bucket)):
@@ -359,12 +364,14 @@ class Encoder:
         survey: Survey,
         unused: Tensor | None,
     ) -> Exchange | None:
-        """Prepare and send a draft, then update the memory. None: the buffer is to be all-reduced."""
+        """Prepare and send a draft, then update the memory. Return None if the caller must all-reduce the buffer."""
         compensated, finite = None, True
         try:
             compensated, draft = self._prepare(plan, bucket, gradient, key, sums, survey, unused)
             finite = compensated is not None
         except Exception:
+            # The other ranks wait for collectives of the agreed sizes. Issuing none would hang them, and others would
+            # abort gloo, so this rank takes part with zeros. In a dense step the buffer still holds the gradient.
             what = "the gradient alone" if plan.cf == 1.0 else "zeros"
             log.exception(
                 "compressing bucket %d failed; this rank sends %s in this step", bucket.number, what
@@ -374,13 +381,14 @@ class Encoder:
         if draft is None:
             return None
         transfer = draft.send(plan.cf)
+        # If it is not finite, the memory must stay between its two calls: ``rollback`` knows an overflow by that.
         if finite:
             try:
                 self._update_memory(bucket, gradient, transfer, compensated, sums)
-            except Exception:  # the residual stays as it was
+            except Exception:  # the residual stays as it was before the step
                 log.exception("the error memory failed on bucket %d", bucket.number)
                 sums.failed = 1
-        transfer.payload.forget()
+        transfer.payload.forget()  # what it decodes to is as large as the gradient
         return transfer
 
     def _prepare(
@@ -393,9 +401,14 @@ class Encoder:
         survey: Survey,
         unused: Tensor | None,
     ) -> tuple[CompensatedGradient | None, Draft | None]:
-        """Return gradient + residual, None when it is not finite; and the draft to send, None when the buffer is to be
-        all-reduced and holds all there is to send."""
+        """Add the residual, measure the sum, and compress it to the CFs that the plan measures.
+
+        Returns:
+            Gradient + residual, or None if it is not finite; and the draft to send, or None if the buffer holds all
+            there is to send and the caller must all-reduce it.
+        """
         if self.passes_through(plan, bucket):
+            # The same bits as plain DDP: the buffer is only read. All energies are equal, so each gain is 1.
             histogram = kernels.tally(gradient) if survey.wanted else None
             sq = kernels.energy(gradient) if histogram is None else histogram.energy
             if sums.note_finite(sq):
@@ -404,6 +417,9 @@ class Encoder:
             sums.add_sent(sq)
             return None, None
         aggregator = self.aggregator_of(plan)
+        # Encoding takes as long as the passes over the gradient that it makes. So the pass that adds the residual also
+        # finds what the codec needs to know of the magnitudes: candidates by the last step's threshold, which is
+        # quickest, or a histogram, if there is no threshold yet or the survey needs one anyway.
         ranked = bool(plan.measured) and aggregator.uses_histogram(gradient)
         sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None
         count = survey.wanted or (ranked and sifter is None)
@@ -412,12 +428,13 @@ class Encoder:
         )
         sums.note_finite(compensated.gradient_sq)
         if not sums.note_finite(compensated.sq):
-            # Dense: the gradient is non-finite itself, or about to be summed with those that are.
+            # Not by way of the codec, which might leave just that element out. A dense step sends the gradient as it
+            # is. If only the residual has overflown, that is finite, and the tick says that the step does not count.
             return None, None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, math.nan)
         survey.add(compensated.histogram)
         draft, energies = None, [compensated.sq]
         clamped = self._clamped(gradient, compensated, dense=plan.cf == 1.0)
-        if plan.measured:
+        if plan.measured:  # in a dense step, too: it measures the gain before anything is sent at a new CF
             x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
             draft = aggregator.prepare(bucket, x, plan.measured, key, gradient.dtype, magnitudes)
             energies = [draft.kept_energy(cf) for cf in plan.measured]
@@ -426,19 +443,21 @@ class Encoder:
             self._add_residual(compensated.withheld_sq, 0.0, sums)
         if plan.cf > 1.0:
             return compensated, draft
+        # Dense: the draft has only measured. All of p is sent, so the memory keeps nothing but what was clamped.
         sums.add_sent(compensated.sq if clamped is None else kernels.energy(clamped))
         residual = update_after_dense(self.memory, bucket, compensated.p, clamped, gradient.dtype)
         if residual is not None:
             self._add_residual(kernels.energy(residual), kernels.inner(residual, gradient), sums)
+        # Last, because everything above reads the raw gradient, and a failure must leave it in the buffer.
         gradient.copy_(compensated.p if clamped is None else clamped)
         return compensated, None
 
     def _clamped(self, gradient: Tensor, compensated: CompensatedGradient, dense: bool) -> Tensor | None:
-        """Return the part of gradient + residual that fits the gradient's format; None when all of it does."""
-        if compensated.p is gradient:  # no memory: what is not sent would be lost
+        """Return gradient + residual, clamped to what the gradient's format can carry; None if all of it fits."""
+        if compensated.p is gradient:  # there is no memory, so what is clamped would be lost
             return None
         limit = largest_summand(gradient.dtype, self.aggregator.communicator.size)
-        if isinstance(compensated.sq, Tensor):  # not read: the tick finds a dense sum that leaves the format
+        if isinstance(compensated.sq, Tensor):  # cannot be read; the tick finds a dense sum that overflows
             return None if dense or limit == math.inf else compensated.p.clamp(-limit, limit)
         clamped = clamp_if_larger(compensated.p, compensated.sq, limit)
         if clamped is not None:
@@ -446,7 +465,7 @@ class Encoder:
         return clamped
 
     def _count_sparse(self, bucket: Bucket, gradient: Tensor, sums: StepSums) -> None:
-        """Count a sparse gradient, which is sent as plain DDP sends it."""
+        """Add the energy of a sparse gradient, which is sent as plain DDP sends it."""
         sq = norm_sq(gradient)
         sums.note_finite(sq)
         sums.add_energies(sq, sq, sq, sq)
@@ -463,9 +482,8 @@ class Encoder:
         if cf < LEAST_CF:
             return None
         k, sifter = kept_count(numel, cf), self._sifters.get(bucket.number)
-        if (
-            sifter is not None and sifter.numel != numel
-        ):  # DDP has regrouped its buckets, which may be smaller now
+        if sifter is not None and sifter.numel != numel:
+            # DDP has regrouped its buckets. They may be smaller now, and the old room would never be freed.
             self._room, self._sifters, sifter = Room(), {}, None
         if sifter is None or (sifter.k, sifter.numel) != (k, numel):
             sifter = self._sifters[bucket.number] = Sifter(k, numel, self._room)
@@ -479,13 +497,13 @@ class Encoder:
         compensated: CompensatedGradient | None,
         sums: StepSums,
     ) -> None:
-        """Remove what this rank sent from its residual, while the transfer goes on.
+        """Remove what this rank sent from its residual, while the transfer is in flight.
 
-        ``compensated``: None when preparing failed.
+        ``compensated`` is None if preparing failed.
         """
         codec, payload = transfer.codec, transfer.payload
         sent_sq = codec.energy(payload)
-        if not sums.note_finite(sent_sq):  # the residual could not be undone
+        if not sums.note_finite(sent_sq):  # infinity subtracted from p could not be added back
             return
         sums.add_sent(sent_sq)
         if compensated is not None and compensated.unused is not None and payload.support is None:
@@ -495,19 +513,21 @@ class Encoder:
             if residual is not None:
                 self._add_residual(kernels.energy(residual), kernels.inner(residual, gradient), sums)
             return
-        # With e = p - s: ‖e‖² = ‖p‖² - 2⟨p, s⟩ + ‖s‖², ⟨e, g⟩ = ⟨p, g⟩ - ⟨s, g⟩; s has few elements.
+        # For e = p - s, ‖e‖² = ‖p‖² - 2⟨p, s⟩ + ‖s‖² and ⟨e, g⟩ = ⟨p, g⟩ - ⟨s, g⟩. The payload s has few elements, so
+        # this saves two passes over e. It must come before ``update``, which makes e of p in the same buffer.
         residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
         residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
         if self.memory.update(bucket, codec, payload) is not None:
             self._add_residual(at_least_zero(residual_sq), residual_dot, sums)
 
     def _keep_noise(self, bucket: Bucket, noise: Tensor) -> None:
-        """Keep until ``commit`` what was sent of elements that are zero, by a codec that does not keep zeros."""
-        if not on_device(noise) and bool(noise.any()):  # on a device what DDP used cannot be read in time
+        """Keep until ``commit`` what the codec sent for elements that are zero in p."""
+        if not on_device(noise) and bool(noise.any()):  # on a device, what DDP used cannot be read in time
             self._noise.append((bucket, noise))
 
     def _add_residual(self, sq: Scalar, dot_gradient: Scalar, sums: StepSums) -> None:
-        share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
+        # In units of gradients: a memory with momentum keeps their sums, which are 1 / (1 - m) times larger.
+        share = 1.0 / self.memory.amplification()
         sums.add_residual(sq * share**2, dot_gradient * share)
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:

@@ -16,17 +16,17 @@ from gravac_agent.exchange.tick import TickCodec
 class Executor(Protocol):
     """Exchanges the buckets of one rank, in the order in which they are submitted.
 
-    The training thread calls ``begin_step``, ``submit`` for each bucket in order, and ``wait_step``. The executor calls
-    nothing of the training thread's.
+    The training thread calls ``begin_step``, then ``submit`` for each bucket in order, then ``wait_step``. The executor
+    never calls back into the training thread.
     """
 
     @property
     def late(self) -> bool:
-        """Whether a step's result is known only when the next one begins, and not before the optimizer steps."""
+        """Whether a step's result is known when the next one begins, and not before the optimizer steps."""
 
     @property
     def device(self) -> Device | None:
-        """Where the gradients are; None: in the host's memory."""
+        """The device of the gradients; None if they are in the host's memory."""
 
     @property
     def tick_codec(self) -> TickCodec:
@@ -44,24 +44,24 @@ class Executor(Protocol):
     def submit(
         self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
     ) -> torch.futures.Future[Tensor]:
-        """Queue one bucket; the future holds its mean over ranks, times ``factor``. Never raises.
+        """Queue one bucket, and return a future of its mean over ranks, times ``factor``. It never raises.
 
         Args:
             bucket: Which parameters the buffer is made of.
             buffer: The gradient, shape ``(n,)``.
-            last: Whether it is the last bucket of the step. Where that is not known, call ``end_backward``.
-            out: Receives the mean of this rank's shard; None: ``buffer`` receives that of the whole.
-            factor: For a trainer that wants something else than the mean.
+            last: Whether it is the last bucket of the step. If the trainer cannot know, it calls ``end_backward``.
+            out: Receives the mean of this rank's shard; None if ``buffer`` receives the mean of the whole.
+            factor: The number of ranks for a trainer that wants the sum, as FSDP2 may.
         """
 
     def end_backward(self) -> None:
-        """End a step none of whose buckets was the last. The futures of all of them are done."""
+        """End a step whose last bucket was not named. The futures of all buckets must be done."""
 
     def check(self) -> None:
         """Raise what has failed so far in the running step, if that is known before ``wait_step``."""
 
     def wait_step(self) -> StepResult:
-        """Return the result of the step, which its tick completes.
+        """Wait for the tick, which ends the step, and return the step's result.
 
         Raises:
             PeerError: A collective failed because a rank is gone.
@@ -72,19 +72,19 @@ class Executor(Protocol):
         """Run ``job``, which may issue collectives, after everything queued so far. It must not raise."""
 
     def run(self, job: Callable[[], object]) -> None:
-        """Run ``job`` after everything queued so far, and wait for it. Raises what it raises."""
+        """Run ``job`` after everything queued so far, and wait for it. Raise what it raises."""
 
     def ordered(self, job: Callable[[], None]) -> None:
         """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets: between steps."""
 
     def abandon(self) -> None:
-        """Undo, in the error memory, what a backward that did not end has sent. Call it between steps."""
+        """Undo in the error memory what a backward sent that did not end. Call it between steps."""
 
     def failed(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
-        """Return what DDP gets for a bucket that is not exchanged: zeros."""
+        """Set ``buffer`` to zero and return a future of it, for a bucket that is not exchanged."""
 
     def detached(self, memory: Memory) -> Memory:
         """Return the memory of a closed agent, for use without this executor."""
 
     def close(self) -> bool:
-        """End the exchange once everything queued is done. Returns False if it does not end, because a rank hangs."""
+        """Wait until everything that is queued is done, and end. Return False if it does not end in time."""

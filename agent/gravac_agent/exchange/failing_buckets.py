@@ -1,8 +1,10 @@
-"""Buckets that all ranks agree to send densely: those that keep failing to encode, and those that a rank cannot decode.
-One that keeps failing even then does without the error memory.
+"""Buckets that all ranks agree to send densely.
 
-A mean that one rank cannot decode is known to that rank alone, and the others would step with it. So the first time
-that a bucket is sent with a codec, all ranks decode it on trial, before any of them uses the mean.
+These are buckets that keep failing to encode on any rank, and buckets that a rank cannot decode. A bucket that keeps
+failing even when it is sent densely does without the error memory.
+
+Only the rank that cannot decode a mean knows it, and the others would step with that mean. So the first time that a
+bucket is sent with a codec, all ranks decode it on trial, before any of them uses the result.
 """
 
 from collections.abc import Sequence
@@ -16,15 +18,15 @@ from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
 
 FAILED_STEPS = 3
-"""Steps in a row that a bucket must fail in. A single failure costs one rank one step."""
+"""Steps in a row in which a bucket must fail. A single failure costs only one rank's part of one step."""
 _PLACES = 4096
-"""Buckets in the exchanged message; numbers beyond it share a place, so at worst one more bucket goes dense."""
+"""Places in the exchanged message. Buckets with larger numbers share one, so at worst one bucket more goes dense."""
 
 
 class FailingBuckets:
     """This rank's failures by bucket, and what the ranks agreed on.
 
-    Used on the exchange thread, except for ``count_step``.
+    The exchange thread uses it, except for ``count_step``, which the training thread calls.
     """
 
     def __init__(self) -> None:
@@ -36,12 +38,12 @@ class FailingBuckets:
         self._decoded: set[tuple[int, tuple[str, ...]]] = set()
 
     def plan_for(self, bucket: Bucket, plan: Plan) -> Plan:
-        """Return the plan for this bucket: a dense one if the ranks agreed on that."""
+        """Return the plan for this bucket, or a dense one if the ranks agreed on that."""
         self._names[bucket.number] = bucket.names
         return Plan(plan.directive.dense(), 1.0) if self._dense and bucket.names in self._dense else plan
 
     def keeps_memory(self, bucket: Bucket) -> bool:
-        """Return whether the error memory takes part in this bucket. Equal on all ranks."""
+        """Return whether the error memory takes part in this bucket. The answer is equal on all ranks."""
         return not self._without_memory or bucket.names not in self._without_memory
 
     def record(self, bucket: Bucket, *, failed: bool) -> None:
@@ -52,11 +54,12 @@ class FailingBuckets:
             self._streaks.pop(bucket.names, None)
 
     def count_step(self, failed: bool) -> bool:
-        """Count a step. Returns whether all ranks must call ``agree`` now.
+        """Count a step, and return whether all ranks must call ``agree`` now.
 
         Args:
             failed: Whether any rank failed, which all ranks know from the tick.
         """
+        # A bucket that failed often enough implies as many bad steps, so ranks exchange nothing until then.
         self._bad_steps = self._bad_steps + 1 if failed else 0
         if self._bad_steps < FAILED_STEPS:
             return False
@@ -79,7 +82,7 @@ class FailingBuckets:
         return self._go_dense(failing), without
 
     def is_proven(self, bucket: Bucket, aggregator: Aggregator) -> bool:
-        """Return whether all ranks have decoded this bucket before, sent with this aggregator. Equal on all ranks."""
+        """Return whether all ranks have decoded this bucket, sent with this aggregator. It is equal on all ranks."""
         return (id(aggregator), bucket.names) in self._decoded
 
     def agree_on_decoded(

@@ -1,9 +1,9 @@
-"""The DDP communication hook: registered once; everything that changes is behind it.
+"""The DDP communication hook. It is registered once, and everything that changes is behind it.
 
 PyTorch wants a plain function with these parameter names and real annotations, so this module must not postpone
-annotations. A hook can never be removed from a DDP module. After the agent closes, it therefore stays as a plain
-all-reduce, which sends the remaining residual with the next gradients. A copy of the module has no hook, as PyTorch
-copies none, and keeps a state of it that does nothing.
+annotations. A hook can never be removed from a DDP module. So after the agent closes, it stays as a plain all-reduce,
+which sends the remaining residual with the next gradients. PyTorch does not copy the hook with a module: the copy keeps
+a state that does nothing.
 """
 
 import math
@@ -28,13 +28,18 @@ class BucketHandler(Protocol):
     """Handles buckets while the agent is open."""
 
     def submit(self, bucket: Bucket, buffer: torch.Tensor, last: bool) -> torch.futures.Future[torch.Tensor]:
-        """Take one bucket; the future holds its mean over ranks, written into ``buffer``."""
+        """Take one bucket, and return a future of its mean over ranks, which is written into ``buffer``."""
 
 
 class HookState:
-    """State of the hook on one module; None: on a copy of it, which has no agent.
+    """The state of the hook on one module.
 
-    ``handler``: takes its buckets; None while no agent is open. ``leftover``: the residual of a closed agent.
+    Args:
+        module: The module; None for a copy of one, which has no agent.
+
+    Attributes:
+        handler: Takes the buckets; None while no agent is open.
+        leftover: The residual of a closed agent.
     """
 
     def __init__(self, module: DistributedDataParallel | None = None) -> None:
@@ -50,7 +55,7 @@ class HookState:
 
     @cached_property
     def dense(self) -> AllReduce:
-        """DDP's own all-reduce. A copy of a DDP module has the default group."""
+        """DDP's own all-reduce, on the default group for a copy of a module."""
         group = self._group or dist.group.WORLD
         assert group is not None
         return AllReduce(group)
@@ -63,10 +68,10 @@ class HookState:
         return Bucket(bucket.index(), names, tuple(math.prod(shape) for shape in shapes), shapes)
 
     def take_over(self) -> None:
-        """Nothing is left to do: the hook is registered."""
+        """Do nothing: the hook is registered already."""
 
     def forward_began(self) -> None:
-        """Nothing depends on it: DDP names the last bucket of a backward."""
+        """Do nothing: DDP names the last bucket of a backward."""
 
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
         """Return what issues DDP's own all-reduce on ``group``, for the exchange thread."""
@@ -78,7 +83,7 @@ class HookState:
         self.handler, self.leftover = None, leftover
 
     def all_reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-        """Return the dense mean, without an agent. The residual of a closed agent is sent with it and not lost."""
+        """Return the dense mean of a module without an open agent. The residual of a closed one is sent with it."""
         buffer: torch.Tensor = bucket.buffer()
         if not isinstance(self.leftover, NoMemory):
             add_leftover(self.leftover, self.bucket(bucket), buffer, self.dense.world_size, self.drops_unused)
@@ -89,17 +94,17 @@ class HookState:
 
 
 def leftover(memory: Memory) -> Memory:
-    """Return the residual of a closing agent. A momentum in its memory ends with the agent."""
+    """Return the residual of a closing agent, without the momentum that its memory may hold."""
     return convert(memory, ResidualMemory()) if memory.transforms else memory
 
 
 def drops_unused(module: DistributedDataParallel) -> bool:
-    """Whether DDP drops the mean of a parameter that no rank used, and leaves its ``grad`` as it is."""
+    """Return whether DDP drops the mean of a parameter that no rank used, and leaves its ``grad`` as it is."""
     return bool(module.find_unused_parameters or module.static_graph)
 
 
 def unused_everywhere(module: DistributedDataParallel) -> Callable[[], frozenset[str]] | None:
-    """Return what tells the parameters that no rank used in the last backward; None: DDP drops no mean."""
+    """Return a function that names the parameters no rank used in the last backward; None if DDP keeps all means."""
     if not drops_unused(module):
         return None
     names = {id(parameter): name for name, parameter in module.module.named_parameters()}
@@ -119,7 +124,7 @@ def add_leftover(
 ) -> None:
     """Add a closed agent's residual to a gradient that ``ranks`` ranks are about to average densely.
 
-    ``drops_unused``: see there.
+    ``drops_unused`` is what the function of that name returns.
     """
     if gradient.is_sparse or not leftover.has_residual(bucket):
         return
@@ -133,24 +138,26 @@ def gravac_hook(
     state: HookState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
-    """Called by DDP for each bucket, in bucket order, on the thread that runs backward."""
+    """Exchange one bucket. DDP calls it for each bucket in order, on the thread that runs backward."""
     if state.handler is None:
         return state.all_reduce(bucket)
     return state.handler.submit(state.bucket(bucket), bucket.buffer(), bucket.is_last())
 
 
+# PyTorch gives no access to a registered hook, and a later agent on the same module must find its state again.
 _STATES: "weakref.WeakKeyDictionary[DistributedDataParallel, HookState]" = weakref.WeakKeyDictionary()
 
 
 def real_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape of a parameter's gradient in a bucket: DDP hands complex numbers to its hook as pairs."""
+    """Return the shape of a parameter's gradient in a bucket, where DDP has made complex numbers pairs of real ones."""
     return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
 
 def attach(module: DistributedDataParallel) -> HookState:
-    """Register the hook on ``module``, or return the one of an earlier, closed agent.
+    """Register the hook on ``module``, or return that of an earlier, closed agent.
 
-    Raises SetupError when the module has another hook, or an open agent.
+    Raises:
+        SetupError: The module has another hook, or an open agent.
     """
     state = _STATES.get(module)
     if state is None:

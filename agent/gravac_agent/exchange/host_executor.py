@@ -1,11 +1,12 @@
 """The exchange thread: every gradient collective of this rank is issued here, in one agreed order.
 
-DDP's hook only queues its bucket and returns a future, so nothing is raised into autograd and nothing waits inside a
-future's callback (which deadlocks gloo with two buckets). Encoding one bucket overlaps sending another and backward.
-A second thread only waits for the transfers in flight. No Python runs on gloo's own threads, which would abort the
-process if it ended at that moment.
+DDP's hook only queues its bucket and returns a future. So nothing is raised into autograd, and nothing waits inside a
+future's callback, which deadlocks gloo with two buckets. Encoding a bucket overlaps with backward and with sending
+another bucket. A second thread only waits for the transfers in flight. No Python runs on gloo's own threads: a process
+that ends at such a moment aborts.
 
-Where the error memory undoes a step by its gradient, transfers that ended wait, undecoded, for the tick.
+Some error memories undo a step with its gradient. The mean would overwrite that gradient, so the transfers of such a
+memory stay undecoded until the tick says whether the step counts.
 """
 
 import contextlib
@@ -53,7 +54,7 @@ log = logging.getLogger("gravac.agent")
 
 
 class HostExecutor:
-    """An ``Executor`` that owns the exchange thread and the wait thread.
+    """An ``Executor`` that owns the exchange thread and the wait thread. ``Executor`` documents its methods.
 
     Args:
         encoder: Encodes and decodes buckets.
@@ -86,7 +87,7 @@ class HostExecutor:
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._ticks, self._announcement, self._sample = communicator(tick_group), announcement, sample
         self._seed, self._rank = seed, metered.rank
-        # Not a SimpleQueue: in CPython 3.11 and 3.12 its get() may wait forever where a short timeout is over before it
+        # Not a SimpleQueue: in CPython 3.11 and 3.12, its get() may wait forever if a short timeout is over before it
         # begins to wait.
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._in_flight: deque[InFlight] = deque()
@@ -102,28 +103,12 @@ class HostExecutor:
             thread.start()
 
     def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
-        """Fix the plan of the next step. Call it after ``wait_step`` of the one before.
-
-        Args:
-            plan: The plan.
-            number: The step's number, from 0.
-            surveyed: Whether to measure the gain curve.
-        """
         self._sample.begin_step()
         self._step = StepRecord(plan, number, Survey(surveyed))
 
     def submit(
         self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
     ) -> torch.futures.Future[Tensor]:
-        """Queue one bucket; the future holds its mean over ranks, times ``factor``.
-
-        Args:
-            bucket: Which parameters the buffer is made of.
-            buffer: The gradient, shape ``(n,)``.
-            last: Whether it is the last bucket of the step. Where that is not known, call ``end_backward``.
-            out: Receives the mean of this rank's shard; None: ``buffer`` receives that of the whole.
-            factor: For a trainer that wants something else than the mean.
-        """
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if last and self._step is not None:
             self._step.last_submit_at = time.monotonic()
@@ -131,29 +116,20 @@ class HostExecutor:
         return future
 
     def end_backward(self) -> None:
-        """End a step none of whose buckets was the last. The futures of all of them are done."""
         if self._step is not None:
             self._step.last_submit_at = time.monotonic()
         self._inbox.put(EndOfBackward())
 
     def wait_step(self) -> StepResult:
-        """Wait for the end of the step, which is its tick.
-
-        Raises:
-            PeerError: A collective failed because a rank is gone.
-            Exception: Anything else that a collective raised.
-        """
         result = self._results.get()
         if isinstance(result, Exception):
             raise result
         return result
 
     def enqueue(self, job: Callable[[], None]) -> None:
-        """Run ``job`` on the exchange thread after everything queued so far. It must not raise."""
         self._inbox.put(Job(job))
 
     def run(self, job: Callable[[], object]) -> None:
-        """Run ``job`` on the exchange thread and wait for it. Raises what it raises."""
         done, failed = threading.Event(), list[Exception]()
 
         def guarded() -> None:
@@ -170,28 +146,23 @@ class HostExecutor:
             raise failed[0]
 
     def ordered(self, job: Callable[[], None]) -> None:
-        """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets: between steps."""
-        job()
+        job()  # no bucket is encoded between steps
 
     def check(self) -> None:
-        """Raise what has failed so far in the running step: ``wait_step`` does it here, which waits for the step."""
+        return  # ``wait_step`` raises it, as it waits for the step
 
     def abandon(self) -> None:
-        """Undo, in the error memory, what a backward that did not end has sent. Call it between steps."""
         self.run(self._abandon)  # after all buckets that are queued
 
     def failed(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
-        """Return what DDP gets for a bucket that is not exchanged: zeros."""
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(buffer.zero_())
         return future
 
     def detached(self, memory: Memory) -> Memory:
-        """Return the memory of a closed agent, for use without this executor."""
         return memory
 
     def close(self) -> bool:
-        """End the threads once their queues are empty; as ``Executor.close``."""
         self._inbox.put(Stop())
         until = time.monotonic() + PART_SECONDS
         for thread in self._threads:
@@ -201,6 +172,7 @@ class HostExecutor:
     # -- the wait thread --------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
+        # Nothing but waiting: gradients and the memory belong to the exchange thread.
         while (bucket := self._to_wait_for.get()) is not None:
             try:
                 bucket.transfer.work.wait()
@@ -215,12 +187,13 @@ class HostExecutor:
             waiting_since = time.monotonic()
             message = self._next_message()
             cpu = time.thread_time()
+            # This thread had nothing to do while something was on its way: that is the time that the network took.
             if self._in_flight and self._step is not None:
                 self._step.activity.append(("communicate", waiting_since, time.monotonic()))
             match message:
                 case SubmittedBucket():
                     self._send(message)
-                case Arrived():  # no name bound: it would keep the payload alive until the next one
+                case Arrived():  # a name for its parts would keep the payload alive until the next message
                     sent_bytes = message.bucket.transfer.sent_bytes
                     message.bucket.ends_at = self._pacer.deadline(time.monotonic(), sent_bytes)
                 case EndOfBackward():
@@ -228,7 +201,7 @@ class HostExecutor:
                 case Job():
                     message.run()
                 case Due():
-                    pass
+                    pass  # ``_decode_ended`` finds what is due
                 case Stop():
                     self._abandon()
                     self._to_wait_for.put(None)
@@ -239,7 +212,7 @@ class HostExecutor:
             self._decode_ended(cpu)
 
     def _next_message(self) -> Message:
-        """Return the next message; ``Due`` where the oldest paced transfer ends first."""
+        """Return the next message, or ``Due`` if the emulated link is done with the oldest transfer before it comes."""
         ends_at = self._in_flight[0].ends_at if self._in_flight else None
         if ends_at is None:
             return self._inbox.get()
@@ -249,12 +222,13 @@ class HostExecutor:
             return DUE
 
     def _send(self, submitted: SubmittedBucket) -> None:
-        """Encode a bucket and issue its collective; after the last bucket, issue the tick."""
+        """Encode a bucket and issue its collective. After the last bucket, issue the tick."""
         step = self._step
         assert step is not None
         step.overflows |= submitted.buffer.dtype == torch.float16
         begin = time.monotonic()
         try:
+            # Before a dense step adds the residual to the buffer.
             self._sample.add_raw(submitted.bucket, submitted.buffer)
             key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
             encoded = self.encoder.encode(
@@ -268,16 +242,18 @@ class HostExecutor:
                     in_flight = InFlight(submitted, transfer, False, False, unsettled, proven)
                 case Uncompressed(raw):
                     reduced = self._dense(submitted)
-                    # Of a sparse gradient plain DDP sends only the elements that are there, and so do we.
+                    # Not the buffer's bytes: of a sparse gradient, plain DDP sends only the elements that are there.
                     step.dense_bytes += reduced.payload_bytes
                     in_flight = InFlight(submitted, reduced, in_place=True, raw=raw)
             step.payload_bytes += in_flight.transfer.payload_bytes
             self._in_flight.append(in_flight)
             self._to_wait_for.put(in_flight)
             if submitted.last:
+                # Right behind the last bucket, and before any transfer is waited for, so it costs no round of its own.
                 self._issue_tick(step)
         except Exception as error:  # a collective could not be issued: report it where DDP waits
             self._fail(submitted, error)
+        # A collective of several rounds waits inside ``encode``, which is no work of this thread.
         for wait_begin, wait_end in self._metered.pop_waits():
             step.activity += [("compress", begin, wait_begin), ("communicate", wait_begin, wait_end)]
             begin = wait_end
@@ -297,7 +273,7 @@ class HostExecutor:
         step.tick_work = cast("dist.Work", self._ticks.sum(step.tick))
 
     def _end_backward(self) -> None:
-        """End a sharded step. Nothing is in flight, so the tick can carry what this rank knows of its shards."""
+        """End a sharded step. Each call has waited for its mean, so the tick can carry this rank's part of the norm."""
         step = self._step
         assert step is not None
         try:
@@ -310,7 +286,11 @@ class HostExecutor:
         self._end_step(step, sharded=True)
 
     def _decode_ended(self, cpu: float) -> None:
-        """Decode what ended, oldest first. ``cpu``: this thread's CPU time when its work began."""
+        """Decode the transfers that ended, oldest first.
+
+        Args:
+            cpu: This thread's CPU time when its work began.
+        """
         step, complete = self._step, False
         while self._in_flight:
             bucket = self._in_flight[0]
@@ -328,10 +308,13 @@ class HostExecutor:
             self._end_step(step)
 
     def _finish_known(self, step: StepRecord, complete: bool) -> None:
-        """Finish the ended buckets of which it is known what becomes of them. No list of them outlives this call: it
-        would keep their payloads while the step ends.
+        """Finish the ended buckets whose fate is known.
+
+        This is a method of its own so that its lists end with it: they would keep payloads while the step ends.
         """
         try:
+            # All ranks must prove the same buckets together: all of the step at its end. FSDP2 waits for each bucket
+            # by itself, so there it is one at a time.
             unproven = [bucket for bucket in self._ended if not bucket.proven]
             if unproven and (complete or unproven[0].submitted.sharded):
                 self._prove(step, unproven)
@@ -344,17 +327,17 @@ class HostExecutor:
             self._finish(list(self._ended))
 
     def _find_out(self, step: StepRecord, ended: Collection[InFlight], complete: bool) -> bool:
-        """Set ``step.counts`` if it is known, before any gradient that undoes the step is overwritten.
+        """Set ``step.counts`` if it is known, while the gradients that undo the step are still there.
 
-        A step whose collectives failed does not count.
+        A step counts if no rank had a non-finite gradient or sum and no collective failed.
 
         Args:
             step: The running step.
-            ended: The buckets that wait.
-            complete: All transfers of the step have ended. Then wait for the tick, since nothing else is left to do.
+            ended: The buckets that wait for the answer.
+            complete: Whether all transfers of the step have ended. Then this waits for the tick.
 
         Returns:
-            Whether the buckets that wait for it can be decoded.
+            Whether the answer is known, so that the buckets can be decoded.
 
         Raises:
             Exception: What the collective of the tick raised.
@@ -364,7 +347,8 @@ class HostExecutor:
         if any(bucket.error is not None for bucket in ended):
             step.counts = False
             return True
-        # Means in float16 may overflow, which shows when all of them are there.
+        # Without waiting if there is something else to do. Means in float16 may overflow, which shows only when all of
+        # them have arrived.
         if step.tick_work is None or not (complete or (step.tick_work.is_completed() and not step.overflows)):
             return False
         tick = self._read_tick(step)
@@ -377,7 +361,7 @@ class HostExecutor:
         return True
 
     def _read_tick(self, step: StepRecord) -> Tick:
-        """Wait for the step's tick, once, and return it. Raises what the collective raised."""
+        """Return the step's tick, and wait for it the first time. Raise what the collective raised."""
         if step.ended is None:
             assert step.tick is not None
             assert step.tick_work is not None
@@ -388,12 +372,16 @@ class HostExecutor:
         return step.ended
 
     def _prove(self, step: StepRecord, buckets: list[InFlight]) -> None:
-        """Decode buckets on trial, and send those again, densely, that a rank could not decode."""
+        """Decode buckets on trial, and send again, densely, those that a rank cannot decode.
+
+        A rank that alone gets no mean would step with another one than the rest. So all ranks agree on it before any
+        buffer is written, the first time that a bucket is sent with a codec.
+        """
         encoder, failed = self.encoder, list[int]()
         for bucket in buckets:
             bucket.proven = True
             if bucket.error is not None:
-                return  # a rank is gone
+                return  # a rank is gone, so nothing can be agreed on, and the step fails
             try:
                 bucket.transfer.mean_into(torch.empty_like(bucket.submitted.out))
             except Exception:
@@ -409,12 +397,15 @@ class HostExecutor:
             submitted = bucket.submitted
             if submitted.bucket.names not in dense:
                 continue
+            # Part of all fingerprints from now on: a rank that decided otherwise is found before the next step.
             self._announcement.add(f"dense {submitted.bucket.names}")
             encoder.note(
                 f"A rank cannot decode {bucket_label(submitted.bucket.names)}: it is sent densely from now on."
             )
             encoder.settle(submitted.bucket, bucket.transfer, submitted.buffer, False)
-            encoder.memory.gradient_stays = False  # the mean takes its place without waiting for the tick
+            encoder.memory.gradient_stays = (
+                False  # the buffer is all-reduced in place, before the tick is read
+            )
             unused = encoder.unused(submitted.bucket, submitted.buffer)
             send_whole(encoder.memory, submitted.bucket, submitted.buffer, self._metered.size, unused)
             bucket.transfer, bucket.in_place, bucket.unsettled = self._dense(submitted), True, False
@@ -422,13 +413,14 @@ class HostExecutor:
             bucket.transfer.work.wait()
 
     def _finish(self, buckets: list[InFlight]) -> None:
-        """Settle these buckets in the memory, write their means into their buffers, and complete their futures."""
+        """Settle these buckets in the memory, write their means into the buffers, and complete the futures."""
         step = self._step
         assert step is not None
         for bucket in buckets:
             self._ended.remove(bucket)
             submitted, begin = bucket.submitted, time.monotonic()
             try:
+                # Before the mean overwrites the gradient, which may have to undo the step.
                 if bucket.unsettled:
                     self.encoder.settle(
                         submitted.bucket, bucket.transfer, submitted.buffer, bool(step.counts)
@@ -443,7 +435,7 @@ class HostExecutor:
             submitted.future.set_result(submitted.out)
 
     def _undo(self) -> None:
-        """Undo in the memory all buckets whose buffers still hold their gradients."""
+        """Undo, in the memory, all buckets whose buffers still hold their gradients."""
         for bucket in (*self._ended, *self._in_flight):
             if bucket.unsettled:
                 submitted, bucket.unsettled = bucket.submitted, False
@@ -467,7 +459,7 @@ class HostExecutor:
                 step.mean_sq = None if mean_sq is None else step.mean_sq + mean_sq
 
     def _end_step(self, step: StepRecord, sharded: bool = False) -> None:
-        """Wait for the tick and hand the result to the training thread."""
+        """Wait for the tick and pass the result to the training thread."""
         try:
             tick = self._read_tick(step)
         except Exception as error:
@@ -482,7 +474,8 @@ class HostExecutor:
         if step.error is None:
             step.error = error
             self._undo()
-            if step.counts:  # buckets that were decoded cannot be undone
+            # Buckets that were settled as counting cannot be undone, so their residual is dropped.
+            if step.counts:
                 self.encoder.memory.rollback()
             self._results.put(peer_error(error))
 

@@ -20,15 +20,21 @@ _DENSE = Dense()
 def largest_summand(dtype: torch.dtype, ranks: int) -> float:
     """Return the largest magnitude that each of ``ranks`` ranks may add to a mean that is summed in ``dtype``.
 
-    Each addition rounds by a factor of at most 1 + ε/2, and the last sum must stay below the largest number. Infinite
-    where the format has room for all that a memory holds.
+    It is infinite if ``has_room``.
     """
     info = torch.finfo(dtype)
-    return math.inf if info.max > LARGEST else float(info.max / (1.0 + info.eps) ** ranks)
+    # Each addition rounds by a factor of at most 1 + ε/2, and the last sum, too, must stay below the largest number.
+    return math.inf if has_room(dtype) else float(info.max / (1.0 + info.eps) ** ranks)
+
+
+def has_room(dtype: torch.dtype) -> bool:
+    """Return whether ``dtype`` has room for all that a memory may hold. float16 has not."""
+    return torch.finfo(dtype).max > LARGEST
 
 
 def clamp_if_larger(p: Tensor, sq: float, limit: float) -> Tensor | None:
-    """Return a copy of ``p`` within ±``limit``; None when ``p`` is within it. ``sq``: the squared norm of ``p``."""
+    """Return a copy of ``p`` clamped to ±``limit``; None if ``p`` is within it. ``sq`` is the squared norm of ``p``."""
+    # No element is larger than the norm. This mostly saves the pass that looks for the largest.
     if sq <= limit * limit or float(torch.linalg.vector_norm(p, math.inf)) <= limit:
         return None
     return p.clamp(-limit, limit)
@@ -37,14 +43,15 @@ def clamp_if_larger(p: Tensor, sq: float, limit: float) -> Tensor | None:
 def update_after_dense(
     memory: Memory, bucket: Bucket, p: Tensor, clamped: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
-    """Update the memory after a dense step, which sends ``p``, or ``clamped`` where that is not all of it.
+    """Update the memory after a dense step, which sent ``p``, or ``clamped`` if that is not None.
 
-    Returns the residual, None when it is zero.
+    Returns:
+        The residual; None if it is zero.
     """
     residual = memory.update(bucket, _DENSE, None)
     if clamped is None:
         return residual
-    rest = p - clamped.to(dtype)
+    rest = p - clamped.to(dtype)  # as sent: rounded to the format
     memory.hold_back(bucket, rest)
     return rest if residual is None else residual + rest
 
@@ -52,9 +59,14 @@ def update_after_dense(
 def send_whole(
     memory: Memory, bucket: Bucket, gradient: Tensor, ranks: int, unused: Tensor | None = None
 ) -> None:
-    """Put all there is to send of a bucket into its buffer, which ``ranks`` ranks are about to average densely.
+    """Add the whole residual to a gradient that ``ranks`` ranks are about to average densely.
 
-    ``unused``: elements that send nothing, bool of shape ``(n,)``; see ``compensation.unused_elements``.
+    Args:
+        memory: The error memory.
+        bucket: Which parameters the gradient is made of.
+        gradient: Shape ``(n,)``; overwritten.
+        ranks: How many ranks average.
+        unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; see ``unused_elements``.
     """
     p = memory.compensate(bucket, gradient, whole=True)
     if unused is not None:
@@ -74,8 +86,9 @@ class Float16Means:
     def write(self, transfer: Transfer, buffer: Tensor) -> tuple[bool, Tensor | None]:
         """Write the mean into ``buffer``.
 
-        Returns whether all of the mean is finite, and the part that did not fit: None where all did. That part has the
-        same bits on all ranks, as the mean has.
+        Returns:
+            Whether all of the mean is finite; and the part that did not fit, None if all did. That part has the same
+            bits on all ranks, as the mean has.
         """
         mean = self._decoded(transfer, buffer)
         largest, limit = float(torch.linalg.vector_norm(mean, math.inf)), torch.finfo(buffer.dtype).max
@@ -89,7 +102,7 @@ class Float16Means:
         return True, mean.sub_(buffer)
 
     def write_unread(self, transfer: Transfer, buffer: Tensor) -> None:
-        """Write the mean into a buffer on a device; what does not fit becomes infinite."""
+        """Write the mean into a buffer on a device. What does not fit becomes infinite."""
         buffer.copy_(self._decoded(transfer, buffer))
 
     def fits(self, transfer: Transfer, buffer: Tensor) -> Tensor:
@@ -111,5 +124,5 @@ class Float16Means:
 
 
 def is_finite(buffer: Tensor) -> bool:
-    """Whether every element is finite."""
+    """Return whether every element is finite."""
     return not buffer.numel() or math.isfinite(float(torch.linalg.vector_norm(buffer, math.inf)))

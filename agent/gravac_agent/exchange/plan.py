@@ -1,5 +1,6 @@
-"""What all ranks must agree on before a step, and how it follows from what they all know. Pure."""
+"""What all ranks must agree on before a step, and how it follows from what they all know. All functions are pure."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -46,13 +47,13 @@ class Directive:
         )
 
     def dense(self) -> "Directive":
-        """Return the same decision with the ranks gone dense by agreement (promise P5)."""
+        """Return the same decision, but dense: what ranks agree on when no controller answers (promise P5)."""
         return replace(self, phase="fallback", cf_minimum=1.0, cf_candidate=1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step: the directive in force and the CF to send (1 = dense)."""
+    """The plan of one step: the directive in force and the CF to send at (1 is dense)."""
 
     directive: Directive
     cf: float
@@ -64,38 +65,39 @@ class Plan:
 
     @property
     def gains(self) -> frozenset[tuple[int, float]]:
-        """Codec and CF of the gains that this step measures."""
+        """Pairs of codec and CF whose gains this step measures."""
         return frozenset((self.codec, cf) for cf in self.measured)
 
     @property
     def measured(self) -> tuple[float, ...]:
-        """CFs to compress to in this step, weakest first: minimum and candidate, equal in hold; none when dense."""
+        """CFs to compress to in this step, weakest first: minimum and candidate, which may be equal; none if dense."""
         pair = {self.directive.cf_minimum, self.directive.cf_candidate}
         return tuple(sorted(cf for cf in pair if cf > 1.0))
 
     def fingerprint(self, setup: str) -> tuple[int, int, int]:
-        """Return 48 bits in three 16-bit pieces, equal exactly if plan and ``setup`` (codec, sizes, …) are."""
+        """Return a hash of the plan and ``setup`` (codec, sizes, …): 48 bits in three pieces of 16.
+
+        The tick compares them by sums of squares, which are exact in float64 only for small pieces.
+        """
         digest = sha256(f"{setup}|{self!r}".encode()).digest()
-        return (
-            int.from_bytes(digest[0:2], "big"),
-            int.from_bytes(digest[2:4], "big"),
-            int.from_bytes(digest[4:6], "big"),
-        )
+        first, second, third = struct.unpack(">3H", digest[:6])
+        return first, second, third
 
 
 def next_plan(
     directive: Directive, tracker: GainTracker, measure_first: frozenset[int] = frozenset()
 ) -> Plan:
-    """GraVAC's three-way gate (Alg. 1 lines 11-24): candidate, else minimum, else dense, by smoothed gain >= epsilon.
+    """Choose the plan of a step by GraVAC's three-way gate (Algorithm 1, lines 11 to 24).
 
-    A gain that is not measured yet does not pass: the first step at a new CF sends something weaker. Where epsilon is 0
-    nothing is compared, so that nothing needs to be measured before it is sent.
+    It sends at the candidate CF if the smoothed gain there is at least epsilon, else at the minimum CF if that gain is,
+    else densely. A gain that was not measured yet does not pass, so the first step at a new CF sends something weaker.
+    If epsilon is 0, nothing is compared, and nothing needs to be measured before it is sent.
 
     Args:
         directive: The directive in force.
         tracker: The smoothed gains.
         measure_first: Codecs whose first step at a CF only measures, whatever epsilon is. At the start of a job the
-            first two do: DDP groups its buckets again after the first one, and what was learned of them does not last.
+            first two steps do: DDP regroups its buckets after the first one, and what was learned of them is lost.
     """
     for cf in (directive.cf_candidate, directive.cf_minimum):
         gain = tracker.gain(cf, directive.codec)
@@ -109,6 +111,6 @@ def next_plan(
 
 
 def unknown_codec(codec: str, codecs: Sequence[str]) -> str:
-    """Return a sentence about a decision with a codec that no rank has built."""
+    """Return a message about a decision that names a codec which no rank has built."""
     known = ", ".join(codecs) or "none"
     return f"a decision with codec {codec!r}; besides the job's compressor the ranks have {known}"

@@ -1,8 +1,8 @@
 """Signed sums of each rank's raw gradient, from which the norm of their mean follows without exchanging it.
 
 A sample of the gradient's elements, each with a random sign, is added up in a few sums (Charikar et al. 2002, Count
-sketch). The sums are linear: those of all ranks together are the sums of the total gradient, and the expected sum of
-their squares is its squared norm. The tick carries them.
+sketch). The tick carries them and adds up those of all ranks. As sums are linear, that gives the sums of the total
+gradient, and the expected sum of their squares is its squared norm.
 """
 
 import logging
@@ -28,10 +28,10 @@ SIZE = SUMS + 1
 
 @dataclass(slots=True)
 class RawMeanMeter:
-    """Adds up one rank's numbers over the buckets of a step. It never raises into the exchange."""
+    """Adds up one rank's sums over the buckets of a step. It never raises into the exchange."""
 
     wanted: bool = False
-    """Whether anybody asks for the norm. Until then nothing is measured."""
+    """Whether the norm is wanted. Until then nothing is measured."""
     shard: int = 0
     """Number of the shard that the gradients belong to. The signs of different shards are independent."""
     _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32), init=False)
@@ -45,6 +45,7 @@ class RawMeanMeter:
             sample = gradient[::every]
             signs, table = self._tables_of(bucket.number, sample)
             flat = table.view(-1)[: sample.numel()].copy_(sample)
+            # The sample stands for ``every`` times as many elements. Energies grow with that, and sums with its root.
             self._energy += every * energy(flat)
             if self._sums.device != flat.device:
                 self._sums = self._sums.to(flat.device)
@@ -54,7 +55,7 @@ class RawMeanMeter:
             self._energy = math.nan
 
     def pop(self) -> list[Scalar]:
-        """Return the ``SIZE`` numbers of the step, and begin the next one. Zeros where nothing was measured."""
+        """Return the ``SIZE`` numbers of the step, and begin the next one. They are 0 if nothing was measured."""
         sums = self._sums.clone().unbind() if on_device(self._sums) else self._sums.tolist()
         found: list[Scalar] = [*sums, self._energy]
         self._sums.zero_()
@@ -62,9 +63,9 @@ class RawMeanMeter:
         return found
 
     def _tables_of(self, number: int, sample: Tensor) -> tuple[Tensor, Tensor]:
-        """Return signs and work space that ends in zeros, of shape ``(SUMS, n / SUMS)``.
+        """Return the signs, which are equal on all ranks that average, and a work space that ends in zeros.
 
-        Signs are the same on all ranks that average.
+        Both have shape ``(SUMS, n / SUMS)``.
         """
         key = number, sample.numel()
         if key not in self._tables:
@@ -83,7 +84,7 @@ def mean_energies(numbers: Sequence[float], ranks: int) -> tuple[float, float] |
         ranks: How many there are.
 
     Returns:
-        None where not every rank has measured, or a number is not finite.
+        None if not every rank has measured, or a number is not finite.
     """
     *sums, whole = numbers
     square = math.fsum(one * one for one in sums)

@@ -1,7 +1,7 @@
-"""A sample of coordinates whose raw gradients are averaged over ranks: chosen once, and copied out of each bucket.
+"""A sample of coordinates whose raw gradients are averaged over ranks. It is chosen once and copied out of each bucket.
 
 The sample is a vector that holds the coordinates of one parameter after another, always in the same order. DDP may
-regroup its buckets after the first step; since parameters are found by name, only the order of copying changes.
+regroup its buckets after the first step. As parameters are found by name, only the order of copying changes.
 """
 
 import logging
@@ -21,13 +21,13 @@ TENSORS = 16
 PER_TENSOR = 32
 """Coordinates of each, on average."""
 _SHUFFLED = 1 << 20
-"""Elements of a parameter that are shuffled to choose from. In a larger one, numbers are drawn, hardly any twice."""
+"""Largest parameter whose elements are shuffled to choose from. Of a larger one they are drawn, hardly any twice."""
 
 
 class Coordinates:
     """Chooses the sample: parameters with a probability in proportion to their size, and random coordinates of each.
 
-    Parameters whose gradients are no flat pieces of a bucket are left out: frozen, complex, or not dense in memory.
+    It leaves out parameters whose gradients are not flat pieces of a bucket: frozen, complex, or not dense in memory.
 
     Args:
         parameters: The module's parameters by name, without those that get sparse gradients.
@@ -46,7 +46,7 @@ class Coordinates:
         self.names = tuple(self.places)
 
     def order(self, names: Sequence[str]) -> Tensor:
-        """Return where in the sample the coordinates of these parameters are, one parameter after another."""
+        """Return the places in the sample of these parameters' coordinates, one parameter after another."""
         slots = [self.slots[name] for name in names if name in self.slots]
         return torch.cat([_NONE, *(torch.arange(slot.start, slot.stop, dtype=torch.int64) for slot in slots)])
 
@@ -73,16 +73,16 @@ class _Layout:
 
 
 class GradientSample:
-    """The sample of the running step on this rank. The exchange thread fills it, and nothing here raises.
+    """The sample of the running step on this rank. The exchange thread fills it, and its methods never raise.
 
     Args:
-        coordinates: Which coordinates.
+        coordinates: The coordinates that are sampled.
     """
 
     def __init__(self, coordinates: Coordinates) -> None:
         self.coordinates = coordinates
         self.raw = torch.zeros(coordinates.size, dtype=torch.float64)
-        """This rank's gradients. Zero where there is none; NaN where copying failed."""
+        """This rank's gradients: 0 where there is none, NaN if copying failed."""
         self.exchanged = torch.zeros(coordinates.size, dtype=torch.float64)
         """The mean over ranks that was exchanged."""
         self._layouts: dict[int, _Layout] = {}
@@ -122,7 +122,7 @@ _NONE = torch.empty(0, dtype=torch.int64)
 
 
 def _is_flat(parameter: Tensor) -> bool:
-    """Whether DDP puts the gradient into a bucket as it lies in memory: one number for each element."""
+    """Return whether DDP puts the gradient into a bucket as it lies in memory, one number for each element."""
     dense = parameter.is_contiguous() or any(
         parameter.dim() == dim and parameter.is_contiguous(memory_format=form)
         for dim, form in ((4, torch.channels_last), (5, torch.channels_last_3d))
@@ -132,9 +132,8 @@ def _is_flat(parameter: Tensor) -> bool:
 
 def _choose(parameters: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    step = (
-        sum(one.numel() for one in parameters.values()) / TENSORS
-    )  # systematic sampling, a hit every so often
+    # Systematic sampling: a hit every ``step`` elements, so a parameter is hit in proportion to its size.
+    step = sum(one.numel() for one in parameters.values()) / TENSORS
     at = step * float(torch.rand((), generator=generator, dtype=torch.float32))
     found: dict[str, Tensor] = {}
     end = 0

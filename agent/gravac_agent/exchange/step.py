@@ -30,9 +30,9 @@ class SubmittedBucket:
     future: torch.futures.Future[Tensor]
     """What the trainer waits for."""
     out: Tensor
-    """Where the mean over ranks goes: ``buffer`` itself under DDP, this rank's shard under FSDP2."""
+    """Receives the mean over ranks: ``buffer`` itself under DDP, this rank's shard under FSDP2."""
     factor: float = 1.0
-    """What the mean is multiplied by: the number of ranks, where the trainer wants the sum."""
+    """Factor of the mean: the number of ranks if the trainer wants the sum."""
 
     @property
     def sharded(self) -> bool:
@@ -47,17 +47,17 @@ class InFlight:
     submitted: SubmittedBucket
     transfer: Transfer
     in_place: bool
-    """The buffer itself is all-reduced."""
+    """Whether the buffer itself is all-reduced."""
     raw: bool
-    """The mean will be that of the raw gradients."""
+    """Whether the mean will be that of the raw gradients."""
     unsettled: bool = False
-    """The buffer must keep the gradient until it is known whether the step counts."""
+    """Whether the buffer must keep the gradient until it is known whether the step counts."""
     proven: bool = True
     """Whether all ranks have decoded this bucket before, sent with this codec."""
     ends_at: float | None = None
-    """Monotonic seconds at which the link, real or emulated, is done; None: still on the real network."""
+    """Monotonic seconds at which the link, real or emulated, is done; None while it is on the real network."""
     error: Exception | None = None
-    """What the collective raised."""
+    """The error that the collective raised."""
 
 
 @dataclass(slots=True)
@@ -78,13 +78,13 @@ class StepRecord:
     tick: Tensor | None = None
     tick_work: dist.Work | None = None
     ended: Tick | None = None
-    """The tick of all ranks."""
+    """The tick, summed over ranks; None until it was read."""
     counts: bool | None = None
     """Whether the step counts; None while that is not known."""
     error: Exception | None = None
-    """The first one that a collective raised."""
+    """The first error that a collective raised."""
     overflows: bool = False
-    """Whether the means of finite parts may overflow: a bucket is in float16."""
+    """Whether a bucket is in float16, so that means of finite parts may overflow."""
 
     def result(self, tick: Tick, exchanged: Tensor) -> "StepResult":
         """Return what the step did. ``exchanged``: see ``StepResult``."""
@@ -116,31 +116,31 @@ class StepResult:
     mean_sq: float | None
     """‖mean over ranks of the raw gradients‖², the same on all ranks. None unless every bucket was sent raw."""
     finite: bool
-    """False: the mean overflowed the gradients' format. The same on all ranks, since all hold the same bits."""
+    """False if the mean overflowed the gradients' format. It is equal on all ranks, since all hold the same bits."""
     curve: Curve | None
-    """This rank's gain curve, where the step was surveyed and finite."""
+    """This rank's gain curve; None if the step was not surveyed or not finite."""
     cpu_seconds: float
     """CPU time of the exchange thread."""
     exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
-    """Sample of the exchanged mean, as that of the raw one in the tick; valid until the next step begins."""
+    """Sample of the mean that was exchanged; valid until the next step begins."""
 
 
 @dataclass(slots=True)
 class Arrived:
-    """A transfer ended on the real network; an emulated link may still hold it back."""
+    """A transfer has ended on the real network. An emulated link may still hold it back."""
 
     bucket: InFlight
 
 
 @dataclass(slots=True)
 class Job:
-    """Something else to run on the exchange thread, such as another collective of the agent."""
+    """A function to run on the exchange thread, such as one that issues another collective of the agent."""
 
     run: Callable[[], None]
 
 
 class EndOfBackward:
-    """No bucket of the step follows, which only the end of backward shows."""
+    """The end of backward, which alone shows under FSDP2 that no bucket of the step follows."""
 
 
 class Due:

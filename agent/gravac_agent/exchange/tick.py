@@ -1,8 +1,8 @@
 """The tick: one small all-reduce at the end of each step, after which all ranks know the same numbers.
 
-A float64 vector, summed over ranks: energies of this step, flags, rank 0's directive (zeros from the others), and the
-fingerprint of the plan for the *next* step, so that a disagreement is found before any rank acts on it. A sample of the
-step's raw gradients goes with them, as it needs no collective of its own then.
+It is a float64 vector that is summed over ranks. It holds the energies of this step, flags, rank 0's directive (the
+other ranks add zeros), and the fingerprint of the plan of the *next* step, so that a disagreement is found before any
+rank acts on it. A sample of the step's raw gradients goes along, since it would otherwise need its own collective.
 """
 
 import math
@@ -25,9 +25,10 @@ _NOT_MEASURED = (0.0,) * raw_mean.SIZE
 
 @dataclass(slots=True)
 class StepSums:
-    """One rank's sums over the buckets of one step; after the tick, over ranks. Energies of non-finite steps are left
-    out. While a step runs on a device its sums are tensors of shape ``()``, which only the tick's reader makes numbers
-    of."""
+    """One rank's sums over the buckets of one step; after the tick, those of all ranks.
+
+    Energies of non-finite steps are left out. On a device the sums are tensors of shape ``()`` until the tick is read.
+    """
 
     gradient_sq: float = 0.0
     compensated_sq: float = 0.0
@@ -41,8 +42,8 @@ class StepSums:
     shards_sq: float = 0.0  # ‖shard of the raw mean‖² of each rank, where gradients are sharded
 
     def note_finite(self, sq: Scalar) -> bool:
-        """Set ``nonfinite`` where an energy is not finite. Returns whether it is; True on a device, which is not
-        read."""
+        """Set ``nonfinite`` if an energy is not finite. Return whether it is finite; always True on a device, as
+        nothing is read there."""
         if isinstance(sq, Tensor):
             self.nonfinite = cast("float", torch.where(torch.isfinite(sq), self.nonfinite, 1.0))
             return True
@@ -68,11 +69,12 @@ class StepSums:
         self.residual_dot_gradient += dot_gradient  # type: ignore[assignment]
 
     def values(self) -> tuple[float, ...]:
-        """Return all of them, in order. (``dataclasses.astuple`` copies deeply, which is too slow here.)"""
+        """Return all sums, in order."""
+        # Not ``dataclasses.astuple``, which copies deeply and is too slow here.
         return tuple(getattr(self, name) for name in NAMES)
 
     def flagged(self) -> "StepSums":
-        """Return the flags only: what a rank contributes when its energies mean nothing."""
+        """Return the flags alone, for a rank whose energies are not finite."""
         return StepSums(nonfinite=self.nonfinite, failed=self.failed)
 
 
@@ -96,7 +98,7 @@ class Tick:
 
 
 class DirectiveSource(Protocol):
-    """Where rank 0 gets its directive: its reporter."""
+    """What gives rank 0 its directive: its reporter."""
 
     directive: Directive
 
@@ -118,7 +120,7 @@ class Announcement:
 
     @property
     def directive(self) -> Directive:
-        """What the ranks should do next, as far as this rank knows."""
+        """The directive that the ranks should follow next, as far as this rank knows."""
         return self.following.directive if self._source is None else self._source.directive
 
     def fingerprint(self) -> tuple[int, int, int]:
@@ -126,7 +128,7 @@ class Announcement:
         return self.following.fingerprint(self._setup)
 
     def add(self, text: str) -> None:
-        """Add something that must be the same on all ranks: where it is not, they disagree on the next plan."""
+        """Add a text that must be equal on all ranks. If it is not, their fingerprints differ from the next tick on."""
         self._setup += f"|{text}"
 
 
@@ -157,8 +159,9 @@ class TickCodec:
             fingerprint: Of the next step's plan.
             figures: The aggregator's numbers, as many on all ranks.
             measured: ``RawMeanMeter.pop``.
-            sample: This rank's sampled raw gradients, float64 of shape ``(sampled,)``; None where there is no sample.
+            sample: This rank's sampled raw gradients, float64 of shape ``(sampled,)``; None if there is no sample.
         """
+        # NaN in one rank's energies would be the sum of all ranks, and hide their flags.
         clean = sums.flagged() if sums.nonfinite else sums
         head = torch.tensor(
             self.numbers(clean, directive, fingerprint, figures, measured), dtype=torch.float64
@@ -173,7 +176,7 @@ class TickCodec:
         figures: Sequence[Scalar],
         measured: Sequence[Scalar],
     ) -> list[Scalar]:
-        """Return the numbers of this rank's vector in order; see ``pack``. On a device some are tensors."""
+        """Return the numbers of this rank's vector in order; see ``pack``. On a device some of them are tensors."""
         if self.rank == 0:
             words: tuple[float, ...] = (
                 directive.epoch,
@@ -186,21 +189,16 @@ class TickCodec:
             )
         else:
             words = (0.0,) * _WORDS
+        # ``unpack`` compares the pieces of all ranks by their sums and those of their squares.
         squares = tuple(piece * piece for piece in fingerprint)
         return [*sums.values(), *words, *fingerprint, *squares, *measured, *figures]
 
     def pack_status(self, sums: StepSums, figures: int) -> Tensor:
-        """Return a vector of the same size for use outside a step. No plan has its fingerprint: those have 16 bits a
-        piece."""
-        pieces = (1 << 16,) * 3
-        numbers = [
-            *sums.values(),
-            *(0.0,) * _WORDS,
-            *pieces,
-            *(piece * piece for piece in pieces),
-            *_NOT_MEASURED,
-            *(0.0,) * (figures + self.sampled),
-        ]
+        """Return a vector of the same size for use outside a step. Its fingerprint is none that a plan can have, whose
+        pieces have 16 bits."""
+        zeros = (0.0,) * (figures + self.sampled)
+        nothing = Directive(0, PHASES[0], 0.0, 0.0, 0.0)
+        numbers = self.numbers(sums, nothing, (1 << 16,) * 3, zeros, _NOT_MEASURED)
         return torch.tensor(numbers, dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:

@@ -1,4 +1,4 @@
-"""The hook in which replicas of a sharded model exchange gradients: compressed while an agent is open, else dense."""
+"""The hook in which replicas of a sharded model exchange gradients. Without an open agent it exchanges densely."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from gravac_agent.fsdp.slot import ModuleSlot
 
 
 class ReplicatedSlot(ModuleSlot):
-    """The agent's end of a model with sharded replicas. Its hooks stay, since nothing else averages over replicas.
+    """The agent's end of a model with sharded replicas. Its hooks stay after the agent, as only they average replicas.
 
     Args:
         model: The model.
@@ -26,13 +26,15 @@ class ReplicatedSlot(ModuleSlot):
     def __init__(self, model: ReplicatedModel) -> None:
         super().__init__(model)
         self._replicas = model
-        self._partial: dict[str, Tensor] = {}  # by parameter: sums of backwards without an all-reduce
+        self._partial: dict[
+            str, Tensor
+        ] = {}  # by parameter: gradients of backwards without an all-reduce, added up
         for one in model.groups:
             one.all_reduce_hook = AgentAllReduce(self, one)
             one.watch()
 
     def take_over(self) -> None:
-        """Nothing is left to do: the hooks are there."""
+        """Do nothing: the hooks are there already."""
 
     def release(self, leftover: Memory) -> None:
         """Exchange densely from now on. The residual is sent with the next gradients."""
@@ -51,9 +53,10 @@ class ReplicatedSlot(ModuleSlot):
         return issue
 
     def reduce(self, one: ShardedGroup, gradient: Tensor) -> None:
-        """Replace a shard's gradient by its mean over replicas, or by their sum where FSDP2 has divided already.
+        """Replace a shard's gradient by its mean over replicas, or by their sum if FSDP2 has divided already.
 
-        Without an all-reduce (``set_requires_all_reduce(False)``), gradients wait for the next backward that has one.
+        After ``set_requires_all_reduce(False)`` the gradient becomes zero, and is added to that of the next backward
+        with an all-reduce.
 
         Args:
             one: The module's group.
@@ -78,7 +81,7 @@ class ReplicatedSlot(ModuleSlot):
 
 
 class AgentAllReduce:
-    """What FSDP2 calls for one module after its reduce-scatter."""
+    """The hook that FSDP2 calls for one module after its reduce-scatter."""
 
     def __init__(self, slot: ReplicatedSlot, one: ShardedGroup) -> None:
         self.slot, self._one = slot, one
@@ -88,9 +91,10 @@ class AgentAllReduce:
 
 
 def attach_replicated(model: ReplicatedModel) -> ReplicatedSlot:
-    """Return the slot of a model with replicas: a new one, or that of an earlier, closed agent.
+    """Return the slot of a model with replicas, with the residual of an earlier, closed agent.
 
-    Raises SetupError when another agent is open on it.
+    Raises:
+        SetupError: Another agent is open on the model.
     """
     found = {hook.slot for one in model.groups if (hook := one.all_reduce_hook) is not None}
     if any(slot.handler is not None for slot in found):

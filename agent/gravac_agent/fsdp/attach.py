@@ -12,13 +12,13 @@ Slot = HookState | ShardedSlot | ReplicatedSlot
 
 
 def attach(module: DataParallel) -> Slot:
-    """Return where the agent gets the module's gradients. Raises SetupError when another agent or hook gets them."""
+    """Return the agent's end of a module. Raise SetupError if another agent or hook takes its gradients."""
     if isinstance(module, ReplicatedModel):
         return attach_replicated(module)
     return attach_sharded(module) if isinstance(module, ShardedModel) else hook.attach(module)
 
 
 def exchange_densely(module: DataParallel) -> None:
-    """Let the replicas of a model exchange dense gradients, which PyTorch does not do. Others do so without help."""
+    """Let the replicas of a sharded model exchange dense gradients, which PyTorch does not do without a hook."""
     if isinstance(module, ReplicatedModel):
         attach_replicated(module)

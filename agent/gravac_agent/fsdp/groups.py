@@ -1,4 +1,4 @@
-"""What FSDP2 reduces together: the parameters of one module, as flat rows, a row for each rank."""
+"""The parameters of one FSDP module, which FSDP2 reduces together as flat rows, a row for each rank."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from gravac.memories import Bucket
 
 PIECE = "@"
-"""Between a parameter's name and the rank that owns the piece."""
+"""Separates a parameter's name from the rank that owns the piece."""
 CALL = "~"
-"""Before the number of a further call of the same module in one backward."""
+"""Precedes the number of a further call of the same module in one backward."""
 
 
 def piece_name(parameter: str, rank: int) -> str:
@@ -22,7 +22,7 @@ def piece_name(parameter: str, rank: int) -> str:
 
 
 def first_calls(residual: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a residual with that of further calls added to the first's."""
+    """Return a residual in which that of further calls is added to that of the first."""
     found: dict[str, Tensor] = {}
     for name, value in residual.items():
         base, _, call = name.partition(CALL)
@@ -38,16 +38,16 @@ class _Sharded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a rank's piece, with padding."""
+        """Shape of a rank's piece, padding included."""
         return tuple(self.param.padded_sharded_param_size)
 
     @property
     def numel(self) -> int:
-        """Elements of a rank's piece, with padding."""
+        """Elements of a rank's piece, padding included."""
         return math.prod(self.shape)
 
     def has_gradient(self, group: Any) -> bool:
-        """Whether its group is about to reduce a gradient of it, by the test that FSDP2 makes."""
+        """Return whether its group is about to reduce a gradient of it. This is FSDP2's own test."""
         whole = getattr(self.param, "_unsharded_param", None)
         if whole is None:
             return False
@@ -101,13 +101,14 @@ class ShardedGroup:
 
     @property
     def calls(self) -> int:
-        """How often it was reduced in one backward, at most so far; at least 1."""
+        """The most times that it was reduced in one backward so far; at least 1."""
         return 1 + max(self._buckets, default=0)
 
     def watch(self) -> None:
-        """Note which parameters have a gradient each time that FSDP2 reduces: it leaves the others out without a word.
+        """Note which parameters have a gradient each time that FSDP2 reduces.
 
-        FSDP2 calls ``post_backward`` when a module's gradients are there, and takes them from its parameters in it.
+        FSDP2 leaves the others out, and what it passes on does not say so. The last moment at which it shows is before
+        ``post_backward``, which takes the gradients from the parameters.
         """
         group = self.group
         reduce = type(group).post_backward
@@ -124,7 +125,7 @@ class ShardedGroup:
 
     @property
     def reduce_scatter(self) -> Any:
-        """What the group calls to reduce its gradients."""
+        """The object that the group calls to reduce its gradients."""
         return self.group._reduce_scatter_comm
 
     @reduce_scatter.setter
@@ -137,13 +138,13 @@ class ShardedGroup:
             yield one.name, one.param.sharded_param
 
     def lengths(self) -> Iterator[tuple[str, int]]:
-        """Yield the elements of a rank's piece of each parameter, with padding."""
+        """Yield each parameter's name and the elements of a rank's piece of it, padding included."""
         for one in self._params:
             yield one.name, one.numel
 
     @property
     def all_reduce_hook(self) -> Any:
-        """What the group calls after its reduce-scatter; None: nothing."""
+        """The hook that the group calls after its reduce-scatter; None if there is none."""
         return self.group._all_reduce_hook
 
     @all_reduce_hook.setter
@@ -157,7 +158,7 @@ class ShardedGroup:
 
     @property
     def divide_factor(self) -> float | None:
-        """What ``set_gradient_divide_factor`` divides the sum over ranks by; None: their number."""
+        """The divisor of the sum over ranks that ``set_gradient_divide_factor`` set; None for their number."""
         factor: float | None = self.group.gradient_divide_factor
         return factor
 
@@ -167,14 +168,14 @@ class ShardedGroup:
         return bool(self.group.force_sum_reduction_for_comms)
 
     def bucket(self, numel: int, call: int, groups: int, rows: int | None = None) -> Bucket:
-        """Describe the gradient that FSDP2 is about to reduce: of its parameters, those that have one.
+        """Describe the gradient that FSDP2 is about to reduce, of the parameters that have one.
 
         Args:
             numel: Its elements.
             call: How often the group was reduced before in this backward. Each time has a residual of its own.
-            groups: Groups of the model.
-            rows: Ranks that it has a row for, whose pieces have names of their own; None: it is a rank's shard, and
-                its pieces have the names of their parameters.
+            groups: Number of groups of the model.
+            rows: Number of ranks that it has a row for; each piece is named after its rank. None if it is this rank's
+                shard, whose pieces have the names of their parameters.
 
         Raises:
             RuntimeError: Its parameters have another number of elements.
@@ -196,11 +197,10 @@ class ShardedGroup:
         views = shard.split([one.numel for one in self._present])
         return dict(zip((one.name for one in self._present), views, strict=True))
 
-    def whole(self, rows: int | None = None) -> Bucket:
-        """Describe the gradient of all its parameters; see ``bucket``."""
-        return _described(
-            self.number, tuple((one.name, one.numel, one.shape) for one in self._params), "", rows
-        )
+    def whole(self, rows: int) -> Bucket:
+        """Describe the gradient of all its parameters, as ``bucket`` does for the first call in a backward."""
+        parts = tuple((one.name, one.numel, one.shape) for one in self._params)
+        return _described(self.number, parts, "", rows)
 
 
 def _described(

@@ -14,19 +14,19 @@ from gravac_agent.fsdp.groups import CALL, ShardedGroup, piece_name
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` was called on this module."""
+    """Return whether ``fully_shard`` was called on this module."""
     return isinstance(module, FSDPModule)
 
 
 class ShardedModel:
-    """The FSDP modules of a model. It has the few attributes of DDP that the agent uses.
+    """The FSDP modules of a model, with the few attributes of DDP that the agent uses.
 
     Args:
         module: The root, on which ``fully_shard`` was called last.
 
     Attributes:
         module: The root.
-        groups: What is reduced together, in the order of ``module.modules()``.
+        groups: The parameters that are reduced together, in the order of ``module.modules()``.
         shard_group: The ranks that the parameters are sharded over.
         process_group: The ranks that follow one plan.
         exchange_group: The ranks that exchange compressed gradients.
@@ -64,17 +64,17 @@ class ShardedModel:
 
     @property
     def exchanges_rows(self) -> bool:
-        """Whether ranks exchange the gradients of all shards, a row for each rank; else those of their own shard."""
-        return True
+        """Whether ranks exchange the gradients of all shards, a row for each rank, and not only of their own shard."""
+        return self.shard is None
 
     @property
     def shard(self) -> int | None:
-        """Number of the shard that is all this rank keeps a residual of; None: it keeps one of all shards."""
+        """Number of the only shard that this rank keeps a residual of; None if it keeps one of all shards."""
         return None
 
     @property
     def exchange_scale(self) -> float:
-        """What gradients are larger by in the exchange than in ``parameter.grad``, by the user's divide factor."""
+        """Factor by which gradients are larger in the exchange than in ``parameter.grad``, by the divide factor."""
         factor = self.groups[0].divide_factor
         return 1.0 if factor is None else factor / self.ranks
 
@@ -88,17 +88,13 @@ class ShardedModel:
         """
         return one.bucket(numel, call, len(self.groups), self.ranks)
 
-    def whole(self, one: ShardedGroup) -> Bucket:
-        """Describe the gradient of all parameters of a group, as ``bucket`` does for its first call."""
-        return one.whole(self.ranks)
-
     @property
     def by_rows(self) -> bool:
         """Whether all parameters are sharded along their first dimension."""
         return all(one.by_rows for one in self.groups)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the sharded parameters, which the optimizer steps, also while the module has gathered ones."""
+        """Yield the sharded parameters, which the optimizer steps, even while the module holds gathered ones."""
         for group in self.groups:
             yield from group.named_parameters()
 
@@ -108,11 +104,11 @@ class ShardedModel:
             yield parameter
 
     def pieces(self, parameter: str) -> list[str]:
-        """Return what the error memory calls the pieces of a parameter."""
+        """Return the names of a parameter's pieces in the error memory."""
         return [piece_name(name, rank) for name in self.named_calls(parameter) for rank in range(self.ranks)]
 
     def named_calls(self, parameter: str) -> list[str]:
-        """Return what a parameter is called in each reduction of one backward."""
+        """Return the names of a parameter in the reductions of one backward."""
         calls = max(one.calls for one in self.groups)
         return [parameter, *(f"{parameter}{CALL}{call}" for call in range(1, calls))]
 
@@ -159,14 +155,14 @@ def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
                 "allows no custom reduce-scatter: let shard_placement_fn return one mesh for a module"
             )
         for group in groups:
-            # ``fully_shard([a, b])`` makes one group of several modules.
+            # fully_shard([a, b]) gives several modules the same group.
             if id(group) not in seen and group.fsdp_params:
                 seen.add(id(group))
                 yield label, group
 
 
 def check_group(one: ShardedGroup) -> str:
-    """Check a group's mesh and formats. Returns its name for messages. Raises SetupError."""
+    """Return a group's name for messages. Raise SetupError if the agent cannot compress its mesh or its formats."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
 
     where, info = f"FSDP module {one.label or 'model'!r}", one.group.mesh_info

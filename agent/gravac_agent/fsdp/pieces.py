@@ -1,7 +1,7 @@
 """Residuals of sharded gradients for another number of ranks, or for a model that is not sharded.
 
-A piece of a parameter is what one rank owns of it: some of its rows, padded. So the pieces of all ranks, one after the
-other, are the parameter with padding at its end.
+A piece of a parameter is the part that one rank owns: some of its rows, padded. So the pieces of all ranks, one after
+the other, are the parameter with padding at its end.
 """
 
 import math
@@ -22,20 +22,20 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def shard_of(module: DataParallel) -> list[int] | None:
-    """Return number and count of the shards that this rank's residual is one of; None: it has that of all."""
+    """Return the number of this rank's shard and how many there are; None if its residual is that of all shards."""
     if not isinstance(module, ShardedModel) or module.shard is None:
         return None
     return [module.shard, module.ranks]
 
 
 def mean_by_shard(states: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Return the mean residual over the ranks of an earlier run; where each held a shard, by pieces.
+    """Return the mean residual over the ranks of an earlier run. If each held a shard, it is divided into pieces.
 
     Args:
-        states: What ``checkpoint.save`` returned on each of its ranks.
+        states: The states that ``checkpoint.save`` returned on all ranks of that run.
 
     Raises:
-        SetupError: Some are missing.
+        SetupError: The state of a rank is missing.
     """
     have = sorted(one["rank"] for one in states)
     if not states or have != list(range(len(states))) or len(states) != states[0]["world_size"]:
@@ -51,7 +51,7 @@ def mean_by_shard(states: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
 
 
 def fitted(residual: dict[str, Tensor], shapes: Shapes, module: DataParallel) -> dict[str, Tensor]:
-    """Return a saved residual as this module needs it. Where it fits as it is, that is the residual itself.
+    """Return a saved residual as this module needs it; the residual itself if it fits as it is.
 
     Args:
         residual: State of an error memory.
@@ -85,7 +85,7 @@ def fitted(residual: dict[str, Tensor], shapes: Shapes, module: DataParallel) ->
 
 
 def _joined(residual: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
-    """Return whole parameters."""
+    """Return the residual of whole parameters, joined from pieces."""
     pieces: dict[str, dict[int, Tensor]] = {}
     for name, value in first_calls(residual).items():
         base, mark, rank = name.rpartition(PIECE)

@@ -1,4 +1,4 @@
-"""The reduce-scatter that FSDP2 calls while an agent is open: it passes gradients to the agent and waits for them."""
+"""The reduce-scatter that FSDP2 calls while an agent is open. It passes gradients on and waits for the mean."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,14 +35,14 @@ class ShardedSlot(ModuleSlot):
             one.watch()
 
     def release(self, leftover: Memory) -> None:
-        """Give the modules back. Those with a residual send it with their next gradients and are given back then."""
+        """Give the modules back to FSDP2. A module with a residual sends it with its next gradient first."""
         super().release(leftover)
         for one in self._model.groups:
             self._give_back(one)
 
     def _give_back(self, one: ShardedGroup) -> None:
-        """Give a module back, unless a residual waits for the gradient of one of its parameters."""
-        if not self.leftover.has_residual(self._model.whole(one)):
+        """Give a module back, unless one of its parameters has a residual that waits for the next gradient."""
+        if not self.leftover.has_residual(one.whole(self._model.ranks)):
             one.reduce_scatter = self._plain[one.number]
             one.unwatch()
 
@@ -53,8 +53,9 @@ class ShardedSlot(ModuleSlot):
         multiplies = dist.get_backend(group) == "nccl"
 
         def issue(submitted: SubmittedBucket) -> Transfer:
+            # A further call of a module adds the number of groups to its bucket's number.
             plain, op = self._plain[submitted.bucket.number % len(self._model.groups)], self._op
-            if (share := _multiplier(op)) is not None and not multiplies:
+            if (share := _multiplier(op)) is not None and not multiplies:  # only NCCL knows PREMUL_SUM
                 submitted.buffer.mul_(share)
                 op = dist.ReduceOp.SUM
             work = plain(submitted.out, submitted.buffer, group, op, async_op=True)
@@ -64,7 +65,7 @@ class ShardedSlot(ModuleSlot):
         return issue
 
     def reduce(self, one: ShardedGroup, out: Tensor, rows: Tensor, op: Any) -> bool:
-        """Reduce a gradient with the agent. Returns False where PyTorch is to do it. Never raises.
+        """Reduce a gradient with the agent. Return False if PyTorch must do it. Never raises.
 
         Args:
             one: The module's group.
@@ -85,7 +86,7 @@ class ShardedSlot(ModuleSlot):
 
 
 class AgentReduceScatter:
-    """What FSDP2 calls for one module. It allocates as the reduce-scatter did that it replaces."""
+    """The reduce-scatter of one module. It allocates memory as the one that it replaces does."""
 
     def __init__(self, slot: ShardedSlot, one: ShardedGroup, plain: Any) -> None:
         self.slot, self._one, self.plain = slot, one, plain
@@ -111,7 +112,8 @@ class AgentReduceScatter:
 def attach_sharded(model: ShardedModel) -> ShardedSlot:
     """Return the slot of a sharded model, with the residual of an earlier, closed agent.
 
-    Raises SetupError when another agent is open on it.
+    Raises:
+        SetupError: Another agent is open on the model.
     """
     leftover: Memory = NoMemory()
     for one in model.groups:
@@ -132,7 +134,7 @@ def _plain(comm: Any) -> Any:
 
 
 def _factor(op: Any, ranks: int) -> float | None:
-    """Return what FSDP2's operation makes of the mean; None for one that the agent does not know."""
+    """Return the factor by which FSDP2's operation differs from a mean; None if the agent does not know it."""
     if op == dist.ReduceOp.AVG:
         return 1.0
     if op == dist.ReduceOp.SUM:
@@ -142,6 +144,6 @@ def _factor(op: Any, ranks: int) -> float | None:
 
 
 def _multiplier(op: Any) -> float | None:
-    """Return what PREMUL_SUM multiplies each rank's gradient by; None for another operation."""
+    """Return the factor with which PREMUL_SUM multiplies each rank's gradient; None for another operation."""
     factor = getattr(op, "factor", None) if op == dist.ReduceOp.PREMUL_SUM else None
     return factor if isinstance(factor, float) else None

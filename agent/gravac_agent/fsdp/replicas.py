@@ -18,7 +18,7 @@ from gravac_agent.fsdp.groups import ShardedGroup
 from gravac_agent.fsdp.model import ShardedModel, check_group
 
 Replicas = DeviceMesh | dist.ProcessGroup
-"""Ranks that hold the same shard, one of each node: a mesh dimension, or its process group."""
+"""The ranks that hold the same shard, one on each node: a mesh dimension or its process group."""
 
 
 class ReplicatedModel(ShardedModel):
@@ -54,29 +54,24 @@ class ReplicatedModel(ShardedModel):
         return self.exchange_group.size()
 
     @property
-    def exchanges_rows(self) -> bool:
-        """Whether ranks exchange rows; they exchange gradients of the shard that they have in common."""
-        return False
-
-    @property
     def shard(self) -> int:
         """Number of this rank's shard."""
         return self.shard_group.rank()
 
     @property
     def exchange_scale(self) -> float:
-        """What gradients are larger by in the exchange than in ``parameter.grad``, by the user's divide factor.
+        """Factor by which gradients are larger in the exchange than in ``parameter.grad``, by the divide factor.
 
-        FSDP2 divides in the reduce-scatter, before the exchange, or after all collectives.
+        FSDP2 divides in the reduce-scatter, which comes before the exchange, or after all collectives.
         """
         one = self.groups[0]
         divided_later = float(self.ranks if one.divide_factor is None else one.divide_factor)
         return (divided_later if one.sums_only else 1.0) / self.factor(one)
 
     def factor(self, one: ShardedGroup) -> float:
-        """Return what a module wants of the replicas, as a multiple of their mean.
+        """Return the factor of the mean over replicas that a module wants.
 
-        A divide factor stands for all ranks: native HSDP divides by it once, and then sums over replicas.
+        A divide factor is meant for all ranks: native HSDP divides by it once, and then sums over replicas.
         """
         return 1.0 if one.divide_factor is None else float(self.replicas)
 
@@ -84,12 +79,8 @@ class ReplicatedModel(ShardedModel):
         """Describe a gradient of this rank's shard; see ``ShardedModel.bucket``."""
         return one.bucket(numel, call, len(self.groups))
 
-    def whole(self, one: ShardedGroup) -> Bucket:
-        """Describe the gradient of this rank's shard of all parameters of a group."""
-        return one.whole()
-
     def pieces(self, parameter: str) -> list[str]:
-        """Return what the error memory calls this rank's piece of a parameter."""
+        """Return the names of this rank's piece of a parameter in the error memory."""
         return self.named_calls(parameter)
 
     def connect(self, seconds: float, groups: OwnGroups) -> None:
@@ -116,15 +107,16 @@ class ReplicatedModel(ShardedModel):
             self.process_group = world
             return
         groups.align(self.exchange_group)
-        groups.align(self.shard_group)  # now all of them are in as many groups
+        groups.align(self.shard_group)  # after both, all ranks of all replicas are in as many groups
         self.process_group = groups.new(members, seconds, "gloo")
 
     def disconnect(self) -> None:
-        """Let go of the group of all replicas, which is destroyed."""
+        """Forget the group of all replicas, because the agent destroys it."""
         self.process_group = self.exchange_group
 
     def differ(self) -> bool:
         """Return whether replicas hold different parameters. All ranks call it, after ``connect``."""
+        # Replicas of a shard give the same text, to the last bit, so there are as many texts as shards.
         sums = [_local(parameter).double() for parameter in self.parameters()]
         mine = torch.stack([part for one in sums for part in (one.sum(), one.square().sum())])
         digest = f"{self.shard} {float(mine.sum()).hex()} {float(mine[1::2].sum()).hex()}"

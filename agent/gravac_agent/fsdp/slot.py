@@ -1,7 +1,7 @@
-"""The agent's end of an FSDP2 model: takes the gradients of its modules one by one, and waits for each mean.
+"""The agent's end of an FSDP2 model. It takes the gradients of the modules one by one, and waits for each mean.
 
 FSDP2 reduces gradients during backward, one module after another, in the same order on all ranks. It uses each result
-at once, so a call ends when the result is there. Which call is the last one only the end of backward shows.
+at once, so a call must not return before the result is there. Only the end of backward shows which call was the last.
 """
 
 import logging
@@ -29,12 +29,12 @@ class ShardHandler(Protocol):
     """Handles the gradients of sharded modules while the agent is open."""
 
     def begin_backward(self, abandoned: bool) -> None:
-        """Begin a step. ``abandoned``: the backward before ended in an exception, so its step does not count."""
+        """Begin a step. ``abandoned`` says that the backward before ended in an exception, so its step is undone."""
 
     def submit_sharded(
         self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float
     ) -> torch.futures.Future[Tensor]:
-        """Take a gradient; the future is done when ``out`` holds ``factor`` times the mean of this rank's shard."""
+        """Take a gradient, and return a future that is done when ``out`` holds ``factor`` times the mean."""
 
     def end_backward(self) -> None:
         """End the step's exchange."""
@@ -66,7 +66,7 @@ class ModuleSlot(ABC):
         """Let FSDP2 pass the gradients of all modules to this slot."""
 
     def release(self, leftover: Memory) -> None:
-        """Reduce densely again. Parameters with a residual send it with their next gradient, in its first reduction."""
+        """Reduce densely again. A parameter with a residual sends it with the next gradient, in its first reduction."""
         self.handler, self.leftover = None, leftover
         if any(one.calls > 1 for one in self._model.groups):
             self.leftover = ResidualMemory()
@@ -77,24 +77,25 @@ class ModuleSlot(ABC):
         """Return what issues FSDP2's own collective on ``group``, for the exchange thread."""
 
     def forward_began(self) -> None:
-        """Note that no backward runs. One that has not called back has ended in an exception."""
+        """Note that no backward is running. If the last one has not called back, it ended in an exception."""
         if self._running:
             self._running, self._abandoned, self._failed = False, True, False
 
     def exchange(
         self, handler: ShardHandler, one: ShardedGroup, gradient: Tensor, out: Tensor, factor: float
     ) -> None:
-        """Let the agent reduce a gradient, and wait for it. Never raises.
+        """Let the agent reduce a gradient, and wait for it. It never raises.
 
         Args:
-            handler: The open agent's.
+            handler: The handler of the open agent.
             one: The module's group.
-            gradient: Its gradient.
+            gradient: The module's gradient.
             out: Receives ``factor`` times the mean of this rank's shard; zeros after a failure.
-            factor: See there.
+            factor: The factor of the mean.
         """
         try:
-            if not self._running:
+            if not self._running:  # the first module of a backward
+                # Autograd calls it after all hooks of this backward, which no public API of PyTorch does.
                 torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
                 self._running = True
                 abandoned, self._abandoned = self._abandoned, False
@@ -107,13 +108,15 @@ class ModuleSlot(ABC):
                 handler.submit_sharded(bucket, gradient, out, factor).wait()
                 return
         except Exception as error:
+            # Not raised into autograd, which would end this backward while other ranks wait in theirs: ``fail`` raises
+            # it before the optimizer steps.
             log.exception("the gradient of FSDP module %r could not be reduced", one.label or "model")
             self._failed = True
             handler.fail(error)
         out.zero_()
 
     def add_leftover(self, one: ShardedGroup, gradient: Tensor) -> None:
-        """Add the residual of a closed agent to a gradient that is about to be reduced densely. Never raises."""
+        """Add the residual of a closed agent to a gradient that is about to be reduced densely. It never raises."""
         try:
             bucket = self._model.bucket(one, gradient.numel(), 0)
             add_leftover(self.leftover, bucket, gradient, self._model.exchange_group.size())

@@ -40,7 +40,7 @@ class QueuedBucket:
 
     submitted: SubmittedBucket
     transfer: Transfer | None = None
-    """None where encoding failed, or has not begun on a simulated device."""
+    """None if encoding failed, or has not begun yet on a simulated device."""
     raw: bool = False
     """The mean will be that of the raw gradients."""
     error: Exception | None = None
@@ -73,7 +73,7 @@ class DeviceStep:
     counts: Tensor | None = None
     """Whether the step counts, bool of shape ``()`` on the device."""
     copies: list[Tensor] = field(default_factory=list)
-    """What the host reads when the step has ended: the tick, two numbers, and the histograms of a survey."""
+    """What the host reads after the step: the tick, two numbers, and the histograms of a survey."""
     ended: Event | None = None
     """Reached when all of the step is done."""
     error: Exception | None = None
@@ -81,16 +81,15 @@ class DeviceStep:
 
 
 class StreamExecutor:
-    """Exchanges the buckets of one rank on a device.
-
-    The methods are those of ``Executor``; none of them but ``wait_step``, ``run`` and ``abandon`` waits.
+    """An ``Executor`` on a device. ``Executor`` documents its methods. Only ``wait_step``, ``run``, ``abandon``,
+    ``detached`` and ``close`` may wait.
 
     Args:
         device: The device.
         encoder: Encodes and decodes buckets.
         dense: Issues the trainer's own collective, for buckets that are not compressed.
         ticks: The ranks, for ticks of tensors on the device.
-        link: An emulated link, which keeps a stream of its own busy; None: there is none.
+        link: An emulated link, which keeps a stream of its own busy; None if there is none.
         tick_codec: Packs and unpacks ticks.
         announcement: What this rank announces in each tick.
         seed: Seed of all random numbers.
@@ -122,13 +121,11 @@ class StreamExecutor:
         self._step: DeviceStep | None = None
 
     def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
-        """Fix the plan of the next step; as ``Executor.begin_step``."""
         self._step = DeviceStep(plan, number, Survey(surveyed))
 
     def submit(
         self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
     ) -> torch.futures.Future[Tensor]:
-        """Queue one bucket, and with the last one the rest of the step; as ``Executor.submit``. Never raises."""
         began = time.perf_counter()
         device = self.device
         future = device.future()
@@ -138,10 +135,10 @@ class StreamExecutor:
         step = self._running(bucket)
         step.buckets.append(queued)
         try:
-            device.refuse_capture()
+            device.refuse_capture()  # first, because nothing else below may run during a capture
             current = device.current_stream()
-            device.wait_stream(self._side, current)
-            device.record_stream(buffer, self._side)
+            device.wait_stream(self._side, current)  # backward may not have computed the gradient yet
+            device.record_stream(buffer, self._side)  # DDP may free the buffer while the side stream uses it
             device.run(self._side, partial(self._encode, step, queued))
             if self._link is not None:
                 device.wait_stream(self._line, self._side)
@@ -155,26 +152,18 @@ class StreamExecutor:
         return future
 
     def end_backward(self) -> None:
-        """Sharded gradients, whose last bucket is not known, are not exchanged on a device."""
         raise NotImplementedError("FSDP2 on a device is refused when the agent starts")
 
     def check(self) -> None:
-        """Raise what has failed so far in the running step, without waiting for the rest."""
         if self._step is not None and self._step.error is not None:
             raise peer_error(self._step.error)
 
     def wait_step(self) -> StepResult:
-        """Return the result of the step that was submitted. Called when the next one begins, it hardly ever waits.
-
-        Raises:
-            PeerError: A collective failed because a rank is gone.
-            Exception: Anything else that a collective raised.
-        """
         step = self._step
         assert step is not None
         self.check()
         assert step.ended is not None
-        if not step.ended.query():
+        if not step.ended.query():  # the next step begins long after; this hardly ever waits
             step.ended.synchronize()
         self.check()
         vector, numbers, *histograms = step.copies
@@ -197,15 +186,13 @@ class StreamExecutor:
         )
 
     def enqueue(self, job: Callable[[], None]) -> None:
-        """Run ``job`` at once; what it queues on the device follows the buckets. It must not raise."""
-        self.ordered(job)
+        self.ordered(job)  # at once: what it queues on the device follows the buckets
 
     def ordered(self, job: Callable[[], None]) -> None:
-        """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets."""
+        # On the side stream, where the memory's tensors are written: on another one it would not wait for that.
         self.device.run(self._side, job)
 
     def run(self, job: Callable[[], object]) -> None:
-        """Run ``job`` in order with the buckets, and wait for what it queues. Raises what it raises."""
         failed = list[Exception]()
 
         def guarded() -> None:
@@ -220,38 +207,25 @@ class StreamExecutor:
             raise failed[0]
 
     def abandon(self) -> None:
-        """Undo what a backward that did not end has sent, and wait for the device. Call it between steps."""
-        step = self._step
-        if step is not None and step.buckets and step.ended is None:
-            self.device.run(self._side, partial(self._undo, step.buckets))
-            step.buckets = []
+        self._undo_unfinished()
         self.device.synchronize(self._side)
 
     def failed(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
-        """Return what DDP gets for a bucket that is not exchanged: zeros."""
         future = self.device.future()
         future.set_result(buffer.zero_())
         return future
 
     def detached(self, memory: Memory) -> Memory:
-        """Return the memory of a closed agent, for use without this executor.
-
-        Its tensors belong to the side stream. The copies belong to the current one, as the gradients do that they will
-        be added to.
-        """
+        # The memory's tensors belong to the side stream. Whoever uses it next adds it to gradients of the current one.
         copied, current = ResidualMemory(), self.device.current_stream()
         self.device.run(current, lambda: copied.load_state_dict(memory.state_dict()))
-        self.device.synchronize(current)  # the originals are freed now
+        self.device.synchronize(current)  # the originals may be freed from now on
         return copied
 
     def close(self) -> bool:
-        """Wait until the device has done all that was queued, for a bounded time; as ``Executor.close``."""
-        step = self._step
-        if step is not None and step.buckets and step.ended is None:
-            self.device.run(self._side, partial(self._undo, step.buckets))
-            step.buckets = []
+        self._undo_unfinished()
         end, patience = self.device.record_event(self._side), time.monotonic() + _PATIENCE_SECONDS
-        while not end.query():
+        while not end.query():  # not ``synchronize``, which would wait forever for a rank that is gone
             if time.monotonic() > patience:
                 log.error("the device does not end the exchange: what other ranks have not sent is missing")
                 return False
@@ -261,7 +235,7 @@ class StreamExecutor:
     # -- on the host, in the thread that calls the hook -------------------------------------------------------
 
     def _running(self, bucket: Bucket) -> DeviceStep:
-        """Return the running step; a fresh record of it where a backward before this one did not end."""
+        """Return the running step, or a fresh record of it if a backward before this one did not end."""
         step = self._step
         assert step is not None
         if bucket.number == 0:
@@ -270,8 +244,16 @@ class StreamExecutor:
                 step = self._step = DeviceStep(step.plan, step.number, Survey(step.survey.wanted))
         return step
 
+    def _undo_unfinished(self) -> None:
+        """Undo in the memory what a backward sent that did not end."""
+        step = self._step
+        if step is not None and step.buckets and step.ended is None:
+            self.device.run(self._side, partial(self._undo, step.buckets))
+            step.buckets = []
+
     def _queue_end(self, step: DeviceStep) -> None:
         device, side = self.device, self._side
+        # Now, on the training thread: what the announcement says may change before the device runs any of this.
         fingerprint, directive = self._announcement.fingerprint(), self._announcement.directive
         device.run(side, partial(self._sum_tick, step, directive, fingerprint))
         if self._link is not None:
@@ -283,7 +265,7 @@ class StreamExecutor:
         step.ended = device.record_event(side)
 
     def _fail(self, step: DeviceStep, queued: QueuedBucket, error: Exception) -> None:
-        """Let ``check`` and ``wait_step`` raise an error, and give the trainer zeros. Never raises."""
+        """Let ``check`` and ``wait_step`` raise an error, and give the trainer zeros. It never raises."""
         submitted = queued.submitted
         log.error("the exchange of bucket %d failed: %s", submitted.bucket.number, error)
         step.error = step.error or error
@@ -317,7 +299,7 @@ class StreamExecutor:
         step.activity.append(("compress", begin, self._timer.mark(self._side)))
 
     def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
-        """Let a bucket pass the emulated link, after those before it."""
+        """Keep the link's stream busy for as long as the emulated link needs for a bucket."""
         try:
             if queued.transfer is not None:
                 self.device.wait_work(queued.transfer.work)
@@ -336,7 +318,7 @@ class StreamExecutor:
             step.error = step.error or error
 
     def _decide(self, step: DeviceStep) -> None:
-        """Wait for all transfers, and find whether the step counts."""
+        """Let the side stream wait for all transfers, and compute whether the step counts."""
         begin, fitting = self._timer.mark(self._side), list[Tensor]()
         for queued in step.buckets:
             try:
@@ -362,6 +344,7 @@ class StreamExecutor:
         try:
             if queued.error is not None or queued.transfer is None or step.counts is None:
                 raise queued.error or step.error or RuntimeError("no tick")
+            # Before the mean overwrites the gradient, which may have to undo the step.
             if not submitted.buffer.is_sparse:
                 self.encoder.settle(submitted.bucket, queued.transfer, submitted.buffer, step.counts)
             self.encoder.decode_unread(queued.transfer, submitted.out, queued.in_place)
@@ -370,6 +353,8 @@ class StreamExecutor:
             else:
                 step.mean_sq = None
             if not (queued.raw or submitted.out.is_sparse):
+                # NaN if the step does not count, as plain DDP would give: nobody can stop the optimizer in time. A raw
+                # mean shows it by itself.
                 submitted.out.mul_(factor_of(step.counts))
             submitted.future.set_result(submitted.out)
         except Exception as error:
@@ -377,7 +362,7 @@ class StreamExecutor:
         step.activity.append(("decompress", begin, self._timer.mark(self._side)))
 
     def _fetch(self, step: DeviceStep) -> None:
-        """Copy to the host what it reads of the step."""
+        """Copy to the host's memory what ``wait_step`` reads."""
         if step.error is not None or step.tick is None or step.counts is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""The tick of a step whose sums are on a device: made, summed and copied back without the host's waiting."""
+"""The tick of a step whose sums are on a device. It is made, summed and copied back while the host goes on."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _NONFINITE = NAMES.index("nonfinite")
 
 
 class DeviceTick:
-    """One rank's vectors. Its buffers in the host's memory are used again in the next step, once that one was read.
+    """One rank's vectors. Its buffers in the host's memory are used again once the step has been read.
 
     Args:
         device: Where the sums are.
@@ -31,8 +31,9 @@ class DeviceTick:
         self._flags = torch.tensor(_FLAGS, dtype=torch.bool).to(device.device)
 
     def sum(self, numbers: Sequence[Scalar]) -> tuple[Tensor, Work]:
-        """Make this rank's vector on the device, and start its sum over ranks. Energies of a rank that is not finite
-        count as 0.
+        """Make this rank's vector on the device, and start its sum over ranks.
+
+        If the rank is not finite its energies become 0. NaN among them would hide the flags of all ranks.
 
         Args:
             numbers: ``TickCodec.numbers``, in which any may be a tensor.
@@ -67,7 +68,7 @@ class DeviceTick:
 
         Args:
             vector: The sum over ranks.
-            fitting: For means that may not fit, whether they do. Equal on all ranks.
+            fitting: Whether each mean fits that may not, equal on all ranks.
         """
         counts = vector[_NONFINITE] == 0.0
         for one in fitting:
@@ -75,8 +76,9 @@ class DeviceTick:
         return counts
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copy flat tensors to the host's memory, without waiting. The copies are valid once the stream got here, and
-        until the next ``release``.
+        """Copy flat tensors to the host's memory, without waiting.
+
+        The copies are valid when the stream has done what is queued on it so far, and until the next ``release``.
         """
         copies = []
         for tensor in tensors:
@@ -87,11 +89,11 @@ class DeviceTick:
         return copies
 
     def release(self, copies: Sequence[Tensor]) -> None:
-        """Take back the memory of copies that were read."""
+        """Take back the memory of copies that the host has read."""
         for copy in copies:
             self._arrived[copy.numel(), copy.dtype].append(copy)
 
 
 def factor_of(counts: Tensor) -> Tensor:
-    """Return 1 where the step counts, else NaN, float32 of shape ``()``."""
+    """Return 1 if the step counts, else NaN, float32 of shape ``()``."""
     return torch.where(counts, 1.0, math.nan)

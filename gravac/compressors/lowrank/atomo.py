@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec, to_wire
-from gravac.compressors.lowrank.matrices import Group
 from gravac.compressors.lowrank.svd import LowRank
 from gravac.compressors.quantize.quantizer import ROUNDED
 from gravac.kernels import noise
@@ -90,7 +89,8 @@ class Atomo(LowRank):
         )
         for group in reversed(plan.groups):
             terms = [1 if value != 0.0 else 0 for _ in group.offsets]
-            pieces.append(torch.full((sum(terms) * _term(group),), value, device=device, dtype=torch.float32))
+            size = sum(terms) * (group.rows + group.columns)
+            pieces.append(torch.full((size,), value, device=device, dtype=torch.float32))
             counts = terms + counts
         found = torch.tensor(counts, dtype=torch.int32, device=device)
         return self.rebuild((torch.cat(pieces[::-1]).to(dtype), found), numel, cf, key)
@@ -100,7 +100,7 @@ class Atomo(LowRank):
 
 
 def water_filling(values: Tensor, budget: float) -> Tensor:
-    """Returns the probabilities ``p`` that minimize Σ v²/p with Σ p = ``budget`` and p <= 1.
+    """Return the probabilities ``p`` that minimize Σ v²/p with Σ p = ``budget`` and p <= 1.
 
     They are ``min(1, c·v)`` for the right c (Wang et al. 2018, ATOMO, algorithm 1).
 
@@ -123,7 +123,3 @@ def water_filling(values: Tensor, budget: float) -> Tensor:
     rate = torch.where(found < ordered.shape[-1], c.gather(-1, j), torch.inf)
     p = torch.where(wide > 0, (rate * wide).clamp(max=1.0), 0.0)
     return p.to(values.dtype)
-
-
-def _term(group: Group) -> int:
-    return group.rows + group.columns

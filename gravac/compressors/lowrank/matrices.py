@@ -1,7 +1,6 @@
 """A flat tensor as the matrices it is made of: which are worth a low rank, and of which rank."""
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -34,13 +33,13 @@ class Group:
         return len(self.offsets) * self.rank * (self.rows + self.columns)
 
     def stack(self, flat: Tensor) -> Tensor:
-        """Returns the matrices as float32 of shape ``(count, rows, columns)``; a copy."""
+        """Return the matrices as float32 of shape ``(count, rows, columns)``; a copy."""
         size = self.rows * self.columns
         pieces = [flat[offset : offset + size] for offset in self.offsets]
         return torch.stack(pieces).float().view(-1, self.rows, self.columns)
 
     def add(self, matrices: Tensor, out: Tensor, scale: float) -> None:
-        """Adds matrices to a flat tensor at their positions: ``out += scale · matrices``."""
+        """Add matrices to a flat tensor at their positions: ``out += scale · matrices``."""
         for offset, matrix in zip(self.offsets, matrices, strict=True):
             out[offset : offset + matrix.numel()].add_(matrix.flatten().to(out.dtype), alpha=scale)
 
@@ -58,12 +57,12 @@ class Geometry:
         return sum(length for _, length in self.dense)
 
     def gather_dense(self, flat: Tensor) -> Tensor:
-        """Returns the elements that are sent as they are, shape ``(dense_numel,)``; a copy."""
+        """Return the elements that are sent as they are, shape ``(dense_numel,)``; a copy."""
         pieces = [flat[offset : offset + length] for offset, length in self.dense]
         return torch.cat(pieces) if pieces else flat.new_empty(0)
 
     def add_dense(self, values: Tensor, out: Tensor, scale: float) -> None:
-        """Adds values to a flat tensor at the ranges sent as they are: ``out += scale · values``."""
+        """Add values to a flat tensor at the ranges sent as they are: ``out += scale · values``."""
         pieces = torch.split(values, [length for _, length in self.dense])
         for (offset, length), piece in zip(self.dense, pieces, strict=True):
             out[offset : offset + length].add_(piece.to(out.dtype), alpha=scale)
@@ -73,7 +72,7 @@ class Geometry:
 def geometry(
     shapes: tuple[tuple[int, ...], ...], cf: float, saving: float = 1.0, fixed: int | None = None
 ) -> Geometry:
-    """Chooses what of a flat tensor is sent as factors.
+    """Choose what of a flat tensor is sent as factors.
 
     Matrices are ``shape[0] × the rest``. Tensors of fewer than two dimensions, and those whose factors would not be
     more than ``saving`` times smaller, are sent as they are.
@@ -106,27 +105,9 @@ def geometry(
 
 
 def square(numel: int) -> tuple[int, int]:
-    """Returns the two factors of ``numel`` nearest each other: the matrix that a flat tensor of unknown shape is
-    taken for.
+    """Return the two factors of ``numel`` that are nearest to each other.
+
+    They are the shape of the matrix that stands for a flat tensor of unknown shape.
     """
     rows = next(rows for rows in range(math.isqrt(numel), 0, -1) if numel % rows == 0)
     return rows, numel // rows
-
-
-def halves(factors: Tensor, groups: Sequence[Group]) -> Iterator[tuple[Group, Tensor, Tensor]]:
-    """Splits a flat tensor of factors by group.
-
-    Yields:
-        Each group with its left factors ``(count, rows, rank)`` and its right ones ``(count, rank, columns)``.
-    """
-    at = 0
-    for group in groups:
-        count, rank = len(group.offsets), group.rank
-        middle = at + count * rank * group.rows
-        end = at + group.factor_numel
-        yield (
-            group,
-            factors[at:middle].view(count, group.rows, rank),
-            factors[middle:end].view(count, rank, group.columns),
-        )
-        at = end

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
-from gravac.compressors.lowrank.matrices import Geometry, geometry, halves, square
+from gravac.compressors.lowrank.matrices import Geometry, geometry, square
 from gravac.compressors.quantize.quantizer import ROUNDED
 
 
@@ -29,16 +29,14 @@ class LowRank(Compressor):
         return other
 
     def geometry(self, numel: int, cf: float) -> Geometry:
-        """Returns what is sent how. Raises ValueError if the codec was fitted to another size."""
+        """Return how the tensor is sent. Raise ValueError if the codec was fitted to another size."""
         shapes = self._shapes or (square(numel),)
         if sum(math.prod(shape) for shape in shapes) != numel:
             raise ValueError(f"{self.name} was fitted to tensors of shapes {shapes}, not to {numel} elements")
         return geometry(shapes, cf)
 
     def least_share(self, numel: int, cf: float) -> float:
-        """Returns the smallest rank / full rank of all matrices: the least share of a matrix's energy that its
-        rank keeps.
-        """
+        """Return the smallest rank / full rank of all matrices, the least share of a matrix's energy that is kept."""
         groups = self.geometry(numel, cf).groups
         return min((group.rank / min(group.rows, group.columns) for group in groups), default=1.0)
 
@@ -75,9 +73,15 @@ class SVD(LowRank):
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         plan = self.geometry(payload.numel, payload.cf)
         factors = payload.values.float()
-        for group, left, right in halves(factors, plan.groups):
-            group.add(left @ right, out, scale)
-        plan.add_dense(factors[factors.numel() - plan.dense_numel :], out, scale)
+        at = 0
+        for group in plan.groups:  # the left factors of all its matrices, then the right ones
+            count, rank = len(group.offsets), group.rank
+            left, right = factors[at : at + group.factor_numel].split(
+                [count * rank * group.rows, count * rank * group.columns]
+            )
+            group.add(left.view(count, group.rows, rank) @ right.view(count, rank, group.columns), out, scale)
+            at += group.factor_numel
+        plan.add_dense(factors[at:], out, scale)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         assert payload.key is not None

@@ -62,7 +62,7 @@ class EliasQSGD(QSGD):
 
 
 def encode(levels: Tensor) -> Tensor:
-    """Encodes whole numbers.
+    """Encode whole numbers.
 
     Args:
         levels: Shape ``(n,)``.
@@ -78,7 +78,7 @@ def encode(levels: Tensor) -> Tensor:
 
 
 def decode(bits: Tensor, numel: int) -> Tensor:
-    """Decodes what ``encode`` made.
+    """Decode what ``encode`` made.
 
     Args:
         bits: uint8, shape ``(t,)``.
@@ -109,7 +109,7 @@ def decode(bits: Tensor, numel: int) -> Tensor:
 
 @cache
 def _bits_an_element(block: int, steps: int, norm: Norm) -> float:
-    """Expected length of the code per element of normal data."""
+    """Return the expected bits of the code per element of normal data."""
     quantiles = torch.special.ndtri((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096).abs()
     scale = math.sqrt(block) if norm == "l2" else max(1.0, math.sqrt(2 * math.log(block)))
     a = (quantiles / scale).clamp(max=1.0) * steps

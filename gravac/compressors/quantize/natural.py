@@ -56,6 +56,7 @@ class Natural(Quantizer):
         rounded = exponent - 1 + (draw < 2 * fraction - 1)
         code = (rounded - low + 1).clamp(max=high - low + 1)
         below = (exponent <= low) | (size == 0)
+        # Below the smallest power with a code, that power or zero, at random with the right mean.
         code = torch.where(below, (draw < size * 2.0**-low).int(), code)
         code = torch.where(size.isfinite(), code, self._range.nonfinite)
         negative = x < 0

@@ -106,7 +106,7 @@ class Nearest(Quantizer):
             self.traits = replace(self.traits, fixed_size=False, sync_free=False)
 
     def level_count(self, cf: float) -> int:
-        """Returns the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
+        """Return the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
         asked = (levels for levels in self.ladder if 32 / GRIDS[levels].bits >= cf)
         return self.levels_asked or next(asked, self.ladder[-1])
 
@@ -114,7 +114,7 @@ class Nearest(Quantizer):
         return None if self.coding == "huffman" else self._digits(numel, cf)
 
     def _digits(self, numel: int, cf: float) -> tuple[TensorSpec, ...]:
-        """Returns the layout without Huffman coding."""
+        """Return the layout without Huffman coding."""
         spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))
         return TensorSpec(torch.bfloat16, spacings), TensorSpec(torch.int32, words)
 
@@ -134,7 +134,7 @@ class Nearest(Quantizer):
         return expected_bytes(blocks, numel, GRIDS[levels].base, self.normal_bits[levels])
 
     def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
-        """Returns the spacing of each block and the code of each element."""
+        """Return the spacing of each block and the code of each element."""
         return quantize_nearest(x, self.block, self.level_count(cf))
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -148,14 +148,14 @@ class Nearest(Quantizer):
         return dequantize_nearest(*self.unpacked(payload), self.block, self.level_count(payload.cf))
 
     def pack(self, spacings: Tensor, codes: Tensor, cf: float) -> tuple[Tensor, ...]:
-        """Returns the parts of a payload."""
+        """Return the parts of a payload."""
         base = GRIDS[self.level_count(cf)].base
         if self.coding == "huffman":
             return (encode_blocks(spacings, codes, base),)
         return spacings, pack_digits(codes, base)
 
     def unpacked(self, payload: Payload) -> tuple[Tensor, Tensor]:
-        """Returns the spacings and codes of a payload.
+        """Return the spacings and codes of a payload.
 
         Raises:
             ValueError: The parts do not fit its elements.

@@ -37,7 +37,7 @@ class NUQSGD(Quantizer):
         self.bits, self.block = chosen_bits(self.name, bits, _LADDER), chosen_block(self.name, block)
 
     def width(self, cf: float) -> int:
-        """Returns the bits per element at that CF."""
+        """Return the bits per element at that CF."""
         return self.bits or mildest(_LADDER, cf)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
@@ -75,5 +75,5 @@ class NUQSGD(Quantizer):
 
 
 def _lowest(bits: int) -> int:
-    """s: the lowest level above zero is 2^-s."""
+    """Return s. The lowest level above zero is 2^-s."""
     return (1 << (bits - 1)) - 2

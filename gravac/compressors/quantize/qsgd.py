@@ -56,7 +56,7 @@ class QSGD(Quantizer):
         self.norm, self.block = norm, chosen_block(self.name, block)
 
     def width(self, cf: float) -> int:
-        """Returns the bits per element at that CF."""
+        """Return the bits per element at that CF."""
         return self.bits or mildest(_LADDER, cf)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
@@ -85,14 +85,14 @@ class QSGD(Quantizer):
         return math.lcm(self.block, 8) if exact and self.traits.fixed_size else None
 
     def quantize(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
-        """Returns the norm of each block, and each element's level in [-s, s] as int16 of shape ``(n,)``."""
+        """Return the norm of each block, and each element's level in [-s, s] as int16 of shape ``(n,)``."""
         rows = blocked(x, self.block)
         scales = row_scales(rows, self.norm)
         levels = stochastic_round(relative(rows, scales) * _steps(self.width(cf)), key.own_seed())
         return scales, levels.flatten()[: x.numel()].to(torch.int16)
 
     def scaled(self, payload: Payload, levels: Tensor) -> Tensor:
-        """Returns the elements that these levels stand for."""
+        """Return the elements that these levels stand for."""
         share = levels / _steps(self.width(payload.cf))
         return share * spread(payload.parts[0], self.block, payload.numel)
 

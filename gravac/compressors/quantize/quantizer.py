@@ -29,7 +29,7 @@ class Quantizer(Compressor):
 
     @abstractmethod
     def decode(self, payload: Payload) -> Tensor:
-        """Returns the decoded tensor, float32 of shape ``(n,)``."""
+        """Return the decoded tensor, float32 of shape ``(n,)``."""
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         out.add_(self.decode(payload).to(out.dtype), alpha=scale)
@@ -39,26 +39,26 @@ class Quantizer(Compressor):
 
 
 def mildest(ladder: tuple[int, ...], cf: float) -> int:
-    """Returns the most bits of a descending ``ladder`` with 32 / bits >= ``cf``, else the fewest."""
+    """Return the most bits of a descending ``ladder`` with 32 / bits >= ``cf``, else the fewest."""
     return next((bits for bits in ladder if 32 / bits >= cf), ladder[-1])
 
 
 def chosen_bits(name: str, bits: int | None, ladder: tuple[int, ...]) -> int | None:
-    """Checks the ``bits`` that a user gave. Raises ValueError if they are not on the ladder."""
+    """Return the ``bits`` that a user gave. Raise ValueError if they are not on the ladder."""
     if bits is not None and bits not in ladder:
         raise ValueError(f"{name}: bits={bits} must be one of {', '.join(map(str, ladder))}")
     return bits
 
 
 def chosen_block(name: str, block: int) -> int:
-    """Checks the ``block`` that a user gave. Raises ValueError if it is below 1."""
+    """Return the ``block`` that a user gave. Raise ValueError if it is below 1."""
     if block < 1:
         raise ValueError(f"{name}: block={block} must be at least 1 element")
     return block
 
 
 def spread(scales: Tensor, block: int, numel: int) -> Tensor:
-    """Returns each block's scale for each of its elements, shape ``(numel,)``."""
+    """Return each block's scale for each of its elements, shape ``(numel,)``."""
     return torch.repeat_interleave(scales, min(block, numel))[:numel]
 
 
@@ -81,22 +81,22 @@ class PerTensor(Quantizer):
         return other
 
     def numels(self, numel: int) -> tuple[int, ...]:
-        """Returns the sizes of the tensors that have a scale. Raises ValueError if the codec was fitted to others."""
+        """Return the sizes of the tensors that have a scale. Raise ValueError if the codec was fitted to others."""
         if sum(self._numels) not in (0, numel):
             raise ValueError(f"{self.name} was fitted to tensors of {self._numels} elements, not to {numel}")
         return self._numels or (numel,)
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Returns views of ``x``, one per tensor."""
+        """Return views of ``x``, one per tensor."""
         return torch.split(x, list(self.numels(x.numel())))
 
     def spread(self, scales: Tensor, numel: int) -> Tensor:
-        """Returns each tensor's scale for each of its elements."""
+        """Return each tensor's scale for each of its elements."""
         pieces = zip(scales, self.numels(numel), strict=True)
         return torch.cat([scale.expand(size) for scale, size in pieces])
 
     def choose(self, upper: Tensor, high: Tensor, low: Tensor) -> Tensor:
-        """Returns each tensor's ``high`` where ``upper`` is True, else its ``low``.
+        """Return each tensor's ``high`` where ``upper`` is True, else its ``low``.
 
         Args:
             upper: bool, shape ``(n,)``.
@@ -113,7 +113,7 @@ class PerTensor(Quantizer):
 
 
 def summed(x: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Returns the sum of ``of(x)`` in float64, shape ``()``: a float32 sum of finite elements could overflow."""
+    """Return the sum of ``of(x)`` in float64, shape ``()``, because a float32 sum of finite elements could overflow."""
     size = _AT_ONCE if x.device.type == "cpu" else x.numel()
     total = of(x[:size]).double().sum()
     for part in x[size:].split(size):

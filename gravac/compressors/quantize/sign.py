@@ -36,7 +36,7 @@ class ScaledSign(PerTensor):
         return self.choose(unpack(signs, payload.numel, 1).bool(), scales, -scales)
 
     def scales(self, x: Tensor) -> Tensor:
-        """Returns the mean magnitude of each tensor, float32."""
+        """Return the mean magnitude of each tensor, float32."""
         return torch.stack([(summed(piece, torch.abs) / piece.numel()).float() for piece in self.pieces(x)])
 
     def bound(self, numel: int, cf: float) -> Bound:
@@ -74,7 +74,7 @@ class OneBit(PerTensor):
 
 
 def _means(x: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of the elements below zero and of the others, float32; a NaN makes both NaN."""
+    """Return the means of the elements below zero and of the others, float32. NaN makes both NaN."""
     above = positive.count_nonzero()
     low = summed(x, lambda part: part.clamp_max(0)) / (x.numel() - above).clamp_min(1)
     high = summed(x, lambda part: part.clamp_min(0)) / above.clamp_min(1)

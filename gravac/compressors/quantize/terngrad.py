@@ -48,7 +48,7 @@ class TernGrad(PerTensor):
         return (codes.float() - 1) * self.spread(scales, n)
 
     def clipped(self, x: Tensor) -> Tensor:
-        """Returns ``x`` as float32, clipped to ``clip`` standard deviations of its tensor if that is set."""
+        """Return ``x`` as float32, clipped to ``clip`` standard deviations of its tensor if that is set."""
         x = x.float()
         if self.clip is None:
             return x
@@ -58,13 +58,14 @@ class TernGrad(PerTensor):
         return torch.where(limit > 0, x.clamp(-limit, limit), x)
 
     def scales(self, x: Tensor) -> Tensor:
-        """Returns the largest magnitude of each tensor, float32."""
+        """Return the largest magnitude of each tensor, float32."""
         return torch.stack([piece.abs().amax() for piece in self.pieces(x)])
 
     def ternary(self, x: Tensor, scales: Tensor, key: Key) -> Tensor:
-        """Returns -1, 0 or 1 for each element, int8. ``scales`` must be at least the largest magnitudes."""
+        """Return -1, 0 or 1 for each element, int8. ``scales`` must be at least the largest magnitudes."""
         spread = self.spread(scales, x.numel())
         chance = torch.where(spread > 0, x.abs() / spread, 0.0)
+        # A rank's own noise: with the same draws on all ranks, their errors would not average out.
         on = noise(x.numel(), key.own_seed(), x.device) < chance
         return torch.where(x < 0, -1, 1).to(torch.int8) * on
 

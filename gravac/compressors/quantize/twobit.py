@@ -68,11 +68,11 @@ class TwoBit(Quantizer):
 
 
 def _mean(sizes: Tensor, chosen: Tensor) -> Tensor:
-    """Mean of each row's chosen elements; 0 where there is none."""
+    """Return the mean of each row's chosen elements; 0 if there is none."""
     return (sizes * chosen).sum(1) / chosen.sum(1).clamp_min(1)
 
 
 def _parts(sizes: Tensor, inside: Tensor, split: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Means of the elements up to ``split`` and above it, and which are above it."""
+    """Return the means of the elements up to ``split`` and above it, and which elements are above it."""
     large = sizes > split.unsqueeze(1)
     return _mean(sizes, inside & ~large), _mean(sizes, large), large

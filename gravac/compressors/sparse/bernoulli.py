@@ -29,14 +29,14 @@ class Bernoulli(Selector):
         return None
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        support = self._draw(x.numel(), cf, key, x.device)
+        support, empty = self._draw(x.numel(), cf, key, x.device)
         values = to_wire(x[support], dtype)
-        if self._is_empty(x.numel(), cf, key):
+        if empty:
             values.zero_()
         return Payload((values,), support, x.numel(), cf, key)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
-        support = self._draw(numel, cf, key, parts[0].device)
+        support, _ = self._draw(numel, cf, key, parts[0].device)
         if support.numel() != parts[0].numel():
             raise ValueError(
                 f"{self.name} payload has {parts[0].numel()} values, the mask of its key {support.numel()}"
@@ -46,8 +46,8 @@ class Bernoulli(Selector):
     def narrow(self, payload: Payload, cf: float) -> Payload:
         assert payload.key is not None
         assert payload.support is not None
-        support = self._draw(payload.numel, cf, payload.key, payload.support.device)
-        if self._is_empty(payload.numel, cf, payload.key):
+        support, empty = self._draw(payload.numel, cf, payload.key, payload.support.device)
+        if empty:
             return Payload((payload.values.new_zeros(1),), support, payload.numel, cf, payload.key)
         places = torch.searchsorted(payload.support, support)
         return Payload((payload.values[places],), support, payload.numel, cf, payload.key)
@@ -63,7 +63,7 @@ class Bernoulli(Selector):
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
-        support = self._draw(numel, cf, key, device)
+        support, _ = self._draw(numel, cf, key, device)
         values = torch.full((support.numel(),), value, dtype=dtype, device=device)
         return Payload((values,), support, numel, cf, key)
 
@@ -76,17 +76,14 @@ class Bernoulli(Selector):
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=1.0 / cf)
 
-    def _mask(self, numel: int, cf: float, key: Key) -> Tensor:
+    def _draw(self, numel: int, cf: float, key: Key, device: torch.device) -> tuple[Tensor, bool]:
+        """Return the positions of the mask, and whether it is empty, so that the first position stands in."""
         generator = torch.Generator()  # CPU on purpose: the same draw on ranks with different devices
         generator.manual_seed(key.shared_seed())
-        return torch.rand(numel, generator=generator, dtype=torch.float64) < 1.0 / cf
-
-    def _is_empty(self, numel: int, cf: float, key: Key) -> bool:
-        return not bool(self._mask(numel, cf, key).any())
-
-    def _draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        support = self._mask(numel, cf, key).nonzero().squeeze(1)
-        return placed(support if support.numel() else torch.zeros(1, dtype=torch.int64), device)
+        mask = torch.rand(numel, generator=generator, dtype=torch.float64) < 1.0 / cf
+        support = mask.nonzero().squeeze(1)
+        empty = not support.numel()
+        return placed(torch.zeros(1, dtype=torch.int64) if empty else support, device), empty
 
 
 class UnbiasedBernoulli(Bernoulli):

@@ -37,11 +37,6 @@ class ChunkTopK(Indexed):
         values = values if dtype == torch.float32 else to_wire(values, dtype)
         return self._payload(values, places, x.numel(), cf, key)
 
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        k = kept_count(x.numel(), cf)
-        flat = x.detach().float().contiguous()
-        return kernels.take_top_of_chunks(flat, k, self._chunks(x.numel(), k))[0]
-
     def bound(self, numel: int, cf: float) -> Bound:
         k = kept_count(numel, cf)
         chunks = self._chunks(numel, k)

@@ -1,6 +1,5 @@
 """Hard threshold: sends every element of magnitude λ or more. λ is fixed, or learned in the first steps."""
 
-import logging
 import math
 import struct
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ class HardThreshold(Thresholded):
         return other
 
     def level(self, numel: int, cf: float) -> float:
-        """Returns the λ in force."""
+        """Return the λ in force."""
         if self.threshold is not None:
             return self.threshold
         return 0.5 / math.sqrt(kept_count(self._model or numel, cf))
@@ -82,36 +81,29 @@ REACH = 8
 
 
 def magnitude_histogram(x: Tensor) -> Tensor:
-    """Returns the elements of ``x`` (finite, shape ``(n,)``) by magnitude bin, ascending; int64 of shape
-    ``(2048,)``.
-    """
+    """Return how many elements of ``x`` (finite, shape ``(n,)``) each magnitude bin has, int64 of shape ``(2048,)``."""
     return count(x.detach().float().contiguous()).view(-1, 2).sum(1)
 
 
-def kth_magnitude(counts: Tensor, k: int) -> float:
-    """Returns about the ``k``-th largest of the counted magnitudes."""
-    return _level(counts.tolist(), 0, 0.0, k)
-
-
 def histogram_window(counts: Tensor, about: float) -> list[float]:
-    """Returns the part of a histogram near the level ``about``, as 1 + 2 · REACH numbers.
+    """Return the part of a histogram near the level ``about``, as 1 + 2 · REACH numbers.
 
     The first is the count above the window, then the counts of its bins, ascending.
     """
-    first = _first(about)
+    first = first_bin(about)
     near = counts[first : first + 2 * REACH]
     return [float(counts[first + 2 * REACH :].sum()), *map(float, near.tolist())]
 
 
-def kth_magnitude_in_window(window: Sequence[float], about: float, k: int) -> float:
-    """Returns what ``kth_magnitude`` does, from a window near ``about``, or from the sum or mean of several.
+def kth_magnitude(counts: Sequence[float], k: int, first: int = 0, above: float = 0.0) -> float:
+    """Return about the ``k``-th largest of the counted magnitudes.
 
-    The result lies inside the window.
+    Args:
+        counts: Elements of neighboring bins, ascending; for ``histogram_window``, also sums or means of several ones.
+        k: 1 or more.
+        first: Number of the lowest bin. The result lies inside these bins.
+        above: Elements above them.
     """
-    return _level(window[1:], _first(about), window[0], k)
-
-
-def _level(counts: Sequence[float], first: int, above: float, k: int) -> float:
     if above >= k:
         return _edge(first + len(counts))
     for number in range(len(counts) - 1, -1 if first else 0, -1):  # the lowest bin of all is taken for zeros
@@ -125,20 +117,18 @@ def _level(counts: Sequence[float], first: int, above: float, k: int) -> float:
     return _edge(first)  # 0 if that is the lowest of all
 
 
-def _first(about: float) -> int:
-    """The lowest bin of the window near a level."""
+def first_bin(about: float) -> int:
+    """Return the lowest bin of the window near a level."""
     bits: int = struct.unpack("<I", struct.pack("<f", about))[0]
     return min(max(0, (bits >> _SHIFT) - REACH), _FINITE - 2 * REACH)
 
 
 def _edge(number: int) -> float:
-    """The lowest magnitude of a bin; for the first bin that is not finite, the largest finite number."""
+    """Return the lowest magnitude of a bin; for the first bin that is not finite, the largest finite number."""
     bits = min(number << _SHIFT, (_FINITE << _SHIFT) - 1)
     (value,) = struct.unpack("<f", struct.pack("<I", bits))
     return float(value)
 
-
-log = logging.getLogger("gravac.compressors")
 
 _AT_ONCE = 2
 """CFs that are learned in one step: an exploring step measures two."""
@@ -147,7 +137,7 @@ _EACH = 2 + 2 * REACH
 
 
 class _LearnedLevel(NamedTuple):
-    """What was learned of one CF; equal on all ranks."""
+    """The level that was learned for one CF, equal on all ranks."""
 
     seen: int
     """Steps in which the k-th largest magnitude over all ranks was found."""
@@ -213,7 +203,7 @@ class WarmedThreshold(HardThreshold):
         found: list[float] = []
         if self._counts is not None:
             for cf in self._asked:
-                found.append(kth_magnitude(self._counts, self._count(self._counts, cf)))
+                found.append(kth_magnitude(self._counts.tolist(), self._count(self._counts, cf)))
                 known = self._learned.get(cf)
                 found += histogram_window(self._counts, known.last) if known else [0.0] * (_EACH - 1)
         return found + [0.0] * (_AT_ONCE * _EACH - len(found))
@@ -222,11 +212,11 @@ class WarmedThreshold(HardThreshold):
         if self._counts is None:
             return
         for number, cf in enumerate(self._asked):
-            own, *window = means[number * _EACH : (number + 1) * _EACH]
+            own, above, *near = means[number * _EACH : (number + 1) * _EACH]
             seen, total, last = self._learned.get(cf, _LearnedLevel(0, 0.0, 0.0))
-            level = (
-                kth_magnitude_in_window(window, last, self._count(self._counts, cf)) if last > 0.0 else own
-            )
+            level, count = own, self._count(self._counts, cf)
+            if last > 0.0:
+                level = kth_magnitude(near, count, first_bin(last), above)
             if own > 0.0 and level > 0.0:  # zeros teach nothing
                 self._drafts[cf] = (
                     _LearnedLevel(seen + 1, total + level, level) if last else _LearnedLevel(0, 0.0, level)
@@ -246,9 +236,6 @@ class WarmedThreshold(HardThreshold):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         learned = {}
         for cf, value in state.items():
-            if cf.count("/") == 2:
-                log.warning("%s: λ of bucket %s is of an older version and is learned again", self.name, cf)
-                continue
             try:
                 seen, total, last = value.tolist()
                 learned[float(cf)] = _LearnedLevel(int(seen), total, last)
@@ -261,5 +248,5 @@ class WarmedThreshold(HardThreshold):
 
     @staticmethod
     def _count(counts: Tensor, cf: float) -> int:
-        """Elements that a rank should send of the whole model."""
+        """Return how many elements of the whole model a rank should send."""
         return kept_count(int(counts.sum()), cf)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Bound, Key, kept_count
+from gravac.compressors.base import Key, kept_count
 from gravac.compressors.sparse.selector import PLAIN
 from gravac.compressors.sparse.thresholds import Passed, Survivors, Thresholded
 
@@ -50,6 +50,7 @@ class MSTopk(Thresholded):
             middle = (low + high) / 2
             level = mean + middle * (top - mean)
             count = survivors.count(level)
+            # Of the thresholds that at most k elements pass, keep the one that most pass.
             if count <= k:
                 high = middle
                 if count > above:
@@ -72,7 +73,7 @@ class MSTopk(Thresholded):
         return Passed(passed.places.index_select(0, places), passed.values.index_select(0, places))
 
     def _find_on_device(self, x: Tensor, k: int, key: Key) -> Passed:
-        """Does the same without reading anything: thresholds and counts stay tensors."""
+        """Find them as ``find`` does, without reading anything: thresholds and counts stay tensors."""
         sizes = kernels.magnitudes(x)
         top, mean = sizes.amax().view(torch.float32).double(), x.abs().sum().double() / x.numel()
         low, high = torch.zeros_like(mean), torch.ones_like(mean)
@@ -99,6 +100,3 @@ class MSTopk(Thresholded):
         places, values = kernels.take_top(x, k)
         places = torch.where(exactly, places, kernels.chosen_places(chosen, k).int())
         return Passed(places, torch.where(exactly, values, x.index_select(0, places)))
-
-    def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=1.0 / numel)  # the largest element is always sent

@@ -28,7 +28,7 @@ class SharedDraw(Selector):
 
     @abstractmethod
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        """Returns the positions, int32 or int64 of shape ``(k,)``, no two equal."""
+        """Return the positions, int32 or int64 of shape ``(k,)``, no two equal."""
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         return (TensorSpec(dtype, kept_count(numel, cf)),)
@@ -66,7 +66,17 @@ class RandomK(SharedDraw):
         return distinct(numel, kept_count(numel, cf), key.shared_seed(), device)
 
 
-class UnbiasedRandomK(RandomK):
+class Unbiased(SharedDraw):
+    """A shared draw times n/k, which is unbiased. The wire carries the values as they are, and decoding multiplies."""
+
+    def weight(self, payload: Payload) -> float:
+        return payload.numel / payload.values.numel()
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(omega=numel / kept_count(numel, cf) - 1.0)
+
+
+class UnbiasedRandomK(Unbiased, RandomK):
     """Random-k times n/k: unbiased, for training without error feedback.
 
     ``E ||x - C(x)||² = (n/k - 1) ||x||²``, so it does not contract. Values are sent as they are and multiplied when
@@ -76,12 +86,6 @@ class UnbiasedRandomK(RandomK):
     name = "randomk-unbiased"
     source = "Wangni et al. 2018, Gradient sparsification, uniform probabilities"
     traits = replace(RandomK.traits, unbiased=True, projection=False)
-
-    def weight(self, payload: Payload) -> float:
-        return payload.numel / payload.values.numel()
-
-    def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(omega=numel / kept_count(numel, cf) - 1.0)
 
 
 class Run(NamedTuple):
@@ -151,8 +155,8 @@ class BlockRandomK(SharedDraw):
 
     @staticmethod
     def start(numel: int, key: Key) -> int:
-        """Returns the first position sent of a tensor that is alone, in [0, n)."""
-        return kernels.run_start(numel, key.shared_seed())
+        """Return the first position sent of a tensor that is alone, in [0, n)."""
+        return key.shared_seed() % numel
 
     def _take(self, x: Tensor, runs: tuple[Run, ...]) -> Tensor:
         pieces = [kernels.take_run(run.tensor(x), run.start, run.length) for run in runs]
@@ -172,13 +176,14 @@ class BlockRandomK(SharedDraw):
 
 @lru_cache(maxsize=256)  # asked for several times a step: to take, to add, to take off
 def _deal(numels: tuple[int, ...], count: int, seed: int) -> tuple[Run, ...]:
-    """Splits ``count`` elements among tensors: a run of each that gets any. Systematic sampling in exact integers."""
+    """Split ``count`` elements among tensors, as a run of each that gets any."""
+    # Systematic sampling in exact integers: a tensor's share is rounded up or down with the right probability.
     total, offset, runs = sum(numels), 0, []
     shift = _draw(seed, "shares") % total
     for number, numel in enumerate(numels):
         share = ((offset + numel) * count + shift) // total - (offset * count + shift) // total
         if share:
-            runs.append(Run(offset, numel, kernels.run_start(numel, _draw(seed, number)), share))
+            runs.append(Run(offset, numel, _draw(seed, number) % numel, share))
         offset += numel
     return tuple(runs)
 
@@ -187,7 +192,7 @@ def _draw(seed: int, what: object) -> int:
     return int.from_bytes(sha256(f"{seed}/{what}".encode()).digest()[:8], "big")
 
 
-class UnbiasedBlockRandomK(BlockRandomK):
+class UnbiasedBlockRandomK(Unbiased, BlockRandomK):
     """Block Random-k times n/k: unbiased, for training without error feedback.
 
     ``E ||x - C(x)||² = (n/k - 1) ||x||²``.
@@ -195,9 +200,3 @@ class UnbiasedBlockRandomK(BlockRandomK):
 
     name = "blockrandomk-unbiased"
     traits = replace(BlockRandomK.traits, unbiased=True, projection=False)
-
-    def weight(self, payload: Payload) -> float:
-        return payload.numel / payload.values.numel()
-
-    def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(omega=numel / kept_count(numel, cf) - 1.0)

@@ -1,7 +1,5 @@
 """The base classes of selectors: codecs that send some elements as they are."""
 
-from abc import abstractmethod
-
 import torch
 from torch import Tensor
 
@@ -25,7 +23,7 @@ class Selector(Compressor):
     """A codec whose payload has values and their positions, ``support``; all work is done on those few elements."""
 
     def weight(self, payload: Payload) -> float:
-        """Returns the factor by which decoding multiplies values: 1, except in unbiased codecs."""
+        """Return the factor by which decoding multiplies values: 1, except in unbiased codecs."""
         return 1.0
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
@@ -42,23 +40,24 @@ class Selector(Compressor):
     def reached(self, numel: int, cf: float) -> float:
         return numel / kept_count(numel, cf)
 
-    def achieved(self, payload: Payload) -> float:
-        return payload.numel / payload.values.numel() if payload.values.numel() else float("inf")
-
 
 class Indexed(Selector):
-    """A selector that sends values with their positions, for the elements that ``choose`` finds.
+    """A selector that sends values with their positions. Subclasses implement ``choose``, or ``compress`` if they find
+    the values along with the positions.
 
     Where their number is known beforehand, positions take about as many bits as their entropy (``pack_positions``: at
     most 2 + log2(CF) bits each, or one bit for each of the n elements). Otherwise they are int32.
     """
 
-    @abstractmethod
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        """Returns the positions of ``x`` to send, int32 or int64, ascending."""
+        """Return the positions of ``x`` to send, int32 or int64, ascending."""
+        raise NotImplementedError(f"{type(self).__name__} must define choose")
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
-        return packed_pairs(kept_count(numel, cf), numel, dtype) if self.traits.fixed_size else None
+        if not self.traits.fixed_size:
+            return None
+        count = kept_count(numel, cf)
+        return TensorSpec(dtype, count), TensorSpec(torch.uint8, kernels.position_bytes(count, numel))
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         if x.numel() > 2**31 - 1:
@@ -110,11 +109,6 @@ class Indexed(Selector):
         return Payload((values, places), support, numel, cf, key)
 
 
-def packed_pairs(count: int, numel: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-    """Returns the layout of ``count`` values of ``numel`` elements with packed positions."""
-    return TensorSpec(dtype, count), TensorSpec(torch.uint8, kernels.position_bytes(count, numel))
-
-
 def pairs(count: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-    """Returns the layout of ``count`` values with int32 positions."""
+    """Return the layout of ``count`` values with int32 positions."""
     return TensorSpec(dtype, count), TensorSpec(torch.int32, count)

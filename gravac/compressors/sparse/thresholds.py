@@ -30,7 +30,7 @@ class Passed:
         return self.places.numel()
 
     def largest(self, most: int) -> "Passed":
-        """Returns all of them, or the ``most`` largest."""
+        """Return all of them, or the ``most`` largest."""
         if self.count <= most:
             return self
         chosen, values = kernels.take_top(self.values, most)
@@ -58,13 +58,13 @@ class Survivors:
         return float(torch.maximum(-least, most))
 
     def sample(self, first: int, stride: int) -> Tensor:
-        """Returns every ``stride``-th element, from ``first`` on."""
+        """Return every ``stride``-th element, from ``first`` on."""
         if (first, stride) not in self._samples:
             self._samples[first, stride] = self.x[first::stride].contiguous()
         return self._samples[first, stride]
 
     def above(self, level: float) -> Passed:
-        """Returns all elements of at least magnitude ``level`` (rounded to float32)."""
+        """Return all elements of at least magnitude ``level`` (rounded to float32)."""
         level = _single(level)
         if level not in self._passed:
             near = self._near(level)
@@ -76,7 +76,7 @@ class Survivors:
         return self._passed[level]
 
     def count(self, level: float) -> int:
-        """Returns how many elements have at least magnitude ``level``."""
+        """Return how many elements have at least magnitude ``level``."""
         level = _single(level)
         if level in self._passed:
             return self._passed[level].count
@@ -86,7 +86,7 @@ class Survivors:
         return self._counts[level]
 
     def mean(self, level: float = 0.0) -> float:
-        """Returns the mean magnitude of the elements of at least magnitude ``level``."""
+        """Return the mean magnitude of the elements of at least magnitude ``level``."""
         level = _single(level)
         if level not in self._means:
             values = self.x if level == 0.0 else self.above(level).values
@@ -96,7 +96,7 @@ class Survivors:
         return self._means[level]
 
     def _near(self, level: float) -> Passed | None:
-        """The fewest known survivors that include those of ``level``; None: all of ``x``."""
+        """Return the fewest known survivors that include those of ``level``; None if that is all of ``x``."""
         lower = [known for known in self._passed if known <= level]
         return self._passed[max(lower)] if lower else None
 
@@ -106,12 +106,12 @@ class Thresholded(Indexed):
 
     @abstractmethod
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
-        """Returns the elements to send at ``cf``."""
+        """Return the elements to send at ``cf``."""
 
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """Returns what ``compress`` gives at each of ``cfs``, weakest first, to the bit, in less time.
+        """Return payloads with the same bits as those of ``compress``, in less time.
 
         Passes over ``x`` are shared, and each level searches the survivors of the one before (GraVAC §III-C).
         """
@@ -127,12 +127,12 @@ class Thresholded(Indexed):
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         return self.levels(x, (cf,), key, dtype)[0]
 
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        return self.find(Survivors(x.detach().float().contiguous()), cf, key).places
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(delta=1.0 / numel)  # the largest elements are sent, at least one
 
 
 def _single(level: float) -> float:
-    """``level`` as float32 holds it; 0 if it lets everything pass."""
+    """Return ``level`` as float32 holds it; 0 if it lets everything pass."""
     return float(torch.tensor(level, dtype=torch.float32)) if level > 0.0 else 0.0
 
 
@@ -170,11 +170,6 @@ class DGC(Thresholded):
             level *= 0.8
         return survivors.above(level).largest(k)
 
-    def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(
-            delta=1.0 / numel
-        )  # always the largest elements, at least one; k of them in the usual case
-
 
 class RedSync(Thresholded):
     """Bisects for a threshold between the mean and the maximum of ``|x|`` that k to 2k elements pass, and sends those.
@@ -209,9 +204,6 @@ class RedSync(Thresholded):
                 low = middle
         return survivors.above(min(top, mean + low * (top - mean))).largest(2 * k)
 
-    def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=1.0 / numel)  # the largest elements, at least one
-
 
 _STAGE = 0.25
 """Share of elements that a stage keeps at least. One fit for the whole tail misses it when gradients are not
@@ -243,6 +235,3 @@ class SIDCo(Thresholded):
             if share > _STAGE:
                 break
         return survivors.above(level).largest(min(n, 2 * k))
-
-    def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=1.0 / numel)  # the largest elements, at least one

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Indexed
-from gravac.kernels import SelectionHint, Sifted, select_top, take_top
+from gravac.kernels import SelectionHint, Sifted, take_top
 from gravac.offers import Offer
 
 
@@ -53,22 +53,16 @@ class TopK(Indexed):
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """Compresses to several CFs: one histogram serves all levels, and each selects from the one before.
-
-        Candidates serve only the first level.
-        """
+        # One histogram serves all levels, and each selects from the values of the one before.
         numel, taken, payloads = x.numel(), x.float().contiguous(), []
         support: Tensor | None = None
         for cf in cfs:
             places, taken = take_top(taken, kept_count(numel, cf), hint)
             support = places if support is None else support.index_select(0, places)
-            hint = None if isinstance(hint, Sifted) else hint
+            hint = None if isinstance(hint, Sifted) else hint  # candidates are places in x, not in ``taken``
             values = taken if dtype == torch.float32 else to_wire(taken, dtype)
             payloads.append(self._payload(values, support, numel, cf, key))
         return payloads
-
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        return select_top(x, kept_count(x.numel(), cf))
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=kept_count(numel, cf) / numel)

@@ -12,7 +12,7 @@ from gravac.kernels.cpu.build import jit
 
 
 def _lowest(typing: Any, word: Any) -> Any:
-    """Number of the lowest bit set; ``word`` is not zero."""
+    """Return the number of the lowest bit that is set. ``word`` is not zero."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -25,7 +25,8 @@ lowest: Any = intrinsic(_lowest)
 
 @jit("void(uint8[::1], int64, uint8[::1])", "void(int32[::1], int64, uint8[::1])")
 def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
-    """Packs codes below ``2**bits``, bits 1 to 31, into ``out`` of ``ceil(codes.size · bits / 8)`` bytes."""
+    """Pack codes below ``2**bits``, bits 1 to 31, into ``out`` of ``ceil(codes.size · bits / 8)`` bytes."""
+    # A 64-bit word has room for the 31 bits of a code behind up to 31 that are waiting, and four bytes leave at once.
     word, filled, at = np.uint64(0), np.uint64(0), np.uint64(0)
     for i in range(codes.size):
         word |= np.uint64(codes[i]) << filled
@@ -44,12 +45,13 @@ def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
 
 @jit("void(uint8[::1], int64, uint8[::1])", "void(uint8[::1], int64, int32[::1])")
 def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None:
-    """Unpacks ``out.size`` codes that ``pack`` packed."""
+    """Unpack ``out.size`` codes that ``pack`` packed."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     size = np.uint64(packed.size)
     for i in range(out.size):
         if left < np.uint64(bits):
+            # Four bytes at once as long as there are four, and the last ones singly.
             if at + np.uint64(4) <= size:
                 for byte in range(4):
                     word |= np.uint64(packed[at + np.uint64(byte)]) << (left + np.uint64(8 * byte))
@@ -67,7 +69,7 @@ def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None
 
 @jit("void(int32[::1], uint8[::1])")
 def set_ones(places: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
-    """Sets these bits of ``out``."""
+    """Set these bits of ``out``."""
     for i in range(places.size):
         place = np.uint64(np.uint32(places[i]))
         out[place >> np.uint64(3)] |= np.uint8(1) << np.uint8(place & np.uint64(7))
@@ -75,7 +77,7 @@ def set_ones(places: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
 
 @jit("int64(uint8[::1], int32[::1])")
 def find_ones(packed: NDArray[np.uint8], places: NDArray[np.int32]) -> int:
-    """Writes the positions of the set bits, ascending, as many as fit ``places``. Returns how many there are."""
+    """Write the ascending positions of the set bits, as many as fit ``places``. Return how many there are."""
     room, count = np.uint64(places.size), np.uint64(0)
     for begin in range(0, packed.size, 8):
         word = np.uint64(0)
@@ -85,7 +87,7 @@ def find_ones(packed: NDArray[np.uint8], places: NDArray[np.int32]) -> int:
         else:
             for byte in range(packed.size - begin):
                 word |= np.uint64(packed[begin + byte]) << np.uint64(8 * byte)
-        while word != np.uint64(0):
+        while word != np.uint64(0):  # each turn clears the lowest one, so zeros cost nothing
             if count < room:
                 places[count] = np.int32(8 * begin + lowest(word))
             count += np.uint64(1)
@@ -95,7 +97,7 @@ def find_ones(packed: NDArray[np.uint8], places: NDArray[np.int32]) -> int:
 
 @jit("void(int32[::1], int64, int64, uint8[::1])")
 def write(places: NDArray[np.int32], low: int, size: int, out: NDArray[np.uint8]) -> None:
-    """Writes ascending positions into ``out``, which holds zeros.
+    """Write ascending positions into ``out``, which holds zeros.
 
     The ``low`` lower bits of each go into the first ``size`` bytes; then bit ``(place >> low) + i`` is set for the
     i-th.
@@ -123,7 +125,7 @@ def write(places: NDArray[np.int32], low: int, size: int, out: NDArray[np.uint8]
 
 @jit("int64(uint8[::1], int64, int64, int32[::1])")
 def read(packed: NDArray[np.uint8], low: int, size: int, places: NDArray[np.int32]) -> int:
-    """Reads what ``write`` wrote. Returns how many positions there are, which should be as many as fit."""
+    """Read what ``write`` wrote. Return how many positions there are, which should be as many as fit."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
     base, room, count = np.uint64(size), np.uint64(places.size), np.uint64(0)

@@ -1,4 +1,4 @@
-"""Compiles the kernels at import for fixed types, so that no step ever waits for a compiler."""
+"""Compiling kernels at import for fixed types, so that no step ever waits for a compiler."""
 
 import logging
 from collections.abc import Callable
@@ -13,10 +13,11 @@ log = logging.getLogger("gravac.kernels")
 
 
 def jit(*signatures: str) -> Callable[[F], F]:
-    """Compiles a function for these signatures only, without the GIL, or loads it from the cache on disk.
+    """Compile a function for these signatures only, without the GIL, or load it from the cache on disk.
 
-    The caller checks bounds: an index outside an array is not noticed. Whatever a kernel calls must stand in its own
-    file, because the cache does not see changes in others.
+    The caller checks bounds, because a kernel does not notice an index outside an array. Kernels index with unsigned
+    integers: numba then leaves out its test for negative ones, and loops can become vector code. Whatever a kernel
+    calls must stand in its own file, because the cache does not see changes in other files.
     """
 
     def compile_(function: F) -> F:
@@ -25,9 +26,8 @@ def jit(*signatures: str) -> Callable[[F], F]:
             if not all(_cached(kernel, one) for one in signatures):
                 backend.fill_cache()
             _compile(kernel, signatures)
-        except (
-            Exception
-        ) as error:  # no folder to write to, disk full, damaged file; a real error is raised again below
+        except Exception as error:
+            # No folder to write to, a full disk or a damaged file. An error of the function itself is raised below.
             log.debug("%s is compiled without a cache: %s", function.__name__, error)
             kernel = _njit(function, cache=False)
             _compile(kernel, signatures)
@@ -37,7 +37,7 @@ def jit(*signatures: str) -> Callable[[F], F]:
 
 
 def _cached(kernel: Any, signature: str) -> bool:
-    """Return whether the cache on disk has a kernel. Where numba does not tell, it is as if it had."""
+    """Return whether the cache on disk has a kernel; True if numba's internals do not tell."""
     try:
         key = kernel._cache._index_key(signature, kernel.targetctx.codegen())
         return key in kernel._cache._cache_file._load_index()

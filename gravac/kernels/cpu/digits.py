@@ -1,4 +1,4 @@
-"""Codes below a small base packed as digits of 32-bit words, and back."""
+"""Codes below a small base packed as digits of words, and back."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +9,9 @@ _AT_ONCE = 512
 """Words made together, so that they stay in the cache."""
 
 
-@jit("void(uint8[::1], int64, int64, int32[::1])")
+@jit("void(uint8[::1], int64, int64, int32[::1])", "void(uint8[::1], int64, int64, uint8[::1])")
 def pack(codes: NDArray[np.uint8], base: int, digits: int, out: NDArray[np.int32]) -> None:
-    """Packs codes ``j, j + m, …`` into word j of ``m = out.size``, the first lowest."""
+    """Pack codes ``j, j + m, …`` into word j of ``m = out.size``, the first lowest."""
     words = out.size
     factor = np.int32(base)
     for begin in range(0, words, _AT_ONCE):
@@ -19,15 +19,16 @@ def pack(codes: NDArray[np.uint8], base: int, digits: int, out: NDArray[np.int32
         for j in range(size):
             out[np.uint64(begin + j)] = np.int32(0)
         for place in range(digits - 1, -1, -1):
+            # Neighboring words take neighboring codes, so that one vector instruction serves several words.
             first = place * words + begin
             for j in range(min(size, codes.size - first)):
                 at = np.uint64(begin + j)
                 out[at] = np.int32(out[at] * factor + np.int32(codes[np.uint64(first + j)]))
 
 
-@jit("void(int32[::1], int64, int64, int64, uint8[::1])")
+@jit("void(int32[::1], int64, int64, int64, uint8[::1])", "void(uint8[::1], int64, int64, int64, uint8[::1])")
 def unpack(packed: NDArray[np.int32], base: int, factor: int, shift: int, codes: NDArray[np.uint8]) -> None:
-    """Unpacks what ``pack`` packed. ``word · factor >> shift`` is ``word // base``."""
+    """Unpack what ``pack`` packed. ``word · factor >> shift`` is ``word // base``."""
     words = packed.size
     times, by, of = np.uint64(factor), np.uint64(shift), np.uint64(base)
     left = np.empty(_AT_ONCE, np.uint64)

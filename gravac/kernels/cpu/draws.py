@@ -10,7 +10,7 @@ _PIECE = 512
 
 @jit("void(uint32[::1], uint32, uint32, uint32[::1])")
 def turn(given: NDArray[np.uint32], key: np.uint32, mask: np.uint32, half: NDArray[np.uint32]) -> None:
-    """Computes ``half ^= f(given, key)``, f a function of 32 bits with no visible pattern (the end of MurmurHash3)."""
+    """Compute ``half ^= f(given, key)``, f a function of 32 bits with no visible pattern (the end of MurmurHash3)."""
     for i in range(half.size):
         word = np.uint32(given[i] * np.uint32(0x9E3779B1) + key)
         word = np.uint32((word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B))
@@ -20,7 +20,7 @@ def turn(given: NDArray[np.uint32], key: np.uint32, mask: np.uint32, half: NDArr
 
 @jit("void(int64, int64[::1], int64, int64, int32[::1])")
 def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: NDArray[np.int32]) -> None:
-    """Writes the images below ``numel`` of 0, 1, 2, … under a permutation of ``lower + upper`` bits, until ``out`` is
+    """Write the images below ``numel`` of 0, 1, 2, … under a permutation of ``lower + upper`` bits, until ``out`` is
     full.
 
     ``keys``: one per round, an even number of them.
@@ -35,6 +35,8 @@ def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: N
         for number in range(0, keys.size, 2):
             turn(right, np.uint32(keys[number]), high_mask, left)
             turn(left, np.uint32(keys[number + 1]), low_mask, right)
+        # A permutation of the next power of two, so some images are too large. Leaving those out keeps the others a
+        # permutation of the positions.
         for i in range(min(_PIECE, (1 << (lower + upper)) - first)):
             image = (np.int64(left[i]) << lower) | np.int64(right[i])
             if image < numel and taken < out.size:
@@ -47,7 +49,7 @@ def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: N
 def deal(
     places: NDArray[np.int32], ranks: int, seed: int, order: NDArray[np.int32], counts: NDArray[np.int64]
 ) -> None:
-    """Computes the order that sorts ``places`` by owner, and how many each has (``counts`` must be zero before)."""
+    """Compute the order that sorts ``places`` by owner, and how many each has (``counts`` must be zero before)."""
     n, first = np.uint32(ranks), np.uint32(seed)
     owners = np.empty(places.size, dtype=np.uint32)
     for i in range(places.size):
@@ -56,6 +58,7 @@ def deal(
         mixed = np.uint32(np.uint32((row + first) & np.uint32(0x7FFFFFFF)) * np.uint32(0x9E3779B1))
         owners[i] = (place % n + (mixed >> np.uint32(16)) % n) % n
         counts[np.uint64(owners[i])] += 1
+    # A counting sort, which keeps the places of each owner ascending.
     ends = np.empty(ranks, dtype=np.int64)
     total = 0
     for rank in range(ranks):
@@ -71,7 +74,7 @@ def deal(
 def global_positions(
     rows: NDArray[np.int32], owner: int, ranks: int, seed: int, places: NDArray[np.int32]
 ) -> None:
-    """Computes the positions of these rows of an owner's share."""
+    """Compute the positions of these rows of an owner's share."""
     n, first, mine = np.uint32(ranks), np.uint32(seed), np.uint32(owner)
     for i in range(rows.size):
         row = np.uint32(rows[i])

@@ -27,10 +27,10 @@ fill_table = jit("int64(int64[::1], int64[::1], uint16[::1])")(canonical.fill_ta
 
 
 def encode_bytes(symbols: Tensor) -> Tensor | None:
-    """Does what ``huffman_encode`` does; None where codes would take more bytes.
+    """Encode bytes as ``huffman_encode`` does; None if codes would take more bytes.
 
-    With arrays of NumPy, whose operations take a tenth of the time of torch's where there is little to do: a compressed
-    all-reduce encodes and decodes many short messages.
+    It uses NumPy, because a compressed all-reduce encodes and decodes many short messages. On those, an operation of
+    NumPy takes a tenth of the time of torch's.
     """
     values, counts, lengths, codes = symbols.numpy(), *np.zeros((3, SYMBOLS), np.int64)
     count(values, counts)
@@ -49,7 +49,7 @@ def encode_bytes(symbols: Tensor) -> Tensor | None:
 
 
 def decode_bytes(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
-    """Returns what ``huffman_decode`` does, or None if these are no codes of so many bytes."""
+    """Decode as ``huffman_decode`` does; None if these are not the codes of so many bytes."""
     message, lengths, codes = packed.numpy(), *np.zeros((2, SYMBOLS), np.int64)
     pairs = message[1 : 1 + LENGTH_BYTES]
     lengths[::2], lengths[1::2] = pairs & 15, pairs >> 4
@@ -67,8 +67,8 @@ def decode_bytes(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
 
 @jit("void(uint8[::1], int64[::1])")
 def count(symbols: NDArray[np.uint8], out: NDArray[np.int64]) -> None:
-    """Counts each symbol."""
-    found = np.zeros(1024, np.int64)
+    """Count each symbol."""
+    found = np.zeros(1024, np.int64)  # four tables of 256
     whole = symbols.size - symbols.size % _TABLES
     for i in range(0, whole, _TABLES):
         for table in range(_TABLES):
@@ -87,14 +87,14 @@ def encode(
     words: NDArray[np.int32],
     ends: NDArray[np.int64],
 ) -> None:
-    """Writes the code of each symbol behind the last, the first bit lowest. Each stream begins with a word of its own.
+    """Write the code of each symbol after the last one, the first bit lowest. Each stream begins with a new word.
 
     Args:
-        symbols: As many for each stream, the last ones fewer or none.
-        codes: By symbol.
-        lengths: By symbol.
-        words: With room for all.
-        ends: Where each stream ends, to be written.
+        symbols: Equally many for each stream; the last streams have fewer or none.
+        codes: The code of each symbol.
+        lengths: The bits of each code.
+        words: Room for all codes.
+        ends: Receives the word at which each stream ends.
     """
     each = -(-symbols.size // ends.size)
     place = 0
@@ -119,16 +119,19 @@ def encode(
 def decode(
     words: NDArray[np.int32], ends: NDArray[np.int64], table: NDArray[np.uint16], symbols: NDArray[np.uint8]
 ) -> int:
-    """Reads as many symbols as there is room for. Streams take turns, as each code tells where the next one begins.
+    """Read as many symbols as there is room for.
+
+    Only a code's length tells where the next one begins, so each step waits for the one before. Four streams take
+    turns, so that a processor works on all four at once, each in variables of its own.
 
     Args:
-        words: Behind the last one is a word of zeros.
-        ends: Where each of four streams ends.
+        words: All streams, and a word of zeros after the last.
+        ends: The word at which each of the four streams ends.
         table: ``symbol << 4 | length`` by the next 12 bits.
-        symbols: To be written.
+        symbols: Room for the symbols.
 
     Returns:
-        1, or 0 if these are no codes or some stream has more or fewer words than its symbols take.
+        1, or 0 if these are not codes, or if a stream has more or fewer words than its symbols take.
     """
     each = -(-symbols.size // 4)
     turns = max(0, symbols.size - 3 * each)
@@ -185,34 +188,8 @@ def decode(
             symbols[np.uint64(i)] = np.uint8(entry >> np.uint64(4))
             held >>= width
             left -= width
-        # Whole words that were read ahead do not count.
+        # Whole words that were read ahead are still unused.
         used = at - np.int64(left >> np.uint64(5))
         if used != ends[stream]:
             return 0
     return 1
-
-
-@jit("void(uint8[::1], int64, uint8[::1])")
-def split(joined: NDArray[np.uint8], base: int, codes: NDArray[np.uint8]) -> None:
-    """Writes the digits of byte j of m to places j, j + m and so on, the lowest first."""
-    size, of = joined.size, np.uint32(base)
-    factor = np.uint32(65536 // base + 1)  # word · factor >> 16 is word // base, for words of a byte
-    left = joined.copy()
-    for first in range(0, codes.size, max(1, size)):
-        for j in range(min(size, codes.size - first)):
-            word = np.uint32(left[np.uint64(j)])
-            rest = (word * factor) >> np.uint32(16)
-            codes[np.uint64(first + j)] = np.uint8(word - rest * of)
-            left[np.uint64(j)] = np.uint8(rest)
-
-
-@jit("void(uint8[::1], int64, uint8[::1])")
-def join(codes: NDArray[np.uint8], base: int, joined: NDArray[np.uint8]) -> None:
-    """Writes bytes whose digits ``split`` returns."""
-    size, of = joined.size, np.uint8(base)
-    last = codes.size - codes.size % max(1, size)
-    for j in range(size):
-        joined[np.uint64(j)] = 0
-    for first in range(last if last < codes.size else last - size, -1, -max(1, size)):
-        for j in range(min(size, codes.size - first)):
-            joined[np.uint64(j)] = joined[np.uint64(j)] * of + codes[np.uint64(first + j)]

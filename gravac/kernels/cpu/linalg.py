@@ -10,7 +10,8 @@ from gravac.kernels.cpu.build import jit
 def scatter_add(
     out: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32], scale: np.float32
 ) -> bool:
-    """Adds ``out[indices] += scale·values``, in order. Returns False, with nothing done, if an index is outside."""
+    """Add ``out[indices] += scale·values``, in order. Return False, with nothing done, if an index is outside."""
+    # Before anything is added, because a part of a payload could not be told from the rest and taken back.
     highest = np.uint32(0)
     for i in range(indices.size):
         highest = max(highest, np.uint32(indices[i]))  # a negative one becomes a large one
@@ -23,7 +24,7 @@ def scatter_add(
 
 @jit("float64(float32[::1], int32[::1], float32[::1])")
 def inner_at(x: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32]) -> float:
-    """Returns the sum of ``values · x[indices]``; NaN if an index is outside."""
+    """Return the sum of ``values · x[indices]``; NaN if an index is outside."""
     total = 0.0
     for i in range(indices.size):
         place = np.uint64(np.uint32(indices[i]))

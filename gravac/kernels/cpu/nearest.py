@@ -14,9 +14,10 @@ _LARGEST = 3.3895313892515355e38
 
 @jit("float32(int32[::1], int64, int64, int32[::1])")
 def search(fine: NDArray[np.int32], size: int, steps: int, factors: NDArray[np.int32]) -> np.float32:
-    """Returns the best spacing of ``size`` magnitudes, in their unit. There are three ``factors``.
+    """Return the best spacing of ``size`` magnitudes, in their unit. There are three ``factors``.
 
-    All three are tried in one loop, because a loop over one block is so short that ending it counts.
+    Each factor rounds the magnitudes m to levels l. By least squares, the spacing Σ l·m / Σ l² fits these best; it
+    keeps the energy (Σ l·m)² / Σ l². All three are tried in one loop: over one block, ending a loop counts.
     """
     most, half = np.int32(steps), np.int32(_HALF)
     first, second, third = factors[0], factors[1], factors[2]
@@ -50,7 +51,7 @@ def search(fine: NDArray[np.int32], size: int, steps: int, factors: NDArray[np.i
 
 @jit("float32(int32[::1], int64)")
 def mean(fine: NDArray[np.int32], size: int) -> np.float32:
-    """Returns the mean of ``size`` magnitudes."""
+    """Return the mean of ``size`` magnitudes."""
     total = np.int32(0)
     for i in range(size):
         total = np.int32(total + fine[np.uint64(i)])
@@ -69,10 +70,11 @@ def quantize(
     spacings: NDArray[np.int16],
     codes: NDArray[np.uint8],
 ) -> None:
-    """Finds the spacing of each block (as a bfloat16's bits), and each element's code. ``bits`` is ``x``'s memory.
+    """Find the spacing of each block, as the bits of a bfloat16, and the code of each element.
 
-    The spacing is the best one times ``spread``, at most ``widest`` times the largest magnitude. Without ``factors``,
-    codes are 1 for elements >= 0, else 0. If ``codes`` is empty, only spacings are found.
+    The spacing is the best one times ``spread``, but at most ``widest`` times the largest magnitude. ``bits`` is the
+    memory of ``x``. Without ``factors``, the code of elements >= 0 is 1, and 0 for the others. If ``codes`` is empty,
+    only spacings are found.
     """
     fine = np.empty(block, np.int32)
     limit = np.float32(_LARGEST / steps)  # the outermost level, too, must be finite
@@ -82,6 +84,7 @@ def quantize(
         size = min(block, x.size - begin)
         largest = np.int32(0)
         for i in range(size):
+            # The bits of magnitudes order as they do, and unlike floats compare NaN as larger than all.
             largest = max(largest, np.int32(bits[np.uint64(begin + i)] & np.int32(0x7FFFFFFF)))
         top[0] = largest
         scale = top.view(np.float32)[0]
@@ -94,9 +97,9 @@ def quantize(
             ratio = search(fine, size, steps, factors) if factors.size else mean(fine, size)
             near[0] = min(min(ratio / np.float32(_FINE) * scale * spread, scale * widest), limit)
         word = near.view(np.int32)[0]
-        if whole:
+        if whole:  # to the nearest bfloat16, ties to even
             word = np.int32(word + 0x7FFF + ((word >> 16) & 1)) >> 16
-        elif largest > np.int32(0x7F800000):
+        elif largest > np.int32(0x7F800000):  # NaN, whose upper half alone might read as infinity
             word = 0x7FC0
         else:
             word >>= 16
@@ -108,6 +111,7 @@ def quantize(
                 codes[np.uint64(begin + i)] = np.uint8(x[np.uint64(begin + i)] >= np.float32(0.0))
             continue
         top[0] = np.int32(word << 16)
+        # As the receiver has it, so that codes are nearest to what it decodes.
         spacing = top.view(np.float32)[0]
         if whole and spacing > np.float32(0.0):
             most = np.float32(steps)
@@ -129,7 +133,7 @@ def dequantize(
     offset: int,
     out: NDArray[np.float32],
 ) -> None:
-    """Computes ``(code · factor - offset) · spacing``."""
+    """Compute ``(code · factor - offset) · spacing``."""
     by, less = np.int32(factor), np.int32(offset)
     for number in range(spacings.size):
         begin, spacing = number * block, spacings[number]

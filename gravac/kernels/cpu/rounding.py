@@ -8,12 +8,12 @@ from gravac.kernels.cpu.build import jit
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _PIECE = 512
-"""Elements whose draws are made together; even."""
+"""Elements whose draws are made together, an even number. They stay in the first-level cache (2 kB)."""
 
 
 @jit("void(int64, int64, float32[::1])")
 def draws(stream: np.int64, first: np.int64, out: NDArray[np.float32]) -> None:
-    """Writes the numbers from ``first`` (even) on of a stream, two from each word."""
+    """Write the numbers from ``first`` (even) on of a stream, two from each word."""
     base = np.uint64(stream) + np.uint64(first >> 1) * _GOLDEN
     for i in range(out.size >> 1):
         word = base + np.uint64(i + 1) * _GOLDEN
@@ -28,7 +28,7 @@ def draws(stream: np.int64, first: np.int64, out: NDArray[np.float32]) -> None:
 
 @jit("void(int64, float32[::1])")
 def noise(stream: np.int64, out: NDArray[np.float32]) -> None:
-    """Writes the first numbers of a stream."""
+    """Write the first numbers of a stream."""
     whole = out.size & ~1
     draws(stream, np.int64(0), out[:whole])
     if whole < out.size:
@@ -48,7 +48,7 @@ def round_piece(
     first: int,
     codes: NDArray[np.uint8],
 ) -> None:
-    """Writes ``floor(a)`` or one more, of ``a = x / scale · steps``, plus ``steps``, so that no code is negative."""
+    """Write ``floor(a)`` or one more for ``a = x / scale · steps``, plus ``steps`` so that no code is negative."""
     for i in range(size):
         a = x[np.uint64(begin + i)] / scale * steps
         low = np.floor(a)
@@ -66,7 +66,7 @@ def quantize(
     scales: NDArray[np.float32],
     codes: NDArray[np.uint8],
 ) -> None:
-    """Finds the largest magnitude of each block, and each element's code. ``bits`` is ``x``'s memory."""
+    """Find the largest magnitude of each block and the code of each element. ``bits`` is the memory of ``x``."""
     drawn = np.empty(_PIECE, np.float32)
     top = np.empty(1, np.int32)
     for piece in range(0, x.size, _PIECE):
@@ -76,6 +76,7 @@ def quantize(
         while begin < end:
             number = begin // block
             stop = min((number + 1) * block, end)
+            # A piece may begin inside a block, whose scale was found where the block began.
             if begin % block == 0:
                 largest = np.int32(0)
                 for i in range(begin, min(begin + block, x.size)):
@@ -86,7 +87,7 @@ def quantize(
             if scale > 0.0 and scale < np.inf:
                 size = stop - begin
                 round_piece(x, begin, size, scale, np.float32(steps), drawn, begin - piece, codes)
-            else:
+            else:  # the code of zero; a scale that is not finite makes the block so when it is decoded
                 for i in range(begin, stop):
                     codes[i] = np.uint8(steps)
             begin = stop
@@ -103,7 +104,7 @@ def clip_piece(
     first: int,
     codes: NDArray[np.uint8],
 ) -> None:
-    """Like ``round_piece``, of ``a = x / spacing`` clipped to ``steps`` on each side."""
+    """Write codes as ``round_piece`` does, for ``a = x / spacing`` clipped to ``steps`` on each side."""
     for i in range(size):
         a = min(max(x[np.uint64(begin + i)] / spacing, -steps), steps)
         low = np.floor(a)
@@ -120,7 +121,7 @@ def clip_and_round(
     spacings: NDArray[np.float32],
     codes: NDArray[np.uint8],
 ) -> None:
-    """Finds each element's code by the spacing of its block."""
+    """Find each element's code by the spacing of its block."""
     drawn = np.empty(_PIECE, np.float32)
     for piece in range(0, x.size, _PIECE):
         draws(stream, np.int64(piece), drawn)
@@ -141,9 +142,10 @@ def clip_and_round(
 
 @jit("void(float32[::1], int64, int64, float32[::1])")
 def mark_subtractive(x: NDArray[np.float32], block: int, steps: int, spacings: NDArray[np.float32]) -> None:
-    """Negates the spacing of each block that errs less if draws are subtracted: by 1/12 for each element, not by
-    ``f (1 - f)`` with f the fraction of its level. Not where what is decoded could be infinite, nor where an element is
-    zero, which stays zero then.
+    """Negate the spacing of each block that errs less if the draws are subtracted.
+
+    With f the fraction of an element's level, it errs by 1/12 instead of ``f (1 - f)``. Blocks with a zero stay as they
+    are, so that zeros stay zeros, and so do blocks whose decoded elements could be infinite.
     """
     most, fine = np.float32(steps), np.float32(256.0)
     for number in range(spacings.size):
@@ -169,7 +171,7 @@ def dequantize_subtractive(
     stream: np.int64,
     out: NDArray[np.float32],
 ) -> None:
-    """Computes ``(code - steps) · spacing``; of a negative spacing ``(code - steps + draw - 1/2) · -spacing``."""
+    """Compute ``(code - steps) · spacing``; if the spacing is negative, ``(code - steps + draw - 1/2) · -spacing``."""
     drawn = np.empty(_PIECE, np.float32)
     less = np.int32(steps)
     for piece in range(0, out.size, _PIECE):
@@ -200,7 +202,7 @@ def dequantize(
     steps: int,
     out: NDArray[np.float32],
 ) -> None:
-    """Computes ``(code - steps) / steps · scale``."""
+    """Compute ``(code - steps) / steps · scale``."""
     shares = np.empty(256, np.float32)
     for code in range(256):
         shares[code] = np.float32(code - steps) / np.float32(steps)

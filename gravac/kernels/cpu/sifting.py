@@ -20,6 +20,11 @@ _SINGLES, _WORDS, _DOUBLES = (
 
 
 def _emit(with_residual: bool, over: bool, context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Emit the code of one block of 64 elements, which ``_add_with_residual`` describes.
+
+    It is written as vectors by hand because it also makes one word of bits of a block. The product with the share is
+    rounded before it is added, so that p has the same bits as that of ``tally``.
+    """
     g, e, p, sums = (
         context.make_array(signature.args[number])(context, builder, args[number]).data
         for number in (0, 1, 3, 4)
@@ -72,26 +77,28 @@ def _emit(with_residual: bool, over: bool, context: Any, builder: Any, signature
 
 
 def _add_with_residual(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
-    """``p = g + share·e`` for the 64 elements from ``at``; ``sums`` += p·p, g·g, e·g, in 8 lanes each; a bit for each
-    element whose magnitude is at least ``edge``."""
+    """Compute ``p = g + share·e`` for the 64 elements from ``at``; add p·p, g·g and e·g to ``sums``, in 8 lanes each.
+
+    Return a bit for each element: whether its magnitude is at least ``edge``.
+    """
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
     return signature, partial(_emit, True, False)
 
 
 def _add_over(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
-    """The same where ``e`` is ``p``: elements of ``g`` that are not finite count as 0 in ``p``. ``sums`` has them."""
+    """Do the same where ``e`` is ``p``. Elements of ``g`` that are not finite count as 0 in p; ``sums`` has them."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
     return signature, partial(_emit, True, True)
 
 
 def _add_without(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
-    """The same without a residual: ``p = g``, and p·p alone."""
+    """Do the same without a residual: ``p = g``, and p·p alone."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
     return signature, partial(_emit, False, False)
 
 
 def _lowest(typing: Any, word: Any) -> Any:
-    """Number of the lowest bit set; ``word`` is not zero."""
+    """Return the number of the lowest bit that is set. ``word`` is not zero."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -121,11 +128,23 @@ def sift(
     words: NDArray[np.int32],
     over: bool,
 ) -> int:
-    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``; ``over``: ``e`` is ``p``, see ``_add_over``).
+    """Compute ``p = g + share·e`` with two roundings, and pick the elements of magnitude ``edge`` or more.
 
-    ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each (``e`` empty: p·p alone). Places, ascending, and floats of
-    magnitudes from ``edge`` on; returns how many there are, of which as many are written as there is room for. ``bits``
-    is ``p``'s memory."""
+    Args:
+        g: The gradient.
+        e: The residual; empty if there is none.
+        share: Factor of the residual.
+        p: Receives the sum.
+        bits: The memory of ``p``.
+        edge: The lowest magnitude that is picked, as the bits of a float32.
+        sums: Shape ``(24,)``. p·p, g·g and e·g are added, in 8 lanes each; only p·p if ``e`` is empty.
+        places: Receives the ascending places of the elements, as many as fit.
+        words: Receives the elements.
+        over: Whether ``e`` is ``p`` itself; see ``_add_over``.
+
+    Returns:
+        How many elements there are, whether or not they fit.
+    """
     room = np.uint64(places.size)
     count: Any = np.uint64(0)
     whole = p.size & ~63
@@ -137,7 +156,7 @@ def sift(
             mask = add_with_residual(g, e, share, p, sums, begin, edge)
         elif begin < whole:
             mask = add_without(g, e, share, p, sums, begin, edge)
-        else:
+        else:  # the last elements singly, with the same roundings; their products go into the first lane
             for i in range(whole, p.size):
                 old = np.float32(0.0)
                 if e.size > 0:
@@ -171,9 +190,11 @@ def trim(
     values: NDArray[np.int32],
     clear: NDArray[np.int32],
 ) -> bool:
-    """The ``indices.size`` largest of these candidates, in their order; among equals the first. False if there are
-    fewer. The magnitude of the last one is found digit by digit: 11, 10 and 10 bits. ``clear``: the tensor in which to
-    put zeros where they were, or empty."""
+    """Select the ``indices.size`` largest of these candidates, in their order, and the first among equals.
+
+    ``clear`` is the tensor in which they become zero, or empty. Return False if there are too few candidates.
+    """
+    # The magnitude of the last one is found digit by digit, of 11, 10 and 10 bits: counting is quicker than sorting.
     m, k = words.size, indices.size
     if not 0 < k <= m:
         return False
@@ -197,7 +218,7 @@ def trim(
         word = words[np.uint64(j)]
         equal = np.int64(word & _MAGNITUDE == prefix) & np.int64(rank > 0)
         rank -= equal
-        at_ = min(count, last)  # written in any case: a branch here would be guessed wrong too often
+        at_ = min(count, last)  # written in any case: the processor would guess a branch wrong too often
         indices[at_] = places[np.uint64(j)]
         values[at_] = word
         count += np.uint64(np.int64(word & _MAGNITUDE > prefix) | equal)

@@ -23,7 +23,7 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
 def _bump(typing: Any, table: Any, at: Any, square: Any) -> Any:
-    """``table[at] += 1; table[at + 1] += square`` in one 16-byte load, sum and store."""
+    """Add 1 to ``table[at]`` and ``square`` to ``table[at + 1]``, in one load, sum and store of 16 bytes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pair = ir.VectorType(_I64, 2)
@@ -37,7 +37,7 @@ def _bump(typing: Any, table: Any, at: Any, square: Any) -> Any:
 
 
 def _ahead(typing: Any, array: Any, at: Any) -> Any:
-    """Ask for ``array[at]`` early; beyond the end it does nothing."""
+    """Ask for the cache line of ``array[at]`` early. Beyond the end of the array it does nothing."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
@@ -54,7 +54,7 @@ def _ahead(typing: Any, array: Any, at: Any) -> Any:
 
 
 def _fold(typing: Any, sums: Any, x: Any, y: Any, at: Any) -> Any:
-    """``sums[lane] += x[i] * y[i]`` in float64 for the 64 elements from ``at``, in 8 lanes."""
+    """Add ``x[i] * y[i]`` to ``sums[lane]`` in float64, for the 64 elements from ``at``, in 8 lanes."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         singles, doubles = ir.VectorType(ir.FloatType(), 8), ir.VectorType(ir.DoubleType(), 8)
@@ -92,7 +92,7 @@ def add(
     begin: int,
     end: int,
 ) -> None:
-    """``p = g + share·e``: two roundings, never a fused one. ``e`` empty: ``p = g``."""
+    """Compute ``p = g + share·e`` with two roundings, as all backends do; ``p = g`` if ``e`` is empty."""
     if e.size > 0:
         for i in range(begin, end):
             p[np.uint64(i)] = g[np.uint64(i)] + share * e[np.uint64(i)]
@@ -103,7 +103,7 @@ def add(
 
 @jit("void(float32[::1], float32, float32[::1], int64, int64)")
 def add_over(g: NDArray[np.float32], share: np.float32, p: NDArray[np.float32], begin: int, end: int) -> None:
-    """``p = g + share·p``, where elements of ``g`` that are not finite count as 0."""
+    """Compute ``p = g + share·p``, where elements of ``g`` that are not finite count as 0."""
     for i in range(begin, end):
         fresh = g[np.uint64(i)]
         clean = fresh if abs(fresh) < np.float32(np.inf) else np.float32(0.0)
@@ -114,7 +114,7 @@ def add_over(g: NDArray[np.float32], share: np.float32, p: NDArray[np.float32], 
 def multiply(
     x: NDArray[np.float32], y: NDArray[np.float32], begin: int, end: int, sums: NDArray[np.float64]
 ) -> None:
-    """``sums`` += x·y, spread over lanes."""
+    """Add x·y to ``sums``, spread over lanes."""
     whole = begin + ((end - begin) & ~63)
     for i in range(begin, whole, 64):
         fold(sums, x, y, i)
@@ -126,7 +126,7 @@ def multiply(
 def split(
     bits: NDArray[np.int32], begin: int, size: int, rows: NDArray[np.int32], squares: NDArray[np.int64]
 ) -> None:
-    """Place in the table, and square of the significand, of ``size`` floats."""
+    """Write the place in the table and the square of the significand of ``size`` floats."""
     for i in range(size):
         magnitude = bits[np.uint64(begin + i)] & np.int32(0x7FFFFFFF)
         rows[i] = (magnitude >> np.int32(19)) * np.int32(_ROW)
@@ -146,7 +146,7 @@ def scatter(
     e: NDArray[np.float32],
     following: int,
 ) -> None:
-    """Count ``size`` elements. It keeps the core busy while the lines of the ``following`` ones come in."""
+    """Count ``size`` elements, and ask for the cache lines of the ``following`` ones, which arrive meanwhile."""
     whole = size & ~15
     for i in range(0, whole, 16):
         ahead(bits, following + i)
@@ -187,10 +187,19 @@ def tally(
     sums: NDArray[np.float64],
     over: bool,
 ) -> None:
-    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is; ``over``: ``e`` is ``p``, as ``add_over``),
-    then ``out`` (3, 4096) += count, sum of squares >> 24 and the 24 bits below, by bin; squares are of the 24-bit
-    significands. ``bits`` is ``p``'s memory. ``sums`` (2, 8) += g·g and e·g, spread over lanes; of shape (0, 8): not
-    wanted."""
+    """Compute ``p = g + share·e`` and count p by magnitude.
+
+    Args:
+        g: The gradient; empty if p holds the sum already.
+        e: The residual; empty if there is none.
+        share: Factor of the residual.
+        p: Receives the sum.
+        bits: The memory of ``p``.
+        out: Shape ``(3, 4096)``. By bin, the count and the sum of squares are added, the latter split into multiples of
+            2^24 and the rest. Squares are of the 24-bit significands.
+        sums: Shape ``(2, 8)``. g·g and e·g are added, spread over lanes; ``(0, 8)`` if they are not wanted.
+        over: Whether ``e`` is ``p`` itself; see ``add_over``.
+    """
     n = bits.size
     table = np.zeros(_BINS * _ROW, np.int64)
     rows = np.empty(_BLOCK, np.int32)
@@ -208,7 +217,7 @@ def tally(
             add(g, e, share, p, begin, end)
         split(bits, begin, end - begin, rows, squares)
         scatter(table, rows, squares, end - begin, bits, g, e, end)
-        since += _BLOCK
+        since += _BLOCK  # a lane's sum of squares must not leave 64 bits
         if since >= _FLUSH or end == n:
             since = 0
             flush(table, out)

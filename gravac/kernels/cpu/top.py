@@ -12,16 +12,16 @@ from gravac.kernels.cpu.build import jit
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _OPEN = 19
-"""Lower bits of a magnitude that its bin leaves open; counted in two digits, the first of nine bits."""
+"""Lower bits of a magnitude that its bin leaves open. They are counted in two digits, the first of nine bits."""
 _LOW = 10
 """Bits of the second digit."""
 _NEAR = np.int64(4 << 23)
-"""How far below the largest magnitude the edge of a chunk is looked for first: a factor of 16."""
+"""Distance below the largest magnitude at which a chunk's edge is looked for first: a factor of 16."""
 _FIRST, _SECOND = np.int32((1 << (_OPEN - _LOW)) - 1), np.int32((1 << _LOW) - 1)
 
 
 def _at_least(typing: Any, bits: Any, at: Any, edge: Any) -> Any:
-    """A bit for each of the 64 elements from ``at``: is its magnitude at least ``edge``?"""
+    """Return a bit for each of the 64 elements from ``at``: whether its magnitude is at least ``edge``."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)
@@ -38,7 +38,7 @@ def _at_least(typing: Any, bits: Any, at: Any, edge: Any) -> Any:
 
 
 def _lowest(typing: Any, word: Any) -> Any:
-    """Number of the lowest bit set; ``word`` is not zero."""
+    """Return the number of the lowest bit that is set. ``word`` is not zero."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -47,7 +47,7 @@ def _lowest(typing: Any, word: Any) -> Any:
 
 
 def _ones(typing: Any, word: Any) -> Any:
-    """How many bits are set."""
+    """Return how many bits are set."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ctpop(args[0])
@@ -64,7 +64,7 @@ ones: Any = intrinsic(_ones)
 def put_back(
     bits: NDArray[np.int32], places: NDArray[np.int32], words: NDArray[np.int32], count: Any
 ) -> None:
-    """Restores ``bits[places] = words`` for the first ``count``."""
+    """Restore ``bits[places] = words`` for the first ``count``."""
     for j in range(count):
         bits[places[j]] = words[j]
 
@@ -79,14 +79,24 @@ def top(
     indices: NDArray[np.int32],
     values: NDArray[np.int32],
 ) -> bool:
-    """Selects the ``indices.size`` largest magnitudes of the floats in ``bits``: positions, ascending, and the floats.
+    """Select the ``indices.size`` largest magnitudes of the floats in ``bits``, in one pass.
 
-    ``edge``: lowest magnitude of the bin of the last of them; ``above``: how many lie in higher bins; ``within``: at
-    most this many in this one. ``clear``: leave zeros behind. Returns False, with ``bits`` as it was, if these numbers
-    are not of this tensor.
+    Args:
+        bits: The floats' memory.
+        above: How many magnitudes lie in higher bins than that of the last one that is selected.
+        edge: The lowest magnitude of that bin.
+        within: At most so many lie in that bin.
+        clear: Whether to leave zeros behind.
+        indices: Receives the ascending positions.
+        values: Receives the floats.
+
+    Returns:
+        False, with ``bits`` as it was, if these numbers are those of another tensor.
     """
+    # The pass collects all from ``edge`` on, and counts the first digit of those in the last bin. A second digit is
+    # counted among the few with that first one. Together they give the exact magnitude of the last one selected.
     n, k, upper = bits.size, indices.size, np.int64(edge) + (1 << _OPEN)
-    # Candidates go to the buffers given, and those that do not fit there (at most as many as the bin has) behind them.
+    # Candidates go into the given buffers. Those that do not fit, at most as many as the bin has, go into others.
     spare: Any = max(above + within - k, 0)
     more_indices, more_values = np.empty(spare, np.int32), np.empty(spare, np.int32)
     firsts, seconds = np.zeros(_FIRST + 1, np.int64), np.zeros(_SECOND + 1, np.int64)
@@ -147,7 +157,7 @@ def top(
         position = indices[np.uint64(j)] if j < k else more_indices[np.uint64(j - k)]
         size = np.int64(word & _MAGNITUDE)
         take: Any = size > threshold
-        if size == threshold and rank > 0:  # equals: the first ones
+        if size == threshold and rank > 0:  # among equals, the first ones
             rank -= 1
             take = True
         if take:
@@ -159,23 +169,11 @@ def top(
     return True
 
 
-@jit("int64(int32[::1], int32)")
-def count_above(bits: NDArray[np.int32], edge: int) -> int:
-    """Returns how many magnitudes are at least ``edge``."""
-    count: Any = np.int64(0)
-    whole = bits.size & ~63
-    for begin in range(0, whole, 64):
-        count += ones(at_least(bits, begin, edge))
-    for i in range(whole, bits.size):
-        count += bits[i] & _MAGNITUDE >= edge
-    return count  # type: ignore[no-any-return]
-
-
 @jit("void(int32[::1], int32, int32[::1], int32[::1])")
 def take_above(
     bits: NDArray[np.int32], edge: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:
-    """Writes positions, ascending, and values of these; ``indices`` and ``values`` have exactly that size."""
+    """Write the ascending positions and the values of these elements, for which there is exactly enough room."""
     count: Any = np.uint64(0)
     whole = bits.size & ~63
     for begin in range(0, whole, 64):
@@ -195,7 +193,7 @@ def take_above(
 
 @jit("int64(int32[::1], int64, int64, int32)")
 def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: np.int32) -> np.int64:
-    """Returns how many magnitudes of ``bits[begin:end]`` are at least ``edge``."""
+    """Return how many magnitudes of ``bits[begin:end]`` are at least ``edge``."""
     count: Any = np.int64(0)
     at = np.int64(begin)
     while at + 64 <= end:
@@ -210,9 +208,9 @@ def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: np.int32) ->
 def top_of_chunks(
     bits: NDArray[np.int32], chunks: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:
-    """Writes positions, ascending, and values of each chunk's largest magnitudes.
+    """Write the ascending positions and the values of each chunk's largest magnitudes.
 
-    Chunk i of m is ``[i·n // m, (i + 1)·n // m)``; of k in all, ``(i + 1)·k // m - i·k // m`` are its own, 1 or more.
+    Chunk i of m is ``[i·n // m, (i + 1)·n // m)``. Of k in all, ``(i + 1)·k // m - i·k // m`` are its own, 1 or more.
     """
     n, k = bits.size, indices.size
     taken = np.uint64(0)
@@ -224,6 +222,7 @@ def top_of_chunks(
             largest = max(largest, np.int32(bits[np.uint64(i)] & _MAGNITUDE))
         # The edge lies in [low, high): at least ``keep`` magnitudes reach ``low``, and only ``above`` reach ``high``.
         low, high, above = np.int64(0), np.int64(largest) + 1, np.int64(0)
+        # Bisecting the bits of floats is about bisecting their logarithms, so it takes few steps whatever their scale.
         probe = max(np.int64(largest) - _NEAR, np.int64(0))
         while high - low > 1:
             found = count_from(bits, begin, end, np.int32(probe))

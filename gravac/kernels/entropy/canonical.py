@@ -25,19 +25,19 @@ Numbers: TypeAlias = Any
 
 
 def most_bytes(bits: int) -> int:
-    """Returns the bytes that codes of so many bits take at most: each stream fills its last word."""
+    """Return the most bytes that codes of so many bits take, since each stream fills its last word."""
     return HEAD_BYTES + bits // 8 + 4 * STREAMS
 
 
 def assign_lengths(counts: Numbers, lengths: Numbers, spare: Numbers) -> int:
-    """Writes the bits of each symbol's code: 0 where it does not occur, at most ``LONGEST``.
+    """Write the bits of each symbol's code: 0 where it does not occur, at most ``LONGEST``.
 
     Huffman's tree (1952) from two queues: symbols by frequency, and pairs in the order in which they are made. Where a
     code gets too long, frequencies are halved, which brings them closer together, and the tree is made again.
 
     Args:
-        counts: Of the 256 symbols.
-        lengths: To be written, as many.
+        counts: How often each of the 256 symbols occurs.
+        lengths: Receives the bits of each code.
         spare: Room for ``SPARE`` numbers.
 
     Returns:
@@ -91,7 +91,7 @@ def assign_lengths(counts: Numbers, lengths: Numbers, spare: Numbers) -> int:
 
 
 def assign_codes(lengths: Numbers, codes: Numbers) -> None:
-    """Writes the code of each symbol, its first bit lowest. Codes of one length ascend with the symbols."""
+    """Write the code of each symbol, its first bit lowest. Codes of one length ascend with the symbols."""
     code = 0
     for length in range(1, LONGEST + 1):
         code <<= 1
@@ -105,7 +105,7 @@ def assign_codes(lengths: Numbers, codes: Numbers) -> None:
 
 
 def fill_table(lengths: Numbers, codes: Numbers, table: Numbers) -> int:
-    """Writes ``symbol << 4 | length`` for what the next 12 bits may be, into 4,096 zeros.
+    """Write ``symbol << 4 | length`` for what the next 12 bits may be, into 4,096 zeros.
 
     Returns:
         0 if there is no code of such lengths, else 1.

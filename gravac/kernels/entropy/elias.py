@@ -8,7 +8,7 @@ _GROUPS = 5
 
 
 def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the Elias omega code of each number.
+    """Return the Elias omega code of each number.
 
     Args:
         numbers: int64, 1 to 2^31 - 1.
@@ -28,12 +28,12 @@ def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def glue(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Joins two symbols to one, ``first`` ahead; at most 63 bits together."""
+    """Join two symbols to one, with ``first`` ahead. Together they have at most 63 bits."""
     return (first[0] << second[1]) | second[0], first[1] + second[1]
 
 
 def stream(symbols: tuple[Tensor, Tensor]) -> Tensor:
-    """Writes all symbols one after the other, highest bit first.
+    """Write all symbols one after the other, highest bit first.
 
     Args:
         symbols: Codes and their lengths.
@@ -44,17 +44,17 @@ def stream(symbols: tuple[Tensor, Tensor]) -> Tensor:
     code, length = symbols
     owner = torch.repeat_interleave(torch.arange(code.numel(), device=code.device, dtype=torch.int64), length)
     ends = length.cumsum(0)
-    behind = (
-        ends[owner] - 1 - torch.arange(owner.numel(), device=code.device, dtype=torch.int64)
-    )  # bits of the symbol after this one
+    # Bits of the same symbol that come after each bit.
+    behind = ends[owner] - 1 - torch.arange(owner.numel(), device=code.device, dtype=torch.int64)
     bits = ((code[owner] >> behind) & 1).to(torch.uint8)
     return torch.cat((bits, bits.new_ones(-bits.numel() % 8)))
 
 
 def omega_at_every_bit(bits: Tensor) -> tuple[Tensor, Tensor]:
-    """Decodes a code at every bit: the number it would be, and where the next symbol begins.
+    """Decode a code at every bit: the number it would be, and where the next symbol begins.
 
-    It turns a chain, which only a loop can follow, into a table.
+    Where a code begins is known only when the one before was decoded, which only a loop can follow. A table of all bits
+    needs none.
 
     Args:
         bits: Shape ``(t,)``.
@@ -83,7 +83,7 @@ def omega_at_every_bit(bits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def chain(following: Tensor) -> Tensor:
-    """Returns the walk that begins at 0 and goes from p to ``following[p]`` until it reaches t or beyond.
+    """Return the walk that begins at 0 and goes from p to ``following[p]`` until it reaches t or beyond.
 
     Doubles the known part in each round, so it takes as many rounds as the count has binary digits.
 
@@ -100,5 +100,5 @@ def chain(following: Tensor) -> Tensor:
 
 
 def _width(numbers: Tensor) -> Tensor:
-    """Binary digits of each number >= 1."""
+    """Return the binary digits of each number >= 1."""
     return torch.frexp(numbers.double())[1].long()

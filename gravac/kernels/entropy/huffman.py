@@ -22,7 +22,7 @@ from gravac.kernels.packing import pack, unpack
 
 
 def huffman_encode(symbols: Tensor) -> Tensor:
-    """Encodes bytes by a canonical Huffman code, made for their frequencies and sent with them.
+    """Encode bytes by a canonical Huffman code, made for their frequencies and sent with them.
 
     Args:
         symbols: uint8 of shape ``(n,)``. Those of a GPU are encoded on the host, which waits.
@@ -40,7 +40,7 @@ def huffman_encode(symbols: Tensor) -> Tensor:
 
 
 def huffman_decode(packed: Tensor, count: int) -> tuple[Tensor, int]:
-    """Decodes what ``huffman_encode`` made.
+    """Decode what ``huffman_encode`` made.
 
     Args:
         packed: uint8, which may go on behind the codes.
@@ -71,7 +71,7 @@ def _compiled() -> ModuleType:
 
 
 def _encode(symbols: Tensor) -> Tensor | None:
-    """Encodes in plain torch; None where codes would take more bytes."""
+    """Encode in plain torch. Return None if codes would take more bytes."""
     counts = torch.bincount(symbols, minlength=SYMBOLS).tolist()
     bits_of, code_of = [0] * SYMBOLS, [0] * SYMBOLS
     bits = canonical.assign_lengths(counts, bits_of, [0] * canonical.SPARE)
@@ -93,7 +93,7 @@ def _encode(symbols: Tensor) -> Tensor | None:
 
 
 def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
-    """Decodes in plain torch; returns what ``huffman_decode`` does, or None if these are no codes of so many."""
+    """Decode in plain torch, as ``huffman_decode`` does; None if these are not the codes of so many bytes."""
     lengths = unpack(packed[1 : 1 + LENGTH_BYTES], SYMBOLS, 4).tolist()
     codes, table = [0] * SYMBOLS, [0] * (1 << LONGEST)
     canonical.assign_codes(lengths, codes)
@@ -117,7 +117,7 @@ def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
 
 
 def _decode_stream(words: Tensor, table: Tensor, symbols: Tensor) -> bool:
-    """Decodes in plain torch: what each bit would begin, then the chain of those that follow each other."""
+    """Decode in plain torch: find what would begin at each bit, then follow the chain of those that do."""
     t = 32 * words.numel()
     windows = torch.cat(
         (unpack(words.view(torch.uint8), t, 1).long(), torch.zeros(LONGEST, dtype=torch.int64))

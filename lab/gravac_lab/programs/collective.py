@@ -52,7 +52,7 @@ class Exchanger:
             By collective, the dense one too: the cost model's seconds and bytes, and whether the model chooses it.
         """
         self.x = torch.randn(n, generator=torch.Generator().manual_seed(self.group.rank), dtype=torch.float32)
-        self.out, self.cf = torch.empty(n, dtype=torch.float32), cf
+        self.out = torch.empty(n, dtype=torch.float32)
         self._payload = self.codec.compress(self.x, cf, self._key(), DTYPE)
         load = Workload(self.codec, n, cf, DTYPE, self.group.size)
         dense = Workload(build("dense"), n, 1.0, DTYPE, self.group.size)
@@ -97,7 +97,7 @@ class Exchanger:
         make = parse_collective(way)
         assert make is not None
         assert self._payload is not None
-        flight = make(self.group).exchange(self.codec, self._payload, self.x, self.cf, self._key(), DTYPE)
+        flight = make(self.group).exchange(self.codec, self._payload, self.x, self._key(), DTYPE)
         flight.work.wait()
         flight.mean_into(self.out)
 

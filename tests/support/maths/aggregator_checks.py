@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +12,7 @@ from gravac.aggregators import Aggregator, build
 from gravac.collectives import AUTO, Communicator
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
-
-
-class Bucket(NamedTuple):
-    number: int
-    names: tuple[str, ...]
-    numels: tuple[int, ...]
-    shapes: tuple[tuple[int, ...], ...]
+from gravac.memories import Bucket
 
 
 def bucket(number: int, *shapes: tuple[int, ...]) -> Bucket:
@@ -76,10 +70,27 @@ def steps(
             residual = x.clone()
             flight.codec.remove(flight.payload, residual)
             done.append(Step(mean, x - residual, flight.payload_bytes, flight.sent_bytes))
-        aggregator.learn_together()
+        learn_together(aggregator)
         aggregator.commit()
         found.append(done)
     return found
+
+
+def aggregate(aggregator: Aggregator, one: Bucket, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
+    """The mean over ranks of ``x``, and what this rank sent."""
+    exchange = aggregator.prepare(one, x, (cf,), key, torch.float32).send(cf)
+    exchange.work.wait()
+    mean = torch.zeros_like(x, dtype=torch.float32)
+    exchange.mean_into(mean)
+    return mean, exchange.codec.decode(exchange.payload)
+
+
+def learn_together(aggregator: Aggregator) -> None:
+    """Average the figures of all ranks and learn from them, as the agent's tick does."""
+    figures = torch.tensor(aggregator.figures(), dtype=torch.float64)
+    if figures.numel():
+        aggregator.communicator.sum(figures).wait()
+        aggregator.learn((figures / aggregator.communicator.size).tolist())
 
 
 def made(text: str, communicator: Communicator) -> Aggregator:
