@@ -60,7 +60,7 @@ class Cost(Record):
     absolute: float | None = Field(description="Proven: squared error on top of that, or alone.")
 
 
-class Entry(Record):
+class CatalogueEntry(Record):
     """One member of a registry."""
 
     kind: Kind
@@ -78,13 +78,13 @@ class Entry(Record):
     costs: tuple[Cost, ...]
 
 
-def catalogue() -> tuple[Entry, ...]:
+def catalogue() -> tuple[CatalogueEntry, ...]:
     """Return every registered member, by kind, then in the order of its registry."""
     return tuple(_entries())
 
 
-def _entries() -> Iterator[Entry]:
-    kinds: tuple[tuple[Registry[Any], Callable[[Any], Entry]], ...] = (
+def _entries() -> Iterator[CatalogueEntry]:
+    kinds: tuple[tuple[Registry[Any], Callable[[Any], CatalogueEntry]], ...] = (
         (COMPRESSORS, _compressor),
         (AGGREGATORS, _aggregator),
         (MEMORIES, _memory),
@@ -106,12 +106,12 @@ def _entries() -> Iterator[Entry]:
                 )
 
 
-def _compressor(member: type[Compressor]) -> Entry:
+def _compressor(member: type[Compressor]) -> CatalogueEntry:
     codec = build_compressor(member.name)
     return _entry("compressor", codec, member, asdict(codec.traits), _codec_costs(codec))
 
 
-def _aggregator(member: type[Aggregator]) -> Entry:
+def _aggregator(member: type[Aggregator]) -> CatalogueEntry:
     return _entry(
         "aggregator",
         member,
@@ -121,16 +121,16 @@ def _aggregator(member: type[Aggregator]) -> Entry:
     )
 
 
-def _memory(member: type[Memory]) -> Entry:
+def _memory(member: type[Memory]) -> CatalogueEntry:
     traits = {"exact": member.exact, "transforms": member.transforms}
     return _entry("memory", member, member, traits, _held(member))
 
 
-def _collective(member: type[Collective]) -> Entry:
+def _collective(member: type[Collective]) -> CatalogueEntry:
     return _entry("collective", member, member, {"sync_free": member.sync_free}, _moved(member))
 
 
-def _policy(member: type[Policy]) -> Entry:
+def _policy(member: type[Policy]) -> CatalogueEntry:
     return _entry("policy", member, member, {}, ())
 
 
@@ -140,13 +140,13 @@ def _entry(
     owner: type[Any],
     traits: Mapping[str, bool],
     costs: tuple[Cost, ...],
-) -> Entry:
+) -> CatalogueEntry:
     paragraphs = (inspect.getdoc(owner) or "").split("\n\n")
     if kind == "policy":  # a module of several classes, so the module says what it is
         paragraphs.insert(0, (inspect.getdoc(inspect.getmodule(owner)) or "").split("\n\n")[0])
     prose = (text for text in paragraphs if not text.startswith(("Args:", "Raises:")))
     summary, *details = (" ".join(text.split()) for text in prose)
-    return Entry(
+    return CatalogueEntry(
         kind=kind,
         name=member.name,
         group=_group(kind, member.name),

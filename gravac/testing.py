@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, PolicySpec
-from gravac.traces.redecide import Pair, Redecision, redecide
+from gravac.traces.redecide import DecisionPair, Redecision, redecide
 
 LISTED = 5
 """Windows that a failure shows with both reasons; of further ones it lists the numbers."""
@@ -66,7 +66,7 @@ def _failure(path: Path, found: Redecision) -> str:
     return "\n".join([*lines, found.caution, *found.notes])
 
 
-def _shown(pair: Pair) -> list[str]:
+def _shown(pair: DecisionPair) -> list[str]:
     where = "at the start" if pair.window < 0 else f"after window {pair.window}, step {pair.last_step}"
     measured = "" if pair.measured_cf is None else f" (measured at CF {pair.measured_cf:g})"
     return [

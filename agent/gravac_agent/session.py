@@ -24,7 +24,7 @@ from gravac_agent.setup import running, usage
 from gravac_agent.setup.agree import Asked, agree
 from gravac_agent.setup.build import connect, start
 from gravac_agent.setup.describe import innermost, optimizer_kind
-from gravac_agent.state.rates import Rates, RateValues
+from gravac_agent.state.rates import LearningRates, RateValues
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
 
@@ -141,7 +141,7 @@ class Session:
                 self._entry.job, settings.job is not None, self.module.process_group, seconds
             )
             pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
-            self.rates = Rates(optimizer, asked.scaler, self._entry.parameters, pieces)
+            self.rates = LearningRates(optimizer, asked.scaler, self._entry.parameters, pieces)
             agreed = agree(self.module, optimizer, asked, self._slot.leftover, groups, job)
             self._end = End(
                 incarnation=agreed.spec.incarnation, windows=0, steps=0, message="could not start"

@@ -13,7 +13,7 @@ class Fault(Record):
     message: str
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """Base class: the request was understood and nothing was changed.
 
     Args:
@@ -35,7 +35,7 @@ class Refused(Exception):
         self.detail, self.reason, self.faults, self.retry_after = detail, reason, faults, retry_after
 
 
-class Invalid(Refused):
+class Invalid(RequestError):
     """The content breaks a rule that its types cannot express."""
 
     @classmethod
@@ -44,19 +44,19 @@ class Invalid(Refused):
         return cls(f"{name}: {message}{fix}", faults=(Fault(field=name, message=message),))
 
 
-class Unknown(Refused):
+class Unknown(RequestError):
     """What was asked for does not exist."""
 
 
-class NotServed(Refused):
+class NotServed(RequestError):
     """This controller does not offer that to any client."""
 
 
-class Conflict(Refused):
+class Conflict(RequestError):
     """The request contradicts the state of the job."""
 
 
-class Outdated(Refused):
+class Outdated(RequestError):
     """The sender decided on an older state than the current one. ``tag``: the current state."""
 
     def __init__(self, detail: str, tag: str, *, reason: str) -> None:
@@ -64,9 +64,9 @@ class Outdated(Refused):
         self.tag = tag
 
 
-class LimitReached(Refused):
+class LimitReached(RequestError):
     """A limit of this controller is reached."""
 
 
-class Unavailable(Refused):
+class Unavailable(RequestError):
     """This cannot be done at the moment."""

@@ -14,7 +14,7 @@ from gravac.aggregators.shortfall import Shortfall
 from gravac.collectives import Communicator, Done, Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.dense import Dense
-from gravac.compressors.lowrank.matrices import Geometry, Group, geometry
+from gravac.compressors.lowrank.matrices import Group, MatrixLayout, geometry
 from gravac.kernels import Scalar, SelectionHint, energy, finite_or_zero, placed
 from gravac.memories.base import Bucket
 from gravac.offers import Offer
@@ -24,7 +24,7 @@ _DENSE = Dense()
 
 @dataclass(slots=True)
 class _InFlight(Exchange):
-    plan: Geometry
+    plan: MatrixLayout
     left: list[Tensor]  # per group (count, rows, rank), the same on all ranks
     right: list[Tensor]  # per group (count, columns, rank), summed over ranks once the work is done
     dense: Tensor
@@ -41,7 +41,7 @@ class _InFlight(Exchange):
 class _FirstRound:
     """What both kept energy and sending begin with: per group, Q of the last step, M, and M times orthonormal Q."""
 
-    plan: Geometry
+    plan: MatrixLayout
     starts: list[Tensor]
     matrices: list[Tensor]
     first: list[Tensor]
@@ -129,7 +129,7 @@ class PowerSGD(Aggregator):
         self._right: dict[str, Tensor] = {}
         self._drafts: dict[str, _FactorDraft] = {}
 
-    def plan(self, tensors: Bucket, cf: float) -> Geometry:
+    def plan(self, tensors: Bucket, cf: float) -> MatrixLayout:
         """Return how the tensors are sent at a CF."""
         return geometry(shapes_of(tensors), cf, self.saving, self.rank)
 

@@ -54,15 +54,15 @@ from gravac.kernels.selection import (
     take_top,
     take_top_of_chunks,
 )
-from gravac.kernels.sifting import LEAST_CF, Room, Sifted, Sifter
+from gravac.kernels.sifting import LEAST_CF, CandidateBuffers, Sifted, Sifter
 from gravac.kernels.subtractive import dequantize_subtractive, dither_subtractive
 
 __all__ = [
     "GRIDS",
     "LEAST_CF",
     "MOST_BLOCK",
+    "CandidateBuffers",
     "Norm",
-    "Room",
     "Scalar",
     "SelectionHint",
     "Sifted",

@@ -41,7 +41,7 @@ class Sifted:
     values: Tensor | None
 
 
-class Room:
+class CandidateBuffers:
     """Buffers for candidates, as large as the largest pass needs. Sifters that take turns share one."""
 
     def __init__(self) -> None:
@@ -65,14 +65,14 @@ class Sifter:
         room: Receives the candidates; by default, buffers of its own.
     """
 
-    def __init__(self, k: int, numel: int, room: Room | None = None) -> None:
+    def __init__(self, k: int, numel: int, room: CandidateBuffers | None = None) -> None:
         self.k, self.numel = k, numel
         self.wanted = min(numel, math.ceil(k * (numel / k) ** SLACK))
         """Candidates aimed at."""
         self.level = math.nan
         """Lowest magnitude of a candidate in the next pass; NaN while there is no guess."""
         self._most = min(numel, math.ceil(k * (numel / k) ** (2 * SLACK)))
-        self._room = Room() if room is None else room
+        self._room = CandidateBuffers() if room is None else room
         self._room.at_least(self._most)
 
     def takes(self, gradient: Tensor) -> bool:

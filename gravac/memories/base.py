@@ -37,7 +37,7 @@ class Bucket(NamedTuple):
     """Shape of each parameter; empty if unknown."""
 
 
-class Terms(NamedTuple):
+class PendingSum(NamedTuple):
     """The sum p = gradient + ``share`` · ``residual``, still to be written to ``out``; all of shape ``(n,)``."""
 
     residual: Tensor | None
@@ -98,7 +98,7 @@ class Memory(ABC):
             True, elements that are not finite in the gradient may be finite in p.
         """
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms | None:
+    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> PendingSum | None:
         """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``added``.
 
         A kernel can then measure p in the same pass. Nothing has happened until ``added``. The arguments are those of

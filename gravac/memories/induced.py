@@ -12,7 +12,7 @@ _SECOND_DRAW = 0x51AFD7ED558CCD25
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(Payload):
+class InducedPayload(Payload):
     """The parts of both payloads, and the payloads themselves for a caller that decodes at once."""
 
     first: Payload | None = None
@@ -63,16 +63,16 @@ class Induced(Compressor):
         self.first.remove(first, rest)
         first.forget()
         second = self.second.compress(rest, self.second_cf, _second(key), dtype)
-        return Pair(first.parts + second.parts, None, x.numel(), cf, key, first, second)
+        return InducedPayload(first.parts + second.parts, None, x.numel(), cf, key, first, second)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
         count = len(parts) - len(self._second_layout(numel, torch.float32))
         first = self.first.rebuild(parts[:count], numel, cf, key)
         second = self.second.rebuild(parts[count:], numel, self.second_cf, _second(key))
-        return Pair(parts, None, numel, cf, key, first, second)
+        return InducedPayload(parts, None, numel, cf, key, first, second)
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
-        assert isinstance(payload, Pair)
+        assert isinstance(payload, InducedPayload)
         assert payload.first is not None
         assert payload.second is not None
         self.first.decompress(payload.first, out, scale)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.kernels import add_finite, round_bfloat16
-from gravac.memories.base import Bucket, MemorySettings, Terms
+from gravac.memories.base import Bucket, MemorySettings, PendingSum
 from gravac.memories.bucketed import BucketedMemory, multiply_pieces
 
 _OWN_DRAWS = 0x5851F42D4C957F2D
@@ -72,11 +72,11 @@ class NarrowMemory(BucketedMemory[_Slot]):
         self.added(bucket, whole=whole)
         return out
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms:
+    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> PendingSum:
         slot = self._slot(bucket, gradient.device)
         slot.open = slot.settled = False
         slot.p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
-        return Terms(slot.p.copy_(slot.residual) if slot.has_residual else None, 1.0, slot.p)
+        return PendingSum(slot.p.copy_(slot.residual) if slot.has_residual else None, 1.0, slot.p)
 
     def added(self, bucket: Bucket, *, whole: bool = False) -> None:
         self._slots[bucket.names].offered = True

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.kernels import add_finite, subtract_unless
-from gravac.memories.base import Bucket, Terms
+from gravac.memories.base import Bucket, PendingSum
 from gravac.memories.bucketed import BucketedMemory, multiply_pieces
 
 log = logging.getLogger("gravac.memories")
@@ -76,7 +76,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
         self.added(bucket, whole=whole)
         return out
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms:
+    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> PendingSum:
         slot = self._slot(bucket, gradient.device)
         if slot.stage in _OPEN:  # a backward did not end, and its gradient, which could undo it, is gone
             self._lose(slot, "belongs to a backward that did not end")
@@ -87,15 +87,15 @@ class ResidualMemory(BucketedMemory[_Slot]):
         if not self.gradient_stays or share != 1.0:
             if slot.draft is None:
                 slot.draft = torch.empty_like(slot.residual)
-            return Terms(residual, share, slot.draft)
+            return PendingSum(residual, share, slot.draft)
         slot.draft = None
         if not whole:
             slot.stage = _Stage.ADDING
-            return Terms(residual, share, slot.residual)
+            return PendingSum(residual, share, slot.residual)
         # A dense step leaves e where it is, so that undoing it costs nothing. p is needed only until it is sent.
         slot.stage = _Stage.KEPT
         as_is = residual is None and gradient.dtype == torch.float32
-        return Terms(residual, share, gradient if as_is else torch.empty_like(slot.residual))
+        return PendingSum(residual, share, gradient if as_is else torch.empty_like(slot.residual))
 
     def added(self, bucket: Bucket, *, whole: bool = False) -> None:
         slot = self._slots[bucket.names]

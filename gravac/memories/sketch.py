@@ -17,7 +17,7 @@ from torch import Tensor
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Memory, MemorySettings, overflown
 from gravac.memories.rowsketch import RowSketch, fullest
-from gravac.memories.states import TAG, Geometry, geometry_of, tag, to_dense
+from gravac.memories.states import TAG, SketchShape, geometry_of, tag, to_dense
 
 
 def least_beta(size: float) -> float:
@@ -192,9 +192,9 @@ class SketchMemory(Memory):
                 name: self._sketcher.encode(residual.detach().float()) for name, residual in dense.items()
             }
 
-    def _geometry(self) -> Geometry:
+    def _geometry(self) -> SketchShape:
         s = self.settings
-        return Geometry(s.size, s.block, s.seed, {name: self._numels[name] for name in self._held})
+        return SketchShape(s.size, s.block, s.seed, {name: self._numels[name] for name in self._held})
 
     def _held_of(self, name: str, piece: Tensor) -> Tensor | None:
         held = self._held.get(name)

@@ -18,7 +18,7 @@ TAG = "::memory"
 VELOCITY = "::velocity/"
 
 
-class Geometry(NamedTuple):
+class SketchShape(NamedTuple):
     """The geometry of a sketch. Two sketches add if it is equal, apart from ``numels``, the elements by parameter."""
 
     size: float
@@ -30,23 +30,23 @@ class Geometry(NamedTuple):
         """Return the encoder and decoder of this geometry."""
         return RowSketch(self.size, self.block, self.seed)
 
-    def same(self, other: "Geometry") -> bool:
+    def same(self, other: "SketchShape") -> bool:
         """Return whether sketches of both geometries add."""
         return (self.size, self.block, self.seed) == (other.size, other.block, other.seed)
 
 
-def tag(geometry: Geometry) -> Tensor:
+def tag(geometry: SketchShape) -> Tensor:
     """Return the geometry as a tensor."""
     return torch.frombuffer(bytearray(json.dumps(geometry._asdict()).encode()), dtype=torch.uint8)
 
 
-def geometry_of(state: Mapping[str, Tensor]) -> Geometry | None:
+def geometry_of(state: Mapping[str, Tensor]) -> SketchShape | None:
     """Return the geometry of a sketch's state; None for residuals. Raise ValueError if its tag cannot be read."""
     found = state.get(TAG)
     if found is None:
         return None
     try:
-        geometry = Geometry(**json.loads(bytes(found.tolist())))
+        geometry = SketchShape(**json.loads(bytes(found.tolist())))
         geometry.sketcher()
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{TAG!r} of this memory's state cannot be read: {error}") from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class LayerOption:
     """A CF that a layer may have.
 
     Attributes:
@@ -28,7 +28,7 @@ class Option:
 class Allocation:
     """The chosen option of each layer, in order."""
 
-    chosen: tuple[Option, ...]
+    chosen: tuple[LayerOption, ...]
 
     @property
     def error(self) -> float:
@@ -41,7 +41,7 @@ class Allocation:
         return sum(option.nbytes for option in self.chosen)
 
 
-def allocate(layers: Sequence[Sequence[Option]], budget: float, steps: int = 1000) -> Allocation | None:
+def allocate(layers: Sequence[Sequence[LayerOption]], budget: float, steps: int = 1000) -> Allocation | None:
     """Choose an option for each layer: the fewest bytes of all choices whose errors add up to at most ``budget``.
 
     Dynamic programming over errors rounded up to whole parts of the budget. So the budget holds exactly, and no choice
@@ -69,7 +69,7 @@ def allocate(layers: Sequence[Sequence[Option]], budget: float, steps: int = 100
     return _better(found, Allocation(tuple(min(options, key=_loss) for options in layers)), budget)
 
 
-def _programmed(layers: Sequence[Sequence[Option]], budget: float, steps: int) -> Allocation | None:
+def _programmed(layers: Sequence[Sequence[LayerOption]], budget: float, steps: int) -> Allocation | None:
     """The best choice with rounded errors. ``sizes[e]``: fewest bytes of the layers so far with e parts of error."""
     sizes: list[float] = [0.0] + [math.inf] * steps
     picks: list[list[int]] = []
@@ -90,7 +90,7 @@ def _programmed(layers: Sequence[Sequence[Option]], budget: float, steps: int) -
     used = min(range(steps + 1), key=sizes.__getitem__)
     if sizes[used] == math.inf:
         return None
-    chosen: list[Option] = []
+    chosen: list[LayerOption] = []
     for options, picked in zip(reversed(layers), reversed(picks), strict=True):
         option = options[picked[used]]
         chosen.append(option)
@@ -112,11 +112,11 @@ def _better(one: Allocation | None, other: Allocation, budget: float) -> Allocat
     return other if one is None or other.nbytes < one.nbytes else one
 
 
-def _loss(option: Option) -> tuple[float, int]:
+def _loss(option: LayerOption) -> tuple[float, int]:
     return option.error, option.nbytes
 
 
-def _check(layers: Sequence[Sequence[Option]], budget: float, steps: int) -> None:
+def _check(layers: Sequence[Sequence[LayerOption]], budget: float, steps: int) -> None:
     if not 0.0 <= budget < math.inf:
         raise ValueError(f"budget={budget} must be a number of 0 or more")
     if steps < max(1, len(layers)):

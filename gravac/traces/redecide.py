@@ -25,7 +25,7 @@ MAX_NOTES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class DecisionPair:
     """Two decisions on one window.
 
     Attributes:
@@ -76,8 +76,8 @@ class Redecision:
     recorded_policy: PolicySpec
     policy: PolicySpec
     windows: int
-    differing: tuple[Pair, ...]
-    first: Pair | None
+    differing: tuple[DecisionPair, ...]
+    first: DecisionPair | None
     notes: tuple[str, ...] = ()
     exact: bool = False
 
@@ -198,10 +198,10 @@ class _Comparing:
         self._exact = exact
         self.recorded_policy: PolicySpec | None = None
         self.policy: Policy | None = None
-        self._waiting: Pair | None = None
+        self._waiting: DecisionPair | None = None
         self._same = True
-        self._differing: list[Pair] = []
-        self._first: Pair | None = None
+        self._differing: list[DecisionPair] = []
+        self._first: DecisionPair | None = None
         self._windows = 0
         self._notes: list[str] = []
 
@@ -215,7 +215,7 @@ class _Comparing:
         if item.recorded is not None:
             report = item.report
             cf, step = (None, None) if report is None else (report.cf, report.last_step)
-            self._waiting = Pair(item.window, item.line, cf, step, item.recorded, item.replayed)
+            self._waiting = DecisionPair(item.window, item.line, cf, step, item.recorded, item.replayed)
             self._same = item.same
 
     def result(self, notes: tuple[str, ...]) -> Redecision:

@@ -17,7 +17,7 @@ Steps = Callable[[str, float], StepTime]
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class PlanOption:
     """One plan.
 
     Attributes:
@@ -71,8 +71,8 @@ class Advice:
         sentence: The advice in words.
     """
 
-    options: tuple[Option, ...]
-    chosen: Option
+    options: tuple[PlanOption, ...]
+    chosen: PlanOption
     sentence: str
 
 
@@ -106,7 +106,7 @@ def advise(
         confirmed: ρ of the job, the part of the mean gradient that is not noise; None: not known.
     """
     base = steps("dense", 1.0)
-    found = [Option("dense", 1.0, base, 1.0, 1.0, True, 1.0)]
+    found = [PlanOption("dense", 1.0, base, 1.0, 1.0, True, 1.0)]
     for codec, cf in options:
         expected = None if codec is None else efficiency.of_job(codec, cf, kind, ranks, confirmed)
         if codec is None or expected is None:
@@ -118,13 +118,15 @@ def advise(
         likely = expected.likely
         keeps = likely >= 1.0 - bound and expected.reliable
         speedup = base.seconds / step.seconds * likely
-        found.append(Option(codec, cf, step, likely, speedup, keeps, expected.low))
+        found.append(PlanOption(codec, cf, step, likely, speedup, keeps, expected.low))
     best = max((option for option in found if option.keeps), key=lambda option: option.speedup)
     chosen = best if best.speedup > 1.0 + margin else found[0]
     return Advice(tuple(found), chosen, _sentence(found, best, chosen, bound, margin))
 
 
-def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: float, margin: float) -> str:
+def _sentence(
+    options: Sequence[PlanOption], best: PlanOption, chosen: PlanOption, bound: float, margin: float
+) -> str:
     dense = options[0]
     waits = (
         f"a dense step takes {format_seconds(dense.step.seconds)}, {format_seconds(dense.step.exposed)} of it waiting "

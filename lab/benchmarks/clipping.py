@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gravac.memories import Bucket
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.windows.clipping import Clipped, Clipper
 from gravac_lab.simulate.learning import Learner
 from gravac_lab.simulate.plans import parse
@@ -42,7 +42,7 @@ class Ranks(SimulatedRanks):
         self,
         buckets: Sequence[Bucket],
         gradients: Sequence[Sequence[Tensor]],
-        plan: Plan | Sequence[Plan],
+        plan: StepPlan | Sequence[StepPlan],
         step: int,
         surveyed: bool = False,
     ) -> Exchanged:

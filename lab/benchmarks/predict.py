@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
-from predict_parts.measured import Measured, Plan, read_again, run
+from predict_parts.measured import Measured, MeasuredPlan, read_again, run
 
 from gravac.collectives import Network
 from gravac.whatif import Prediction, Predictor, Recording, Scenario
@@ -48,7 +48,7 @@ def main() -> None:
     fitted = [float(cf) for cf in given.fit_cf.split()]
     cfs = sorted({*fitted, *(float(cf) for cf in given.cf.split())})
     links = [link for link in given.links.split() if link != given.fit]
-    plan = Plan(
+    plan = MeasuredPlan(
         codec=given.codec,
         fit_link=given.fit,
         links=links,

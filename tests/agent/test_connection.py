@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from gravac_agent.reporting.connection import Connection, NoAnswer, Refused
+from gravac_agent.reporting.connection import ControllerConnection, ErrorAnswer, NoAnswer
 from tests.support.peer import INVALID_ANSWERS, SPEC, TOKEN, serving
 
 
 @pytest.mark.parametrize(
     ("kind", "error", "words"),
     [
-        ("503", Refused, "answered 503: the disk is full"),
-        ("escapes in a problem", Refused, "answered 409: \\?\\[31mred"),
+        ("503", ErrorAnswer, "answered 503: the disk is full"),
+        ("escapes in a problem", ErrorAnswer, "answered 409: \\?\\[31mred"),
         ("302 to elsewhere", NoAnswer, "answered 302 with text/html, which no gravac controller sends"),
         ("200 HTML", NoAnswer, "answered 200 with text/html"),
         ("truncated body", NoAnswer, "is incomplete"),
@@ -28,7 +28,7 @@ def test_connection_errors_name_the_reason(kind: str, error: type[Exception], wo
         began = time.monotonic()
         with (
             pytest.raises(error, match=words) as caught,
-            Connection(peer.url, seconds=0.5, token=None) as connection,
+            ControllerConnection(peer.url, seconds=0.5, token=None) as connection,
         ):
             connection.post("/v1/jobs", SPEC.model_dump_json())
         assert time.monotonic() - began < 10.0
@@ -44,8 +44,8 @@ def test_retry_after_is_followed_up_to_a_minute() -> None:
                 text, 429, "application/problem+json", retry_after=header
             )
             with (
-                pytest.raises(Refused) as caught,
-                Connection(peer.url, seconds=5, token=None) as connection,
+                pytest.raises(ErrorAnswer) as caught,
+                ControllerConnection(peer.url, seconds=5, token=None) as connection,
             ):
                 connection.post("/v1/jobs", "{}")
             assert caught.value.retry_after == seconds
@@ -53,7 +53,7 @@ def test_retry_after_is_followed_up_to_a_minute() -> None:
 
 def test_a_broken_connection_is_never_opened_again() -> None:
     """Another program, which has proved nothing, may listen there by then."""
-    with serving(SPEC, TOKEN) as peer, Connection(peer.url, seconds=5, token=TOKEN) as connection:
+    with serving(SPEC, TOKEN) as peer, ControllerConnection(peer.url, seconds=5, token=TOKEN) as connection:
         connection.post("/v1/jobs", SPEC.model_dump_json())
         peer.invalid = lambda handler, body: handler.answer("{}", connection="close")
         connection.post("/v1/jobs", "{}")

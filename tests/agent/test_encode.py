@@ -17,7 +17,7 @@ from gravac.memories import Bucket
 from gravac.signals.spectrum import LADDER
 from gravac_agent.exchange.compensation import SURVEYED_STEPS, Survey, is_surveyed
 from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
 from tests.support.maths.backends import on
 
@@ -64,8 +64,8 @@ def gradients(scale: float = 1.0) -> Iterator[torch.Tensor]:
         yield scale * (base + torch.randn(N, generator=generator))
 
 
-def plan(cf: float, minimum: float, candidate: float) -> Plan:
-    return Plan(Directive(1, "explore", minimum, candidate, 0.1), cf)
+def plan(cf: float, minimum: float, candidate: float) -> StepPlan:
+    return StepPlan(Directive(1, "explore", minimum, candidate, 0.1), cf)
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])

@@ -17,13 +17,13 @@ from gravac.memories import Bucket
 from gravac_agent.exchange import host_executor
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_executor import HostExecutor
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 
 N, BUCKETS = 1000, 3
-PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.0), 10.0)
+PLAN = StepPlan(Directive(1, "hold", 10.0, 10.0, 0.0), 10.0)
 PATIENCE_SECONDS = 30.0
 
 

@@ -17,14 +17,14 @@ from gravac.collectives.communicator import ALONE, Communicator
 from gravac.memories import Bucket
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_executor import HostExecutor
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.step import DUE, InFlight, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 
 N = 1000
-PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.0), 10.0)
+PLAN = StepPlan(Directive(1, "hold", 10.0, 10.0, 0.0), 10.0)
 PATIENCE_SECONDS = 30.0
 
 

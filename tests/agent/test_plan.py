@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gravac.policies import StaticPolicy
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
 from gravac_agent.exchange.tick import StepSums, TickCodec
 from gravac_agent.setup.agree import checked_codecs
 from tests.support.scripted import Play, ScriptedPolicy
@@ -41,10 +41,10 @@ def test_gate(gains: dict[str, float], cf: float) -> None:
 
 
 def test_measured_levels() -> None:
-    assert Plan(EXPLORE, 1.0).measured == (10.0, 40.0)
-    assert Plan(Directive(3, "hold", 40.0, 40.0, 0.5), 40.0).measured == (40.0,)
-    assert Plan(Directive(0, "warmup", 1.0, 1.0, 0.5), 1.0).measured == ()
-    assert next_plan(EXPLORE.dense(), tracker(cf10=1.0, cf40=1.0)) == Plan(
+    assert StepPlan(EXPLORE, 1.0).measured == (10.0, 40.0)
+    assert StepPlan(Directive(3, "hold", 40.0, 40.0, 0.5), 40.0).measured == (40.0,)
+    assert StepPlan(Directive(0, "warmup", 1.0, 1.0, 0.5), 1.0).measured == ()
+    assert next_plan(EXPLORE.dense(), tracker(cf10=1.0, cf40=1.0)) == StepPlan(
         Directive(3, "fallback", 1.0, 1.0, 0.5), 1.0
     )
 
@@ -53,10 +53,10 @@ def test_a_codec_has_gains_of_its_own() -> None:
     """Else a gain of Top-k would let int4 pass, at the same CF."""
     made = tracker(cf10=0.9, cf40=0.9)
     other = replace(EXPLORE, codec=2)
-    assert next_plan(other, made) == Plan(other, 1.0)
+    assert next_plan(other, made) == StepPlan(other, 1.0)
     made.update(10.0, 0.6, 1.0, codec=2)
-    assert next_plan(other, made) == Plan(other, 10.0)
-    assert Plan(other, 10.0).gains == {(2, 10.0), (2, 40.0)}
+    assert next_plan(other, made) == StepPlan(other, 10.0)
+    assert StepPlan(other, 10.0).gains == {(2, 10.0), (2, 40.0)}
 
 
 @pytest.mark.parametrize(("epsilon", "first", "cf"), [(0.0, {0}, 40.0), (0.0, {1}, 1.0), (0.1, {0}, 1.0)])
@@ -80,7 +80,7 @@ def test_a_decision_names_its_codec_and_the_directive_its_number() -> None:
 
 
 plans = st.builds(
-    Plan,
+    StepPlan,
     st.builds(
         Directive,
         st.integers(0, 2**40),
@@ -95,7 +95,7 @@ plans = st.builds(
 )
 
 
-def tick_of(announced: list[Plan], directive: Directive, sums: list[StepSums]) -> list[object]:
+def tick_of(announced: list[StepPlan], directive: Directive, sums: list[StepSums]) -> list[object]:
     """What each rank unpacks when these ranks announce these plans."""
     world = len(announced)
     codecs = [TickCodec(rank, world) for rank in range(world)]
@@ -109,7 +109,7 @@ def tick_of(announced: list[Plan], directive: Directive, sums: list[StepSums]) -
 
 
 @given(plan=plans, world=st.integers(1, 40))
-def test_equal_plans_agree_and_the_directive_of_rank_0_arrives(plan: Plan, world: int) -> None:
+def test_equal_plans_agree_and_the_directive_of_rank_0_arrives(plan: StepPlan, world: int) -> None:
     ticks = tick_of([plan] * world, plan.directive, [StepSums(gradient_sq=2.0, failed=1.0)] * world)
     for tick in ticks:
         assert tick.agreed  # type: ignore[attr-defined]
@@ -118,7 +118,9 @@ def test_equal_plans_agree_and_the_directive_of_rank_0_arrives(plan: Plan, world
 
 
 @given(plan=plans, other=plans, world=st.integers(2, 40), data=st.data())
-def test_one_other_plan_is_seen_by_all(plan: Plan, other: Plan, world: int, data: st.DataObject) -> None:
+def test_one_other_plan_is_seen_by_all(
+    plan: StepPlan, other: StepPlan, world: int, data: st.DataObject
+) -> None:
     if plan == other:
         return
     announced = [plan] * world
@@ -128,18 +130,18 @@ def test_one_other_plan_is_seen_by_all(plan: Plan, other: Plan, world: int, data
 
 
 def test_another_setup_is_another_plan() -> None:
-    assert Plan(EXPLORE, 10.0).fingerprint("topk") != Plan(EXPLORE, 10.0).fingerprint("randomk")
+    assert StepPlan(EXPLORE, 10.0).fingerprint("topk") != StepPlan(EXPLORE, 10.0).fingerprint("randomk")
 
 
 def test_a_non_finite_rank_adds_its_flag_but_not_its_energies() -> None:
     bad = StepSums(gradient_sq=float("inf"), compensated_sq=float("nan"), nonfinite=1.0)
-    plan = Plan(EXPLORE, 10.0)
+    plan = StepPlan(EXPLORE, 10.0)
     (tick, _) = tick_of([plan, plan], EXPLORE, [StepSums(gradient_sq=5.0), bad])
     assert tick.sums == StepSums(gradient_sq=5.0, nonfinite=1.0)  # type: ignore[attr-defined]
 
 
 @given(plan=plans, world=st.integers(1, 40), count=st.integers(0, 40))
-def test_the_tick_carries_the_mean_of_the_aggregators_figures(plan: Plan, world: int, count: int) -> None:
+def test_the_tick_carries_the_mean_of_the_aggregators_figures(plan: StepPlan, world: int, count: int) -> None:
     """However many there are, they disturb neither the directive nor the agreement."""
     codecs = [TickCodec(rank, world) for rank in range(world)]
     vectors = [

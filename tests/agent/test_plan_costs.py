@@ -4,7 +4,7 @@ import pytest
 
 from gravac.collectives import Network
 from gravac.policies import AutoPolicy, Plan
-from gravac_agent.setup.plan_costs import Shards, plan_costs, without_waits
+from gravac_agent.setup.plan_costs import ShardedGradient, plan_costs, without_waits
 
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=12.5e6)
 
@@ -38,7 +38,7 @@ def test_every_plan_has_its_bytes_and_seconds() -> None:
 def test_shards_cost_a_reduce_scatter(whole: bool, rounds: float) -> None:
     plans = (Plan(None, 1.0), Plan("int8", 4.0), Plan("blockrandomk", 10.0))
     dense, coded, summed = plan_costs(
-        plans, "topk", 1_000_000, 4, NETWORK, "auto", Shards(modules=10, whole=whole)
+        plans, "topk", 1_000_000, 4, NETWORK, "auto", ShardedGradient(modules=10, whole=whole)
     )
     assert dense.payload_bytes == 4_000_000
     assert dense.link_bytes == rounds * 4_000_000, "gloo's reduce-scatter is an all-reduce"

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gravac.memories import Bucket
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import StepSums, TickCodec
 from gravac_agent.windows.meters import StepTimes
@@ -310,7 +310,7 @@ class Followed:
         self.progress = Progress(self.optimizer, self.parameters, coordinates, self.notes.append)
         self.window = WindowTotals(0, 0)
 
-    def step(self, number: int, plan: Plan, *, taken: bool = True) -> None:
+    def step(self, number: int, plan: StepPlan, *, taken: bool = True) -> None:
         fill(self.parameters, number)
         self.sample.begin_step()
         self.sample.add_raw(*bucket(0, self.parameters, "a"))
@@ -322,8 +322,8 @@ class Followed:
             self.progress.after_step(evaluated=False)
 
 
-def plan(cf: float, epoch: int = 0) -> Plan:
-    return Plan(Directive(epoch, "hold", cf, cf, 0.0), cf)
+def plan(cf: float, epoch: int = 0) -> StepPlan:
+    return StepPlan(Directive(epoch, "hold", cf, cf, 0.0), cf)
 
 
 def test_progress_is_counted_by_level_of_the_window() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from gravac.compressors import Key, build
 from gravac.memories import Bucket, ResidualMemory
-from gravac_agent.state.rates import Rates
+from gravac_agent.state.rates import LearningRates
 
 
 class FakeScaler:
@@ -22,11 +22,11 @@ def optimizer(*rates: float) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": [nn.Parameter(torch.ones(1))], "lr": rate} for rate in rates])
 
 
-def watched(*rates: float, scaler: FakeScaler | None = None) -> tuple[torch.optim.Optimizer, Rates]:
+def watched(*rates: float, scaler: FakeScaler | None = None) -> tuple[torch.optim.Optimizer, LearningRates]:
     """One parameter a group, named g0, g1, …"""
     steps = optimizer(*rates)
     names = {id(group["params"][0]): f"g{number}" for number, group in enumerate(steps.param_groups)}
-    return steps, Rates(steps, scaler, names)
+    return steps, LearningRates(steps, scaler, names)
 
 
 def memory_with_residual() -> ResidualMemory:
@@ -54,7 +54,7 @@ def test_the_residual_follows_rate_and_scale() -> None:
     assert residuals(memory) == [0.5, 0.5]
     saved = rates.state()
     steps.param_groups[0]["lr"], steps.param_groups[1]["lr"] = 0.5, 1.0
-    again = Rates(steps, scaler, {})
+    again = LearningRates(steps, scaler, {})
     again.restore(saved)
     again.follow(memory)
     assert residuals(memory) == pytest.approx([0.05, 0.05])
@@ -86,7 +86,7 @@ def test_rate_outside_equals_rate_inside_only_with_rescaling(rescale: bool, tmp_
     outside, memory = torch.zeros(50), ResidualMemory()
     inside, residual = torch.zeros(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
     steps = optimizer(1.0)
-    rates = Rates(steps, None, {})
+    rates = LearningRates(steps, None, {})
     for step in range(30):
         rate = steps.param_groups[0]["lr"] = 2.0 ** -(step // 5)
         gradient = torch.randint(-9, 9, (50,), generator=generator).float()

@@ -11,14 +11,14 @@ from gravac.kernels import tally
 from gravac.protocol import StepDetail
 from gravac.signals.gain import GainTracker
 from gravac.signals.spectrum import LADDER, Spectrum
-from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import StepSums, Tick
 from gravac_agent.windows.meters import StepClock, StepTimes, TrainerInput
 from gravac_agent.windows.report import build_report, listed_steps
 from gravac_agent.windows.totals import RankTotals, WindowTotals, totals_of
 
-PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.1), 10.0)
+PLAN = StepPlan(Directive(1, "hold", 10.0, 10.0, 0.1), 10.0)
 
 
 def result(last_submit_at: float, *activity: tuple[str, float, float]) -> StepResult:
@@ -93,7 +93,7 @@ def test_loss_is_read_one_step_late_and_only_if_finite() -> None:
 def test_report_adds_ranks_and_keeps_levels_apart() -> None:
     clock = StepClock()
     window = WindowTotals(4, 200)
-    dense = Plan(Directive(1, "explore", 10.0, 40.0, 0.1), 1.0)
+    dense = StepPlan(Directive(1, "explore", 10.0, 40.0, 0.1), 1.0)
     for number in range(6):
         plan = dense if number < 2 else PLAN
         sums = StepSums(
@@ -159,7 +159,7 @@ def test_a_rank_without_a_curve_adds_nothing_to_it() -> None:
 TIMES = StepTimes(
     seconds=1.0, data_wait=0.125, compute=0.5, compress=0.0625, communicate=0.25, decompress=0.0625
 )
-UNMEASURED: Plan = next_plan(Directive(3, "hold", 10.0, 10.0, 0.0), GainTracker(0.1))
+UNMEASURED: StepPlan = next_plan(Directive(3, "hold", 10.0, 10.0, 0.0), GainTracker(0.1))
 
 
 def listing(most: int, steps: int, **sums: float) -> StepDetail | None:

@@ -157,12 +157,12 @@ def test_the_server_ends(recorded: tuple[Path, RecordedJob], open_page: OpenPage
 def test_what_a_job_that_never_sent_dense_saved_is_predicted(tmp_path: Path, open_page: OpenPage) -> None:
     """On a slow link ``auto`` starts compressed, so no warm-up measures the dense step."""
     from gravac_lab.simulate.clock import ModelClock, Phase  # only here: see tests/support/lab.py
-    from gravac_lab.simulate.job import Setting, SimulatedJob
+    from gravac_lab.simulate.job import SimulatedJob, SimulationSettings
     from gravac_lab.tasks import elements_of, make
 
     recipe = replace(make("digits:width=8,optimizer=adamw"), bucket_mb=0.02)
     slow = ModelClock(elements_of(recipe.build_model(1)), 2, 0.002, (Phase(0, link(3e5, 1e-5)),))
-    setting = Setting(
+    setting = SimulationSettings(
         recipe=recipe, policy="auto", clock=slow, name="slow", ranks=2, seed=1, steps=36, window=8, points=4
     )
     trace = Path(SimulatedJob(setting, tmp_path).run()["trace"])

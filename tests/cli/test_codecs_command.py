@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac.aggregators import AGGREGATORS
-from gravac.catalogue import Cost, Entry, catalogue
+from gravac.catalogue import CatalogueEntry, Cost, catalogue
 from gravac.collectives import COLLECTIVES
 from gravac.compressors import COMPRESSORS
 from gravac.memories import MEMORIES
@@ -61,11 +61,11 @@ def test_no_two_members_of_a_kind_have_the_same_line() -> None:
 def test_json_round_trip() -> None:
     code, output = run("--json")
     assert code == 0
-    read = [Entry.model_validate_json(json.dumps(one)) for one in json.loads(output)["members"]]
+    read = [CatalogueEntry.model_validate_json(json.dumps(one)) for one in json.loads(output)["members"]]
     assert tuple(read) == ENTRIES
     code, output = run("--json", "topk")
     (one,) = json.loads(output)["members"]
-    assert Entry.model_validate_json(json.dumps(one)).name == "topk"
+    assert CatalogueEntry.model_validate_json(json.dumps(one)).name == "topk"
 
 
 @pytest.mark.parametrize("name", sorted({entry.name for entry in ENTRIES}))

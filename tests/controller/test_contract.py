@@ -8,7 +8,7 @@ from typing import Any
 from gravac import proof
 from gravac_controller.api import examples
 from gravac_controller.api.problems import STATUSES
-from gravac_controller.errors import Refused
+from gravac_controller.errors import RequestError
 from gravac_controller.settings import ControllerSettings
 from tests.support.in_process import InProcess, register, run
 from tools.harness.builders import Trainer
@@ -162,4 +162,4 @@ def test_settings_have_descriptions() -> None:
 
 
 def test_every_error_of_the_domain_has_a_status() -> None:
-    assert set(STATUSES) == set(Refused.__subclasses__())
+    assert set(STATUSES) == set(RequestError.__subclasses__())

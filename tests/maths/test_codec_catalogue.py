@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gravac.aggregators import AGGREGATORS
-from gravac.catalogue import RANKS, Entry, catalogue
+from gravac.catalogue import RANKS, CatalogueEntry, catalogue
 from gravac.collectives import COLLECTIVES
 from gravac.compressors import COMPRESSORS, build
 from gravac.memories import MEMORIES
@@ -26,7 +26,7 @@ NAMES = {(kind, name) for kind, registry in REGISTRIES.items() for name in regis
 
 
 @functools.cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CatalogueEntry, ...]:
     """Made when a test asks for it, not while tests are collected."""
     return catalogue()
 
@@ -91,7 +91,9 @@ def test_it_says_what_makes_a_gpu_wait() -> None:
 
 def test_it_is_json() -> None:
     text = json.dumps([entry.model_dump(mode="json") for entry in entries()], allow_nan=False)
-    assert [Entry.model_validate_json(json.dumps(one)) for one in json.loads(text)] == list(entries())
+    assert [CatalogueEntry.model_validate_json(json.dumps(one)) for one in json.loads(text)] == list(
+        entries()
+    )
 
 
 def test_numbers() -> None:

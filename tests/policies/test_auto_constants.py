@@ -8,7 +8,7 @@ import pytest
 from gravac import offers
 from gravac.policies import AutoPolicy, Plan
 from gravac.policies.auto.outlook import accepted_loss
-from gravac.policies.auto.rule import Evaluation
+from gravac.policies.auto.rule import AutoEvaluation
 from gravac.policies.auto.settings import AutoState, Coding, Seen
 from gravac.policies.auto.space import plans
 from gravac.policies.auto.timemodel import clear_start, coding, fit, hides, pass_ns, prior_coding
@@ -34,12 +34,12 @@ def held(world: World, policy: str = "auto", windows: int = 8) -> Job:
     return job
 
 
-def after(job: Job, report: WindowReport | None = None, **changes: object) -> Evaluation:
+def after(job: Job, report: WindowReport | None = None, **changes: object) -> AutoEvaluation:
     """Return the newest window of a job as the rule sees it, with another report or another state."""
     policy = job.fold.policy
     assert isinstance(policy, AutoPolicy)
     state = AutoState.model_validate_json(job.fold.policy_state).model_copy(update=changes)
-    return Evaluation(policy.settings, policy._space, state, report or job.reports[-1])
+    return AutoEvaluation(policy.settings, policy._space, state, report or job.reports[-1])
 
 
 def state_of(job: Job) -> AutoState:

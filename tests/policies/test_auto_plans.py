@@ -13,7 +13,7 @@ from gravac.policies import AutoPolicy, Plan, parse
 from gravac.policies.auto import space, timemodel
 from gravac.policies.auto.outlook import Outlook, outlook
 from gravac.policies.auto.settings import AutoState, Seen
-from gravac.policies.auto.timemodel import TimeModel
+from gravac.policies.auto.timemodel import PlanTimeModel
 from gravac.policies.base import DENSE
 from gravac.protocol import OptimizerSpec, PlanCost
 from tests.support.efficiencies import fixed_efficiencies
@@ -142,7 +142,7 @@ def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None
     assert "is expected to keep 98 % of the progress per step: trying it at once" in first.reason
 
 
-def fitted(job: Job) -> TimeModel:
+def fitted(job: Job) -> PlanTimeModel:
     """Return the time model after the windows that a job has had."""
     state = AutoState.model_validate_json(job.fold.policy_state)
     fresh = [each for each in state.seen if each.fresh]
@@ -187,7 +187,7 @@ def top_k_was_sent(measured: float | None, bound: float, confirmed: float | None
         fresh=True,
     )
     state = AutoState(decision=policy.start().decision, seen=(row,), confirmed=confirmed)
-    return outlook(own, bound, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
+    return outlook(own, bound, PlanTimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
 
 
 def test_a_codec_that_lost_too_much_is_not_tried_stronger() -> None:

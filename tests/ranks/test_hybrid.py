@@ -107,10 +107,10 @@ METHODS = {"int8 4": 0.01, "int4 8": 0.01, "topk+bf16 10": 0.1}
 def hosts() -> Iterator[tuple[Any, ...]]:
     """Two hosts with a network of their own; none where this machine does not allow it."""
     from gravac_lab.bench.namespaces import NetworkUnavailable  # only here: see tests/support/lab.py
-    from gravac_lab.bench.network import Network
+    from gravac_lab.bench.network import HostNetwork
 
     try:
-        with Network(2, None) as network:
+        with HostNetwork(2, None) as network:
             yield network.hosts
     except NetworkUnavailable:
         yield ()

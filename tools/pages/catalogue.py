@@ -2,7 +2,7 @@
 
 import re
 
-from gravac.catalogue import RANKS, Entry, catalogue
+from gravac.catalogue import RANKS, CatalogueEntry, catalogue
 from gravac_controller.cli import entries
 
 HEAD = f"""# Catalogue
@@ -38,7 +38,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _overview(named: list[Entry]) -> str:
+def _overview(named: list[CatalogueEntry]) -> str:
     head = ["Name", entries.sends_of(named[0].kind, named), "What"]
     shown = [number for number, name in enumerate(head) if name]
     blocks = []
@@ -54,12 +54,12 @@ def _overview(named: list[Entry]) -> str:
     return "\n\n".join(blocks)
 
 
-def _anchor(entry: Entry) -> str:
+def _anchor(entry: CatalogueEntry) -> str:
     """The anchor that GitHub gives to the heading of its section."""
     return re.sub(r"[^\w -]", "", f"{entry.name} {entry.kind}".lower()).replace(" ", "-")
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: CatalogueEntry) -> str:
     paragraphs = [
         _text(paragraph) for paragraph in (entry.summary, *entry.details.split("\n\n")) if paragraph
     ]
@@ -72,7 +72,7 @@ def _section(entry: Entry) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _use(entry: Entry) -> str:
+def _use(entry: CatalogueEntry) -> str:
     use = entries.use(entry)
     return f"`{use}`" if '"' in use else f"{use}."
 

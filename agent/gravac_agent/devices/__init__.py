@@ -1,5 +1,5 @@
 """Accelerators: the streams, events and copies that the exchange needs, and nothing else of them."""
 
-from gravac_agent.devices.base import Device, Event, Stream
+from gravac_agent.devices.base import Device, DeviceEvent, Stream
 
-__all__ = ["Device", "Event", "Stream"]
+__all__ = ["Device", "DeviceEvent", "Stream"]

@@ -17,7 +17,7 @@ Stream = Any
 """A queue of work on a device: ``torch.cuda.Stream``, or a simulated one."""
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A point in the work of a stream."""
 
     def query(self) -> bool:
@@ -63,7 +63,7 @@ class Device(ABC):
         """Keep the memory of ``tensor`` after it is freed until ``stream`` has done what is queued by then."""
 
     @abstractmethod
-    def record_event(self, stream: Stream) -> Event:
+    def record_event(self, stream: Stream) -> DeviceEvent:
         """Return an event at the end of what is queued on ``stream``."""
 
     @abstractmethod

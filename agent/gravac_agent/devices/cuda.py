@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac.collectives import Work
-from gravac_agent.devices.base import Device, Event, Stream, Timer
+from gravac_agent.devices.base import Device, DeviceEvent, Stream, Timer
 
 _PROBE_CYCLES = 10_000_000
 """Cycles that the calibration of ``delay`` takes: a few milliseconds."""
@@ -42,8 +42,8 @@ class CudaDevice(Device):
         for part in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
             part.record_stream(stream)
 
-    def record_event(self, stream: Stream) -> Event:
-        event: Event = stream.record_event()
+    def record_event(self, stream: Stream) -> DeviceEvent:
+        event: DeviceEvent = stream.record_event()
         return event
 
     def wait_work(self, work: Work) -> None:

@@ -15,7 +15,7 @@ from gravac.aggregators import Aggregator, Draft
 from gravac.collectives import Exchange, InPlace, Transfer
 from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
-from gravac.kernels import LEAST_CF, Room, Scalar, Sifter, on_device
+from gravac.kernels import LEAST_CF, CandidateBuffers, Scalar, Sifter, on_device
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import (
     NO_SURVEY,
@@ -35,7 +35,7 @@ from gravac_agent.exchange.overflow import (
     largest_summand,
     update_after_dense,
 )
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.raw_mean import RawMeanMeter
 from gravac_agent.exchange.tick import StepSums
 
@@ -124,7 +124,7 @@ class Encoder:
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
     """By the bucket's number. Each finds as many elements as the smallest CF of the running step keeps."""
-    _room: Room = field(default_factory=Room, init=False)
+    _room: CandidateBuffers = field(default_factory=CandidateBuffers, init=False)
     """Candidates of the bucket that is being encoded. The sifters share it, as each bucket uses its own at once."""
     _means: Float16Means = field(default_factory=Float16Means, init=False)
     _held: HeldBytes = field(default_factory=HeldBytes, init=False)
@@ -145,7 +145,7 @@ class Encoder:
         """The aggregators by their codec's number."""
         return (self.aggregator, *self.others.values())
 
-    def aggregator_of(self, plan: Plan) -> Aggregator:
+    def aggregator_of(self, plan: StepPlan) -> Aggregator:
         """Return the aggregator of the plan's codec."""
         return self.aggregators[plan.codec] if plan.codec else self.aggregator
 
@@ -155,7 +155,7 @@ class Encoder:
 
     def encode(
         self,
-        plan: Plan,
+        plan: StepPlan,
         bucket: Bucket,
         gradient: Tensor,
         key: Key,
@@ -339,7 +339,7 @@ class Encoder:
                 "error memory keeps a second buffer for that. The residual of this step stays in the error memory."
             )
 
-    def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
+    def passes_through(self, plan: StepPlan, bucket: Bucket) -> bool:
         """Return whether this step sends the raw gradient: it is dense, measures nothing and adds no residual."""
         if not self.failing.keeps_memory(bucket):
             return True
@@ -356,7 +356,7 @@ class Encoder:
 
     def _send(
         self,
-        plan: Plan,
+        plan: StepPlan,
         bucket: Bucket,
         gradient: Tensor,
         key: Key,
@@ -393,7 +393,7 @@ class Encoder:
 
     def _prepare(
         self,
-        plan: Plan,
+        plan: StepPlan,
         bucket: Bucket,
         gradient: Tensor,
         key: Key,
@@ -484,7 +484,7 @@ class Encoder:
         k, sifter = kept_count(numel, cf), self._sifters.get(bucket.number)
         if sifter is not None and sifter.numel != numel:
             # DDP has regrouped its buckets. They may be smaller now, and the old room would never be freed.
-            self._room, self._sifters, sifter = Room(), {}, None
+            self._room, self._sifters, sifter = CandidateBuffers(), {}, None
         if sifter is None or (sifter.k, sifter.numel) != (k, numel):
             sifter = self._sifters[bucket.number] = Sifter(k, numel, self._room)
         return sifter
@@ -530,5 +530,5 @@ class Encoder:
         share = 1.0 / self.memory.amplification()
         sums.add_residual(sq * share**2, dot_gradient * share)
 
-    def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
+    def _blank(self, plan: StepPlan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.aggregator_of(plan).blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)

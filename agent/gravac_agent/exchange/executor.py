@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gravac.memories import Bucket, Memory
 from gravac_agent.devices import Device
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import TickCodec
 
@@ -32,7 +32,7 @@ class Executor(Protocol):
     def tick_codec(self) -> TickCodec:
         """Packs and unpacks ticks."""
 
-    def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
+    def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         """Fix the plan of the next step. Call it after ``wait_step`` of the one before.
 
         Args:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from gravac.aggregators import Aggregator
 from gravac.collectives import Communicator, communicator
 from gravac.memories import Bucket
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 
 FAILED_STEPS = 3
 """Steps in a row in which a bucket must fail. A single failure costs only one rank's part of one step."""
@@ -37,10 +37,10 @@ class FailingBuckets:
         self._bad_steps = 0
         self._decoded: set[tuple[int, tuple[str, ...]]] = set()
 
-    def plan_for(self, bucket: Bucket, plan: Plan) -> Plan:
+    def plan_for(self, bucket: Bucket, plan: StepPlan) -> StepPlan:
         """Return the plan for this bucket, or a dense one if the ranks agreed on that."""
         self._names[bucket.number] = bucket.names
-        return Plan(plan.directive.dense(), 1.0) if self._dense and bucket.names in self._dense else plan
+        return StepPlan(plan.directive.dense(), 1.0) if self._dense and bucket.names in self._dense else plan
 
     def keeps_memory(self, bucket: Bucket) -> bool:
         """Return whether the error memory takes part in this bucket. The answer is equal on all ranks."""

@@ -31,7 +31,7 @@ from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
 from gravac_agent.exchange.failing_buckets import bucket_label
 from gravac_agent.exchange.overflow import send_whole
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
     DUE,
@@ -39,8 +39,8 @@ from gravac_agent.exchange.step import (
     Due,
     EndOfBackward,
     InFlight,
-    Job,
     Message,
+    QueuedCall,
     StepRecord,
     StepResult,
     Stop,
@@ -102,7 +102,7 @@ class HostExecutor:
         for thread in self._threads:
             thread.start()
 
-    def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
+    def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         self._sample.begin_step()
         self._step = StepRecord(plan, number, Survey(surveyed))
 
@@ -127,7 +127,7 @@ class HostExecutor:
         return result
 
     def enqueue(self, job: Callable[[], None]) -> None:
-        self._inbox.put(Job(job))
+        self._inbox.put(QueuedCall(job))
 
     def run(self, job: Callable[[], object]) -> None:
         done, failed = threading.Event(), list[Exception]()
@@ -198,7 +198,7 @@ class HostExecutor:
                     message.bucket.ends_at = self._pacer.deadline(time.monotonic(), sent_bytes)
                 case EndOfBackward():
                     self._end_backward()
-                case Job():
+                case QueuedCall():
                     message.run()
                 case Due():
                     pass  # ``_decode_ended`` finds what is due

@@ -52,7 +52,7 @@ class Directive:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """The plan of one step: the directive in force and the CF to send at (1 is dense)."""
 
     directive: Directive
@@ -86,7 +86,7 @@ class Plan:
 
 def next_plan(
     directive: Directive, tracker: GainTracker, measure_first: frozenset[int] = frozenset()
-) -> Plan:
+) -> StepPlan:
     """Choose the plan of a step by GraVAC's three-way gate (Algorithm 1, lines 11 to 24).
 
     It sends at the candidate CF if the smoothed gain there is at least epsilon, else at the minimum CF if that gain is,
@@ -106,8 +106,8 @@ def next_plan(
         else:
             passes = gain >= directive.epsilon
         if passes:
-            return Plan(directive, cf)
-    return Plan(directive, 1.0)
+            return StepPlan(directive, cf)
+    return StepPlan(directive, 1.0)
 
 
 def unknown_codec(codec: str, codecs: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from gravac.collectives import Transfer
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums, Tick
 
 Activity = Literal["compress", "communicate", "decompress"]
@@ -64,7 +64,7 @@ class InFlight:
 class StepRecord:
     """The running step on this rank. Only the exchange thread writes to it, except for ``last_submit_at``."""
 
-    plan: Plan
+    plan: StepPlan
     number: int
     survey: Survey
     sums: StepSums = field(default_factory=StepSums)
@@ -133,7 +133,7 @@ class Arrived:
 
 
 @dataclass(slots=True)
-class Job:
+class QueuedCall:
     """A function to run on the exchange thread, such as one that issues another collective of the agent."""
 
     run: Callable[[], None]
@@ -151,7 +151,7 @@ class Stop:
     """End the threads."""
 
 
-Message = SubmittedBucket | Arrived | EndOfBackward | Job | Due | Stop
+Message = SubmittedBucket | Arrived | EndOfBackward | QueuedCall | Due | Stop
 """What the exchange thread acts on."""
 
 DUE = Due()

@@ -16,7 +16,7 @@ from torch import Tensor
 from gravac.kernels import Scalar
 from gravac.protocol import Phase
 from gravac_agent.exchange import raw_mean
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _WORDS = len(fields(Directive))
@@ -115,7 +115,7 @@ class Announcement:
         source: Rank 0's reporter; None on the other ranks, whose directive is ignored.
     """
 
-    def __init__(self, setup: str, following: Plan, source: DirectiveSource | None) -> None:
+    def __init__(self, setup: str, following: StepPlan, source: DirectiveSource | None) -> None:
         self._setup, self.following, self._source = setup, following, source
 
     @property

@@ -12,11 +12,11 @@ from gravac.memories import Memory
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.step import SubmittedBucket
 from gravac_agent.fsdp.groups import ShardedGroup
+from gravac_agent.fsdp.module_hook import ModuleHook
 from gravac_agent.fsdp.replicas import ReplicatedModel
-from gravac_agent.fsdp.slot import ModuleSlot
 
 
-class ReplicatedSlot(ModuleSlot):
+class ReplicatedSlot(ModuleHook):
     """The agent's end of a model with sharded replicas. Its hooks stay after the agent, as only they average replicas.
 
     Args:

@@ -13,10 +13,10 @@ from gravac_agent.errors import SetupError
 from gravac_agent.exchange.step import SubmittedBucket
 from gravac_agent.fsdp.groups import ShardedGroup
 from gravac_agent.fsdp.model import ShardedModel
-from gravac_agent.fsdp.slot import ModuleSlot
+from gravac_agent.fsdp.module_hook import ModuleHook
 
 
-class ShardedSlot(ModuleSlot):
+class ShardedSlot(ModuleHook):
     """The agent's end of a sharded model: it replaces the reduce-scatter of each module.
 
     Args:

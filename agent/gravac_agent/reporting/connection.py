@@ -28,7 +28,7 @@ class NoAnswer(Exception):
     """Least seconds to wait before the next attempt."""
 
 
-class Refused(NoAnswer):
+class ErrorAnswer(NoAnswer):
     """The controller answered with an error in its own form (application/problem+json)."""
 
     def __init__(self, message: str, status: int, reason: str, retry_after: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class Refused(NoAnswer):
         self.status, self.reason, self.retry_after = status, reason, retry_after
 
 
-class Connection:
+class ControllerConnection:
     """One TCP connection to a controller, for a few requests in a row.
 
     With a token, entering the context first makes the server prove that it knows the token. A connection that breaks
@@ -88,7 +88,7 @@ class Connection:
             self._socket.close()
 
     def post(self, path: str, body: str) -> bytes:
-        """POST JSON and return the answer's bytes, a JSON object. Raises NoAnswer, or Refused for an error."""
+        """POST JSON and return the answer's bytes, a JSON object. Raises NoAnswer, or ErrorAnswer for an error."""
         answer = self._complete(
             lambda: self._http.ask("POST", path, body.encode(), max_bytes=MAX_ANSWER_BYTES)
         )
@@ -135,7 +135,7 @@ class Connection:
 
 
 def _check(answer: HttpAnswer) -> None:
-    """Raise NoAnswer, or Refused, for all but a JSON object with status 200."""
+    """Raise NoAnswer, or ErrorAnswer, for all but a JSON object with status 200."""
     kind = answer.headers.get("content-type", "no content type").partition(";")[0].strip().lower()
     found = _json_object(answer.body)
     if answer.status == 200 and kind == "application/json" and found is not None:
@@ -148,7 +148,7 @@ def _check(answer: HttpAnswer) -> None:
     ):
         message = printable(f"it answered {answer.status}: {_detail(found)}", MAX_MESSAGE_CHARACTERS)
         wait = _seconds(answer.headers.get("retry-after"))
-        raise Refused(message, answer.status, str(found.get("reason")), wait)
+        raise ErrorAnswer(message, answer.status, str(found.get("reason")), wait)
     raise NoAnswer(
         printable(
             f"it answered {answer.status} with {kind}, which no gravac controller sends",

@@ -13,7 +13,7 @@ from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, End, Event, JobAnswer, JobSpec, Record, WindowAnswer, WindowReport
 from gravac.wording import first_problem, printable
 from gravac_agent.exchange.plan import unknown_codec
-from gravac_agent.reporting.connection import Connection, NoAnswer
+from gravac_agent.reporting.connection import ControllerConnection, NoAnswer
 
 MAX_STATE_CHARACTERS = 200_000
 """The limit of ``JobSpec.policy_state``: a longer state could not be registered again."""
@@ -31,14 +31,16 @@ def resumed(spec: JobSpec, policy_state: str | None, first_window: int | None) -
     return spec.model_copy(update={"policy_state": policy_state, "first_window": window})
 
 
-def register(connection: Connection, spec: JobSpec) -> JobAnswer:
+def register(connection: ControllerConnection, spec: JobSpec) -> JobAnswer:
     """Begin or resume the job. Return the decision in force and the number of the next window."""
     answer = read_answer(JobAnswer, connection.post("/v1/jobs", spec.model_dump_json()))
     check_registration(answer, spec)
     return answer
 
 
-def send_record(connection: Connection, job: str, record: WindowReport | Event | End) -> WindowAnswer | None:
+def send_record(
+    connection: ControllerConnection, job: str, record: WindowReport | Event | End
+) -> WindowAnswer | None:
     """Deliver a record, which is on disk when this returns. Return the answer to a window; None for other records."""
     path = f"/v1/jobs/{job}/"
     if isinstance(record, WindowReport):

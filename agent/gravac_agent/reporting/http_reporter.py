@@ -10,7 +10,7 @@ from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traces.parts import ACTIVE
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting import controller_api
-from gravac_agent.reporting.connection import Connection, NoAnswer, Refused
+from gravac_agent.reporting.connection import ControllerConnection, ErrorAnswer, NoAnswer
 from gravac_agent.reporting.controller_api import DecisionChecker, read_state
 from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
@@ -233,7 +233,9 @@ class HttpReporter:
             raise NoAnswer("no controller yet")
         delivered = False
         try:
-            with Connection(self.url, seconds=self._request_seconds, token=self._token) as connection:
+            with ControllerConnection(
+                self.url, seconds=self._request_seconds, token=self._token
+            ) as connection:
                 if not self._registered:
                     self._register(connection)
                 while (
@@ -243,13 +245,13 @@ class HttpReporter:
                     delivered = True
         except NoAnswer as error:
             if (
-                isinstance(error, Refused)
+                isinstance(error, ErrorAnswer)
                 and error.reason == "ended"
                 and isinstance(end := self._next_record(), End)
             ):
                 self._acknowledged(end)  # it was accepted, and the answer was lost
                 return True
-            self._hung = not isinstance(error, Refused)
+            self._hung = not isinstance(error, ErrorAnswer)
             self._registered = False  # it may have lost the job; registering again is harmless otherwise
             raise
         self._hung = False
@@ -261,7 +263,9 @@ class HttpReporter:
         self._left = None
         try:
             if self.url is not None:
-                with Connection(self.url, seconds=self._request_seconds, token=self._token) as connection:
+                with ControllerConnection(
+                    self.url, seconds=self._request_seconds, token=self._token
+                ) as connection:
                     controller_api.send_record(connection, name, went_on(self._spec))
         except NoAnswer as error:
             log.debug("job %s: its end was not reported: %s", name, error)
@@ -296,7 +300,7 @@ class HttpReporter:
                 self._start_ended = time.monotonic()
         self._cannot_start = False
 
-    def _register(self, connection: Connection) -> None:
+    def _register(self, connection: ControllerConnection) -> None:
         with self._lock:
             base, first, offset = self._spec, self._outbox.first_window(), self._offset
             state = self.policy_state
@@ -336,7 +340,7 @@ class HttpReporter:
         # Each start since the checkpoint may have ended an order, which takes a window to begin.
         return 2 * max(0, next_window - self._spec.first_window) + 1
 
-    def _send(self, connection: Connection, record: OutboxRecord) -> None:
+    def _send(self, connection: ControllerConnection, record: OutboxRecord) -> None:
         try:
             numbered = renumbered(record, self.job, self._offset or 0)
             answer = controller_api.send_record(connection, self._spec.job, numbered)
@@ -344,7 +348,7 @@ class HttpReporter:
                 with self._lock:
                     self._adopt(answer.decision, answer.policy_state, decided=1)
                     self._next_window = numbered.window + 1
-        except Refused as refused:
+        except ErrorAnswer as refused:
             if refused.status in (409, 413, 422):
                 self._refusals += 1
                 if self._refusals >= MAX_REFUSALS:

@@ -35,7 +35,13 @@ from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.settings import AgentSettings, spelled
 from gravac_agent.setup.describe import environment, model_shape, optimizer_spec, revision, trained_shapes
-from gravac_agent.setup.plan_costs import Shards, codec_sizes, plan_costs, reached_plans, without_waits
+from gravac_agent.setup.plan_costs import (
+    ShardedGradient,
+    codec_sizes,
+    plan_costs,
+    reached_plans,
+    without_waits,
+)
 from gravac_agent.setup.usage import Scaler, sparse_parameters
 
 log = logging.getLogger("gravac.agent")
@@ -206,7 +212,7 @@ def agree(
             averaged,
             builder.network,
             settings.collective,
-            Shards(len(sharded.groups), metered.scatters_whole) if sharded and by_rows else None,
+            ShardedGradient(len(sharded.groups), metered.scatters_whole) if sharded and by_rows else None,
         )
         spec = spec.model_copy(update={"plans": costs})
         start = Directive.of(rule.fitted(spec).start().decision, codecs)

@@ -18,7 +18,7 @@ log = logging.getLogger("gravac.agent")
 VALUE_BYTES = 4
 
 
-class Shards(NamedTuple):
+class ShardedGradient(NamedTuple):
     """A gradient that FSDP2 shards.
 
     Args:
@@ -59,7 +59,7 @@ def plan_costs(
     ranks: int,
     network: Network | None,
     collective: str,
-    shards: Shards | None = None,
+    shards: ShardedGradient | None = None,
 ) -> tuple[PlanCost, ...]:
     """Return the cost of each plan. One whose codec cannot be used here is left out.
 

@@ -17,7 +17,7 @@ from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import check_equal, fail_together, gather_texts, raise_together
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.fsdp.model import DataParallel
 from gravac_agent.fsdp.pieces import fitted, mean_by_shard, shard_of
 from gravac_agent.network.probe import AggregatorBuilder
@@ -26,7 +26,7 @@ from gravac_agent.setup.build import Parts
 from gravac_agent.setup.describe import trained_shapes
 from gravac_agent.state import by_rank
 from gravac_agent.state.checks import check_numbers, check_residual
-from gravac_agent.state.rates import Rates
+from gravac_agent.state.rates import LearningRates
 from gravac_agent.state.regroup import Regrouper, regrouper
 
 log = logging.getLogger("gravac.agent")
@@ -40,7 +40,9 @@ FIELDS = (
 """What a state has besides its version."""
 
 
-def save(parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: Rates) -> dict[str, Any]:
+def save(
+    parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: LearningRates
+) -> dict[str, Any]:
     """Return this rank's state between steps.
 
     Args:
@@ -81,7 +83,7 @@ def load_everywhere(
     state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     parts: Parts,
     module: DataParallel,
-    rates: Rates,
+    rates: LearningRates,
 ) -> Regrouper | None:
     """Restore states on all ranks, or on none of them. All ranks call it, between steps.
 
@@ -146,8 +148,8 @@ class Loaded:
 
     first: Mapping[str, Any]
     """The state: this rank's own, or that of the earlier run's rank 0."""
-    plan: Plan
-    following: Plan
+    plan: StepPlan
+    following: StepPlan
     averages: dict[tuple[int, float], tuple[float, float]]
     memory: Memory
     builder: AggregatorBuilder
@@ -222,7 +224,7 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     return Loaded(first, plan, following, averages, memory, builder, aggregators, layout)
 
 
-def _restore(found: Loaded, parts: Parts, rates: Rates) -> Regrouper | None:
+def _restore(found: Loaded, parts: Parts, rates: LearningRates) -> Regrouper | None:
     """Continue from what was read, on all ranks."""
     loop, encoder, first = parts.loop, parts.encoder, found.first
     encoder.memory = found.memory
@@ -311,13 +313,13 @@ def _loaded(
     return {(codec, float(cf)): (pair[0], pair[1]) for cf, pair in averages.items()}
 
 
-def _plain(plan: Plan, codecs: Sequence[str]) -> dict[str, Any]:
+def _plain(plan: StepPlan, codecs: Sequence[str]) -> dict[str, Any]:
     """Return a plan with its codec by name; None: the compressor, whichever a later run has."""
     named = {"codec": codecs[plan.codec] if plan.codec else None}
     return {"cf": plan.cf, **asdict(plan.directive), **named}
 
 
-def _plan(state: dict[str, Any], encoder: Encoder) -> Plan:
+def _plan(state: dict[str, Any], encoder: Encoder) -> StepPlan:
     """Read a plan. Raises SetupError."""
     fields = dict(state)
     cf, codec = fields.pop("cf"), fields.pop("codec")
@@ -327,4 +329,4 @@ def _plan(state: dict[str, Any], encoder: Encoder) -> Plan:
             "policy that it was saved with, or start without loading it"
         )
     number = 0 if codec is None else encoder.codecs.index(codec, 1)
-    return Plan(cf=cf, directive=Directive(**fields, codec=number))
+    return StepPlan(cf=cf, directive=Directive(**fields, codec=number))

@@ -17,7 +17,7 @@ RateValues = tuple[float, list[float]]
 """A loss scale, and the rate of each parameter group."""
 
 
-class Rates:
+class LearningRates:
     """Follows an optimizer's learning rates and the loss scale, which are the same on all ranks.
 
     Args:

@@ -20,11 +20,11 @@ from gravac.collectives import Communicator, InPlace, Transfer, Work
 from gravac.compressors import Key
 from gravac.kernels import Scalar, Tally
 from gravac.memories import Bucket, Memory, ResidualMemory
-from gravac_agent.devices import Device, Event
+from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Compressed, Encoder
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
 from gravac_agent.network.link import Link
@@ -55,7 +55,7 @@ class QueuedBucket:
 class DeviceStep:
     """The running step on this rank."""
 
-    plan: Plan
+    plan: StepPlan
     number: int
     survey: Survey
     sums: StepSums = field(default_factory=StepSums)
@@ -74,7 +74,7 @@ class DeviceStep:
     """Whether the step counts, bool of shape ``()`` on the device."""
     copies: list[Tensor] = field(default_factory=list)
     """What the host reads after the step: the tick, two numbers, and the histograms of a survey."""
-    ended: Event | None = None
+    ended: DeviceEvent | None = None
     """Reached when all of the step is done."""
     error: Exception | None = None
     """The first one that a collective raised."""
@@ -120,7 +120,7 @@ class StreamExecutor:
         self._timer = device.timer()
         self._step: DeviceStep | None = None
 
-    def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
+    def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         self._step = DeviceStep(plan, number, Survey(surveyed))
 
     def submit(

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.windows.reference import DenseReference
 from gravac_agent.windows.second_optimizer import steps_elements_alone
@@ -36,7 +36,7 @@ class Progress:
     ) -> None:
         self._note = note
         self._reference: DenseReference | None = None
-        self._plan: Plan | None = None
+        self._plan: StepPlan | None = None
         if not coordinates.size:
             return
         # Nothing of an unknown optimizer runs on made-up parameters, not even its constructor.
@@ -55,7 +55,7 @@ class Progress:
         """Whether it is measured."""
         return self._reference is not None
 
-    def exchanged(self, plan: Plan, raw: Tensor, sent: Tensor, window: WindowTotals) -> None:
+    def exchanged(self, plan: StepPlan, raw: Tensor, sent: Tensor, window: WindowTotals) -> None:
         """Take in a finite step's exchange.
 
         Args:

@@ -15,7 +15,7 @@ from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.failing_buckets import bucket_label
-from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
@@ -87,7 +87,7 @@ class StepLoop:
         """The newest window's, on rank 0. The exchange thread sets it."""
 
     @property
-    def following(self) -> Plan:
+    def following(self) -> StepPlan:
         """Plan of the step after the running one."""
         return self.announcement.following
 
@@ -262,7 +262,7 @@ class StepLoop:
         except Exception:  # the next collective fails, too, and is raised where the training sees it
             log.exception("ranks could not agree on buckets that keep failing")
 
-    def _warn_if_unstable(self, plan: Plan) -> None:
+    def _warn_if_unstable(self, plan: StepPlan) -> None:
         """Warn, once for each codec and CF, when nothing limits the error memory under it."""
         if plan.cf > 1.0 and (plan.codec, plan.cf) not in self._checked:
             self._checked.add((plan.codec, plan.cf))
@@ -305,7 +305,7 @@ class StepLoop:
         self._steps_at_level = self._dropped = 0
         self._note("note", why)
 
-    def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
+    def restore(self, plan: StepPlan, following: StepPlan, step: int, window: int) -> None:
         """Continue where a checkpoint was saved. Call it before the first step."""
         self.plan, self.announcement.following, self.step = plan, following, step
         self.window = self._new_window(window)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gravac.protocol import GainCurve
 from gravac.signals.spectrum import LADDER, Curve
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
 from gravac_agent.windows.meters import StepTimes
 from gravac_agent.windows.reference import ProgressSums
@@ -62,7 +62,7 @@ class LevelTotals:
     settled_exposed: list[float] = field(default_factory=list)
 
 
-def level_of(plan: Plan) -> tuple[int, int, float]:
+def level_of(plan: StepPlan) -> tuple[int, int, float]:
     """Return epoch, codec and CF of a plan: steps with the same three are a level."""
     return plan.directive.epoch, plan.codec, plan.cf
 
@@ -73,18 +73,18 @@ class WindowTotals:
 
     number: int
     first_step: int
-    listed: deque[tuple[Plan, StepSums, StepTimes, int]] = field(default_factory=lambda: deque(maxlen=0))
+    listed: deque[tuple[StepPlan, StepSums, StepTimes, int]] = field(default_factory=lambda: deque(maxlen=0))
     """The newest steps, with the bytes that this rank sent; as many as a report lists one by one."""
     own: RankTotals = field(default_factory=RankTotals)
     """This rank's."""
     levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
     """By epoch, codec and CF."""
-    last_plan: Plan | None = None
+    last_plan: StepPlan | None = None
     curve: Curve | None = None
     curve_steps: int = 0
 
     def add(
-        self, plan: Plan, sums: StepSums, times: StepTimes, dense: int, payload: int, settled: bool
+        self, plan: StepPlan, sums: StepSums, times: StepTimes, dense: int, payload: int, settled: bool
     ) -> None:
         """Add a finished step.
 
@@ -118,7 +118,7 @@ class WindowTotals:
         self.listed.append((plan, sums, times, payload))
         self.last_plan = plan
 
-    def add_mean(self, plan: Plan, sums: StepSums, mean_sq: float | None) -> None:
+    def add_mean(self, plan: StepPlan, sums: StepSums, mean_sq: float | None) -> None:
         """Add ‖mean of the raw gradients‖² of the step just added; None where it is not known."""
         if mean_sq is not None and not sums.nonfinite:
             level = self.levels[level_of(plan)]
@@ -126,7 +126,7 @@ class WindowTotals:
             level.mean_sq += mean_sq
             level.mean_gradient_sq += sums.gradient_sq
 
-    def add_progress(self, plan: Plan, progress: ProgressSums) -> None:
+    def add_progress(self, plan: StepPlan, progress: ProgressSums) -> None:
         """Add progress under a plan of this window."""
         level = self.levels.get(level_of(plan))
         if level is not None:

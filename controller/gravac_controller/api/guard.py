@@ -38,7 +38,7 @@ _RAW = {name.encode(): value.encode() for name, value in HEADERS.items()}
 logger = logging.getLogger("gravac.controller")
 
 
-class Rates:
+class RateLimits:
     """Token buckets, one for each key, that fill with ``per_second``."""
 
     def __init__(self, per_second: float, now: Callable[[], float]) -> None:
@@ -83,8 +83,8 @@ class Guard:
         self.app = app
         self._hosts = frozenset(canonical_host(host) for host in allowed_hosts)
         self._access = access
-        self._reads = Rates(reads_per_second, time.monotonic)
-        self._changes = Rates(changes_per_second, time.monotonic)
+        self._reads = RateLimits(reads_per_second, time.monotonic)
+        self._changes = RateLimits(changes_per_second, time.monotonic)
         self._count_refused = count_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,7 +23,7 @@ from gravac_controller.errors import Fault
 from gravac_controller.views.models import Problem
 
 MAX_FAULTS = 20
-STATUSES: Mapping[type[errors.Refused], int] = {
+STATUSES: Mapping[type[errors.RequestError], int] = {
     errors.NotServed: 403,
     errors.Unknown: 404,
     errors.Conflict: 409,
@@ -62,7 +62,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     @classmethod
-    def of(cls, error: errors.Refused) -> "ApiError":
+    def of(cls, error: errors.RequestError) -> "ApiError":
         """Translate an error of the domain."""
         headers = {}
         if error.retry_after is not None:
@@ -138,10 +138,10 @@ def install(app: FastAPI, routers: Iterable[APIRouter], count: Callable[[str], N
     ]
 
     async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError | errors.Refused)
+        assert isinstance(error, ApiError | errors.RequestError)
         if request.method not in ("GET", "HEAD"):
             count(error.reason)
-        return (ApiError.of(error) if isinstance(error, errors.Refused) else error).response()
+        return (ApiError.of(error) if isinstance(error, errors.RequestError) else error).response()
 
     async def invalid(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -161,7 +161,7 @@ def install(app: FastAPI, routers: Iterable[APIRouter], count: Callable[[str], N
         return problem_response(error.status_code, detail, headers=headers, reason=reason)
 
     app.add_exception_handler(ApiError, refused)
-    app.add_exception_handler(errors.Refused, refused)
+    app.add_exception_handler(errors.RequestError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
 

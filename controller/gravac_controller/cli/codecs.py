@@ -11,7 +11,7 @@ from gravac_controller.cli.source import json_option
 from gravac_controller.cli.wording import printer
 
 if TYPE_CHECKING:
-    from gravac.catalogue import Entry
+    from gravac.catalogue import CatalogueEntry
 
 
 @click.command()
@@ -45,7 +45,7 @@ def codecs(name: str | None, as_json: bool) -> None:
     click.echo("\n".join(line.rstrip() for line in shown.get().strip("\n").splitlines()))
 
 
-def _catalogue() -> "Sequence[Entry]":
+def _catalogue() -> "Sequence[CatalogueEntry]":
     try:
         from gravac.catalogue import catalogue
     except ModuleNotFoundError as error:
@@ -55,14 +55,14 @@ def _catalogue() -> "Sequence[Entry]":
     return catalogue()
 
 
-def _stacked(entries: "Sequence[Entry]", name: str) -> "Sequence[str]":
+def _stacked(entries: "Sequence[CatalogueEntry]", name: str) -> "Sequence[str]":
     """Return the two codecs of ``selector+quantizer``; nothing for other names."""
     both = name.split("+")
     codecs = {entry.name for entry in entries if entry.kind == "compressor"}
     return both if len(both) == 2 and codecs.issuperset(both) else ()
 
 
-def _named(entries: "Sequence[Entry]", name: str) -> "Sequence[Entry]":
+def _named(entries: "Sequence[CatalogueEntry]", name: str) -> "Sequence[CatalogueEntry]":
     found = [entry for entry in entries if entry.name in (name, *_stacked(entries, name))]
     if not found:
         close = get_close_matches(name, {entry.name for entry in entries}, n=3)

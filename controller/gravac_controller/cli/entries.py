@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from gravac.catalogue import RANKS, Cost, Entry, Group, Kind
+from gravac.catalogue import RANKS, CatalogueEntry, Cost, Group, Kind
 from gravac_controller.cli.wording import Listing, size
 
 
@@ -47,7 +47,7 @@ def numeric(column: str) -> bool:
     return column.partition(",")[0] in NUMERIC
 
 
-def grouped(kind: Kind, entries: Sequence[Entry]) -> Iterator[tuple[str, list[Entry]]]:
+def grouped(kind: Kind, entries: Sequence[CatalogueEntry]) -> Iterator[tuple[str, list[CatalogueEntry]]]:
     """Yield the title of each group of a kind, empty where it has none, and the group's entries."""
     for group, title in GROUPS.items():
         named = [entry for entry in entries if (entry.kind, entry.group) == (kind, group)]
@@ -55,18 +55,18 @@ def grouped(kind: Kind, entries: Sequence[Entry]) -> Iterator[tuple[str, list[En
             yield title, named
 
 
-def use(entry: Entry) -> str:
+def use(entry: CatalogueEntry) -> str:
     """Code that chooses the entry. A setting without a default stands for itself: ``static:cf=…``."""
     required = ",".join(f"{one.name}=…" for one in entry.settings if one.default is None)
     return KINDS[entry.kind].use.format(f"{entry.name}:{required}" if required else entry.name)
 
 
-def traits(entry: Entry, held: bool = True) -> str:
+def traits(entry: CatalogueEntry, held: bool = True) -> str:
     """The traits it has (or, with ``held=False``, does not have), separated by commas."""
     return ", ".join(name.replace("_", " ") for name, value in entry.traits.items() if value is held)
 
 
-def what(entry: Entry, entries: Sequence[Entry]) -> str:
+def what(entry: CatalogueEntry, entries: Sequence[CatalogueEntry]) -> str:
     """A unique line about the entry: variants share the summary of the first one, and describe how they differ."""
     first = next(other for other in entries if other.summary == entry.summary)
     return prose(entry.summary if first.name == entry.name else entry.details.split("\n\n")[0])
@@ -91,7 +91,7 @@ def bound(cost: Cost) -> str:
     return " + ".join(terms)
 
 
-def settings(entry: Entry) -> tuple[list[str], list[list[str]]]:
+def settings(entry: CatalogueEntry) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table of settings; no rows where there are none."""
     rows = [
         [one.name, "required" if one.default is None else one.default, prose(one.meaning or "see above")]
@@ -100,7 +100,7 @@ def settings(entry: Entry) -> tuple[list[str], list[list[str]]]:
     return ["Setting", "Default", "Meaning"], rows
 
 
-def costs(entry: Entry) -> tuple[list[str], list[list[str]]]:
+def costs(entry: CatalogueEntry) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table of sizes; only columns with a value."""
     columns = {
         "Elements": [str(cost.numel) for cost in entry.costs],
@@ -115,7 +115,7 @@ def costs(entry: Entry) -> tuple[list[str], list[list[str]]]:
     return list(filled), [list(row) for row in zip(*filled.values(), strict=True)]
 
 
-def sends(entry: Entry) -> str:
+def sends(entry: CatalogueEntry) -> str:
     """Bytes at the largest size and strongest CF of the catalogue; empty where there are none."""
     if not entry.costs:
         return ""
@@ -124,7 +124,7 @@ def sends(entry: Entry) -> str:
     return next((size(value) for value in found if value is not None), "")
 
 
-def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
+def sends_of(kind: Kind, entries: Sequence[CatalogueEntry]) -> str:
     """The head of the column of ``sends`` for a kind."""
     cost = next((entry.costs[-1] for entry in entries if entry.kind == kind and entry.costs), None)
     if cost is None:
@@ -137,7 +137,7 @@ def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
     return f"Payload, {million}, CF {cost.cf:g}"
 
 
-def overview(console: Console, entries: Sequence[Entry]) -> None:
+def overview(console: Console, entries: Sequence[CatalogueEntry]) -> None:
     """Print every kind with its entries, one line each where there is room."""
     for kind, words in KINDS.items():
         head, _, of = sends_of(kind, entries).partition(", ")
@@ -153,7 +153,7 @@ def overview(console: Console, entries: Sequence[Entry]) -> None:
         console.print()
 
 
-def in_full(console: Console, entry: Entry) -> None:
+def in_full(console: Console, entry: CatalogueEntry) -> None:
     """Print everything about one entry."""
     console.print(f"{entry.name} ({entry.kind})", style="bold")
     for paragraph in filter(None, (entry.summary, *entry.details.split("\n\n"))):

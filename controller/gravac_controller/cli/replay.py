@@ -14,7 +14,7 @@ from gravac.protocol import Decision, PolicySpec
 from gravac.registry import parse_settings
 from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import ReplayedDecision
-from gravac.traces.redecide import Pair, Redecision, redecide
+from gravac.traces.redecide import DecisionPair, Redecision, redecide
 from gravac.traces.replay import Check, Replay
 from gravac.traces.replay import check as check_trace
 from gravac.traces.replay import replay as replay_trace
@@ -178,9 +178,9 @@ def _show_comparison(found: Redecision) -> None:
         console.print(f"note: {printable(note)}")
 
 
-def _runs(pairs: Iterable[Pair]) -> list[list[Pair]]:
+def _runs(pairs: Iterable[DecisionPair]) -> list[list[DecisionPair]]:
     """Runs of consecutive windows with the same decisions of both policies."""
-    found: list[list[Pair]] = []
+    found: list[list[DecisionPair]] = []
     for pair in pairs:
         last = found[-1][-1] if found else None
         if last is not None and last.window + 1 == pair.window and _kind(last) == _kind(pair):
@@ -190,14 +190,14 @@ def _runs(pairs: Iterable[Pair]) -> list[list[Pair]]:
     return found
 
 
-def _kind(pair: Pair) -> tuple[object, ...]:
+def _kind(pair: DecisionPair) -> tuple[object, ...]:
     def of(one: Decision) -> tuple[object, ...]:
         return one.rule, one.phase, one.cf_minimum, one.cf_candidate
 
     return pair.measured_cf, of(pair.recorded), of(pair.other), pair.sent, pair.other_sent
 
 
-def _heading(run: list[Pair]) -> str:
+def _heading(run: list[DecisionPair]) -> str:
     first, last = run[0], run[-1]
     if first.window < 0:
         return "At the start"
@@ -242,7 +242,7 @@ def _comparison(trace: Path, found: Redecision) -> dict[str, Any]:
     }
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
+def _pair(pair: DecisionPair) -> dict[str, Any]:
     def decision(one: Decision, sent: float | None) -> dict[str, Any]:
         return {**one.model_dump(), "sent_next": sent}
 

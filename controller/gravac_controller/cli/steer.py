@@ -133,7 +133,7 @@ def resume(job: str, **given: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OrderOutcome:
     """The result of an order. ``decision``: the one that follows it (None: not yet). ``later``: a newer order."""
 
     order: Override | None
@@ -202,29 +202,29 @@ def _order(
     raise AssertionError
 
 
-def _outcome(client: Client, job: str, state: OverrideState, seconds: float) -> Outcome:
+def _outcome(client: Client, job: str, state: OverrideState, seconds: float) -> OrderOutcome:
     """Wait for the decision that follows the order. Raises ControllerError."""
     order, until = state.view.waiting, time.monotonic() + seconds
     if order is None:  # nothing to resume
-        return Outcome(None, ended=client.job(job).state == "ended")
+        return OrderOutcome(None, ended=client.job(job).state == "ended")
     while True:
         view = client.override(job).view
         if view.waiting is None or view.epoch > order.epoch:
             first = next(client.decisions(job, epoch=order.epoch + 1, changed=True), None)
             later = view.waiting or view.in_force
-            return Outcome(
+            return OrderOutcome(
                 order,
                 None if first is None else first.decision,
                 later if later is not None and later != order else None,
             )
         if client.job(job).state == "ended":
-            return Outcome(order, ended=True)
+            return OrderOutcome(order, ended=True)
         if time.monotonic() >= until:
-            return Outcome(order)
+            return OrderOutcome(order)
         time.sleep(POLL_SECONDS)
 
 
-def _lines(job: str, outcome: Outcome, waited: float) -> Iterator[str]:
+def _lines(job: str, outcome: OrderOutcome, waited: float) -> Iterator[str]:
     if outcome.order is None:
         why = "it has ended, and orders end with it" if outcome.ended else "the policy decides"
         yield f"{job}: nothing to resume: no order is in force, {why}."

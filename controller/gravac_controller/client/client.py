@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from gravac.protocol import Order, Phase, Record, Rule
 from gravac.token_connection import HttpAnswer
-from gravac_controller.client.connection import Connection, NotAController
+from gravac_controller.client.connection import ClientConnection, NotAController
 from gravac_controller.client.events import Message, messages
 from gravac_controller.views.models import (
     CandidatesView,
@@ -64,7 +64,7 @@ class Client:
         Raises:
             ValueError: ``url`` is not an address.
         """
-        self._connection = Connection(url, token, seconds)
+        self._connection = ClientConnection(url, token, seconds)
         self._known: dict[str, tuple[str, Record]] = {}
 
     @property

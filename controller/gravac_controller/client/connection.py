@@ -45,7 +45,7 @@ class Refused(ControllerError):
         self.status, self.problem = status, problem
 
 
-class Connection:
+class ClientConnection:
     """Requests to one address. Not thread-safe. ``seconds``: timeout of each read.
 
     The token is sent only on a connection on which the server has proved that it knows it (``gravac.proof``). Other

@@ -21,7 +21,7 @@ ROW_GROUP = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ExportColumn:
     """A column. ``kind``: the type of its values; None is always possible and means unknown."""
 
     name: str
@@ -32,13 +32,13 @@ class Column:
 class Table:
     """Columns, and an iterator over rows of that length."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ExportColumn, ...]
     rows: Iterable[tuple[Value, ...]]
 
 
 def of_windows(views: Iterable[WindowView]) -> Table:
     """One row per window."""
-    return Table(tuple(Column(each.name, each.kind) for each in COLUMNS), map(row_of, views))
+    return Table(tuple(ExportColumn(each.name, each.kind) for each in COLUMNS), map(row_of, views))
 
 
 def of_steps(path: Path, notes: list[str]) -> Table:
@@ -46,10 +46,10 @@ def of_steps(path: Path, notes: list[str]) -> Table:
 
     Raises TraceError, also where no window lists its steps; so does reading the rows.
     """
-    columns = [Column("step", "integer"), Column("window", "integer")]
+    columns = [ExportColumn("step", "integer"), ExportColumn("window", "integer")]
     for name in DETAIL:
         unit = "_seconds" if name in PHASES else ""
-        columns.append(Column(name + unit, "integer" if name in WHOLE else "number"))
+        columns.append(ExportColumn(name + unit, "integer" if name in WHOLE else "number"))
     rows = _steps(path, notes)
     first = next(rows, None)
     if first is None:

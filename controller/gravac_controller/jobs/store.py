@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
 from gravac.wording import numbered, printable
-from gravac_controller.errors import LimitReached, NotServed, Refused
+from gravac_controller.errors import LimitReached, NotServed, RequestError
 from gravac_controller.jobs import refusals
 from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.jobs.job import Job
@@ -66,7 +66,7 @@ class Store:
         """Fold the journals of jobs that went silent without an end, one after another."""
         for name, job in list(self.jobs.items()):
             if job.asleep and job.state() != "ended":
-                with contextlib.suppress(Refused):
+                with contextlib.suppress(RequestError):
                     await self.awake(name)
 
     def announce(self, url: str, instance: str) -> None:

@@ -22,7 +22,7 @@ MOST_WINDOWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class JobFigures:
     """Figures of one job over the windows of the last start that has any. None: unknown."""
 
     windows: int
@@ -50,7 +50,7 @@ class TraceSummary:
     view: JobView
     heat: RankHeatView
     history: History
-    figures: Figures
+    figures: JobFigures
     notes: tuple[str, ...]
 
 
@@ -153,9 +153,9 @@ class _Sums:
         if view.report.loss is not None:
             self._loss = view.report.loss
 
-    def figures(self) -> Figures:
+    def figures(self) -> JobFigures:
         totals = self.totals
-        return Figures(
+        return JobFigures(
             windows=totals.windows,
             steps=totals.steps,
             seconds=totals.seconds,

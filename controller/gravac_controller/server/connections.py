@@ -29,7 +29,7 @@ SPARE_CONNECTIONS = 64
 """Connections beyond the limit on requests that may wait for their next request."""
 
 
-class Connection(Protocol):
+class LimitedConnection(Protocol):
     """What ``ConnectionLimit`` needs of a connection."""
 
     @property
@@ -47,7 +47,7 @@ class Connection(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=LimitedConnection)
 
 
 class ConnectionLimit(Generic[C]):

@@ -18,7 +18,7 @@ LARGEST = 65_535
 
 
 @dataclass(slots=True)
-class Column:
+class HeatCells:
     """Windows first to last (inclusive). ``cells``: percent of the median rank's own time, by row; 0: unknown."""
 
     first: int
@@ -31,7 +31,7 @@ class RankHeat:
 
     def __init__(self, most_rows: int = MOST_ROWS, most_columns: int = MOST_COLUMNS) -> None:
         self.ranks_per_row, self.windows_per_column = 1, 1
-        self.columns: list[Column] = []
+        self.columns: list[HeatCells] = []
         self._most_rows, self._most_columns = most_rows, most_columns
         self._in_last = 0  # windows in the last column
 
@@ -45,7 +45,7 @@ class RankHeat:
         for rank, percent in found:
             row = rank // self.ranks_per_row
             cells[row] = max(cells[row], percent)
-        new = Column(report.window, report.window, cells)
+        new = HeatCells(report.window, report.window, cells)
         if self.columns and self._in_last < self.windows_per_column:
             self.columns[-1] = _joined(self.columns[-1], new)
             self._in_last += 1
@@ -74,8 +74,8 @@ def shares(ranks: Iterable[RankRow]) -> list[tuple[int, int]]:
     return [(rank, min(LARGEST, max(1, round(100 * seconds / middle)))) for rank, seconds in own]
 
 
-def _joined(one: Column, two: Column) -> Column:
-    return Column(one.first, two.last, _larger(one.cells, two.cells))
+def _joined(one: HeatCells, two: HeatCells) -> HeatCells:
+    return HeatCells(one.first, two.last, _larger(one.cells, two.cells))
 
 
 def _larger(one: "array[int]", two: "array[int]") -> "array[int]":

@@ -45,7 +45,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class MatrixLayout:
     """How a flat tensor is sent: groups of matrices as factors, and ranges ``(offset, length)`` as they are."""
 
     groups: tuple[Group, ...]
@@ -71,7 +71,7 @@ class Geometry:
 @lru_cache(maxsize=4096)
 def geometry(
     shapes: tuple[tuple[int, ...], ...], cf: float, saving: float = 1.0, fixed: int | None = None
-) -> Geometry:
+) -> MatrixLayout:
     """Choose what of a flat tensor is sent as factors.
 
     Matrices are ``shape[0] × the rest``. Tensors of fewer than two dimensions, and those whose factors would not be
@@ -95,7 +95,7 @@ def geometry(
                 groups.setdefault((rows, columns, rank), []).append((number, offset))
                 continue
         dense.append((offset, size))
-    return Geometry(
+    return MatrixLayout(
         tuple(
             Group(*form, tuple(offset for _, offset in found), tuple(number for number, _ in found))
             for form, found in groups.items()

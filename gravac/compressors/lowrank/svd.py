@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
-from gravac.compressors.lowrank.matrices import Geometry, geometry, square
+from gravac.compressors.lowrank.matrices import MatrixLayout, geometry, square
 from gravac.compressors.quantize.quantizer import ROUNDED
 
 
@@ -28,7 +28,7 @@ class LowRank(Compressor):
         other._shapes = tuple(tuple(shape) for shape in shapes)
         return other
 
-    def geometry(self, numel: int, cf: float) -> Geometry:
+    def geometry(self, numel: int, cf: float) -> MatrixLayout:
         """Return how the tensor is sent. Raise ValueError if the codec was fitted to another size."""
         shapes = self._shapes or (square(numel),)
         if sum(math.prod(shape) for shape in shapes) != numel:

@@ -88,7 +88,7 @@ class UnbiasedRandomK(Unbiased, RandomK):
     traits = replace(RandomK.traits, unbiased=True, projection=False)
 
 
-class Run(NamedTuple):
+class NeighborRun(NamedTuple):
     """A run of ``length`` neighbors from element ``start`` of the tensor of ``numel`` elements that begins at
     ``offset``.
     """
@@ -158,24 +158,24 @@ class BlockRandomK(SharedDraw):
         """Return the first position sent of a tensor that is alone, in [0, n)."""
         return key.shared_seed() % numel
 
-    def _take(self, x: Tensor, runs: tuple[Run, ...]) -> Tensor:
+    def _take(self, x: Tensor, runs: tuple[NeighborRun, ...]) -> Tensor:
         pieces = [kernels.take_run(run.tensor(x), run.start, run.length) for run in runs]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-    def _runs_of(self, payload: Payload) -> tuple[Run, ...]:
+    def _runs_of(self, payload: Payload) -> tuple[NeighborRun, ...]:
         assert payload.key is not None
         return self._runs(payload.numel, payload.values.numel(), payload.key)
 
-    def _runs(self, numel: int, count: int, key: Key) -> tuple[Run, ...]:
+    def _runs(self, numel: int, count: int, key: Key) -> tuple[NeighborRun, ...]:
         if not self._numels:
-            return (Run(0, numel, self.start(numel, key), count),)
+            return (NeighborRun(0, numel, self.start(numel, key), count),)
         if sum(self._numels) != numel:
             raise ValueError(f"{self.name} was fitted to tensors of {self._numels} elements, not to {numel}")
         return _deal(self._numels, count, key.shared_seed())
 
 
 @lru_cache(maxsize=256)  # asked for several times a step: to take, to add, to take off
-def _deal(numels: tuple[int, ...], count: int, seed: int) -> tuple[Run, ...]:
+def _deal(numels: tuple[int, ...], count: int, seed: int) -> tuple[NeighborRun, ...]:
     """Split ``count`` elements among tensors, as a run of each that gets any."""
     # Systematic sampling in exact integers: a tensor's share is rounded up or down with the right probability.
     total, offset, runs = sum(numels), 0, []
@@ -183,7 +183,7 @@ def _deal(numels: tuple[int, ...], count: int, seed: int) -> tuple[Run, ...]:
     for number, numel in enumerate(numels):
         share = ((offset + numel) * count + shift) // total - (offset * count + shift) // total
         if share:
-            runs.append(Run(offset, numel, _draw(seed, number) % numel, share))
+            runs.append(NeighborRun(offset, numel, _draw(seed, number) % numel, share))
         offset += numel
     return tuple(runs)
 

@@ -7,7 +7,7 @@ from gravac.policies.auto import timemodel
 from gravac.policies.auto.outlook import Outlook, accepted_loss, outlook
 from gravac.policies.auto.settings import AutoSettings, AutoState, Coding, Rest, Seen
 from gravac.policies.auto.space import Space
-from gravac.policies.auto.timemodel import TimeModel
+from gravac.policies.auto.timemodel import PlanTimeModel
 from gravac.policies.base import DENSE, Plan
 from gravac.policies.windows import Measurement, levels_under, measure
 from gravac.protocol import GainSums, Phase, WindowReport
@@ -255,13 +255,13 @@ class Learning:
         """Return a plan as last measured; None: never."""
         return next((each for each in self.state.seen if each.plan == plan), None)
 
-    def model(self, row: Seen | None) -> TimeModel:
+    def model(self, row: Seen | None) -> PlanTimeModel:
         """Return the time model by all fresh measurements. ``row`` as in ``view``."""
         state = self.state
         fresh = [each for each in state.seen if each.fresh and each.plan in self.space.costs]
         newest = row or (max(fresh, key=lambda each: each.window) if fresh else None)
         if newest is None:
-            return TimeModel(self.space, state.codings, 1.0, 0.0, 0.0, determined=False)
+            return PlanTimeModel(self.space, state.codings, 1.0, 0.0, 0.0, determined=False)
         return timemodel.fit(self.space, fresh, state.codings, newest, state.waiting, state.per_byte)
 
     def view(self, row: Seen | None) -> Outlook:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gravac import offers
 from gravac.policies.auto.settings import AutoState, Seen
 from gravac.policies.auto.space import Space
-from gravac.policies.auto.timemodel import TimeModel
+from gravac.policies.auto.timemodel import PlanTimeModel
 from gravac.policies.base import DENSE, Plan
 from gravac.policies.windows import MOST
 from gravac.protocol import Candidate
@@ -48,7 +48,7 @@ class Outlook:
 
     space: Space
     bound: float
-    model: TimeModel
+    model: PlanTimeModel
     seen: dict[Plan, Seen]
     severity: float
     confirmed: float | None
@@ -224,10 +224,10 @@ def accepted_loss(bound: float, space: Space) -> float:
 
 def before_any_window(space: Space, bound: float, state: AutoState) -> Outlook:
     """Return the outlook before anything was measured but the network."""
-    return outlook(space, bound, TimeModel(space, (), 1.0, 0.0, 0.0, determined=False), state, 0)
+    return outlook(space, bound, PlanTimeModel(space, (), 1.0, 0.0, 0.0, determined=False), state, 0)
 
 
-def outlook(space: Space, bound: float, model: TimeModel, state: AutoState, window: int) -> Outlook:
+def outlook(space: Space, bound: float, model: PlanTimeModel, state: AutoState, window: int) -> Outlook:
     """Return the outlook by a state after a window."""
     resting = frozenset(rest.plan for rest in state.resting if rest.until > window)
     seen = {each.plan: each for each in state.seen}

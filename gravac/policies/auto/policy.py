@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from gravac.policies.auto import space, timemodel
 from gravac.policies.auto.learning import SETTLED
 from gravac.policies.auto.outlook import before_any_window
-from gravac.policies.auto.rule import START_STEPS, TRIAL_STEPS, Evaluation, at_once
+from gravac.policies.auto.rule import START_STEPS, TRIAL_STEPS, AutoEvaluation, at_once
 from gravac.policies.auto.settings import AutoSettings, AutoState
 from gravac.policies.auto.space import Space
 from gravac.policies.base import (
@@ -87,14 +87,14 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
         """Decide after one window; see ``rule``."""
-        found = Evaluation(self.settings, self._space, narrow(state, AutoState), report)
+        found = AutoEvaluation(self.settings, self._space, narrow(state, AutoState), report)
         if not self._fits(found):
             return found.restart(
                 "The plans are not those that this job began with: measuring dense steps again."
             )
         return found.decide()
 
-    def _fits(self, found: Evaluation) -> bool:
+    def _fits(self, found: AutoEvaluation) -> bool:
         """Return whether this policy can continue from a state, which may come from other settings."""
         decision = found.state.decision
         return (

@@ -42,7 +42,7 @@ IN_A_ROW = 2
 
 
 @dataclass(slots=True)
-class Evaluation(Learning):
+class AutoEvaluation(Learning):
     """One window as the rule sees it. ``decide`` answers it."""
 
     @property

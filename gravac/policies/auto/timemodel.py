@@ -79,7 +79,7 @@ def prior_coding(space: Space, plan: Plan) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeModel:
+class PlanTimeModel:
     """Terms of the formula.
 
     Attributes:
@@ -132,7 +132,7 @@ def fit(
     newest: Seen,
     waiting: float | None,
     per_byte: float | None,
-) -> TimeModel:
+) -> PlanTimeModel:
     """Fit the terms.
 
     Args:
@@ -153,17 +153,17 @@ def fit(
         span = _size(space, large.plan) - _size(space, small.plan)
         slope = max(0.0, large.exposed_seconds - small.exposed_seconds) / span
         rest = small.exposed_seconds - slope * _size(space, small.plan)
-        return TimeModel(space, codings, own, rest, min(1e9, slope), determined=True)
+        return PlanTimeModel(space, codings, own, rest, min(1e9, slope), determined=True)
     nbytes, exposed = _size(space, newest.plan), newest.exposed_seconds
     probed = _probed(space) if waiting is None else None
     if probed is not None:
-        return TimeModel(space, codings, own, exposed - probed * nbytes, probed, determined=False)
+        return PlanTimeModel(space, codings, own, exposed - probed * nbytes, probed, determined=False)
     messages = space.costs[newest.plan].messages * MESSAGE_SECONDS
     rest = min(messages, exposed / 2) if waiting is None else min(waiting, exposed)
     slope = max(0.0, exposed - rest) / nbytes
     if per_byte is not None and hides(rest, exposed):  # the bytes take no longer than what hides
         slope = min(per_byte, slope)
-    return TimeModel(space, codings, own, rest, min(1e9, slope), determined=False)
+    return PlanTimeModel(space, codings, own, rest, min(1e9, slope), determined=False)
 
 
 def clear_start(

@@ -19,7 +19,7 @@ START_SECONDS, STEP_SECONDS = 180.0, 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class MeasuredPlan:
     """What to run: ``settle`` windows on links as fast as the machine, so that residuals fill; then ``passes`` times
     every link, on each a window of ``block`` steps of every CF, and now and then on ``fit_link``."""
 
@@ -64,7 +64,7 @@ class Measured:
         return [seconds for seconds in found if seconds is not None]
 
 
-def run(plan: Plan, scratch: Path, report: Callable[[str], None]) -> Measured:
+def run(plan: MeasuredPlan, scratch: Path, report: Callable[[str], None]) -> Measured:
     """Run the plan. Raises SystemExit where this machine cannot create networks."""
     schedule: list[str] = []
     with on_hosts(plan.hosts, parse_rate(plan.fit_link), report) as places, ExitStack() as stack:
@@ -87,7 +87,7 @@ def run(plan: Plan, scratch: Path, report: Callable[[str], None]) -> Measured:
     return read_again(scratch)
 
 
-def _order(plan: Plan) -> list[str]:
+def _order(plan: MeasuredPlan) -> list[str]:
     """There and back; the link that is fitted on comes at the beginning, in the middle and at the end of each pass."""
     order = [UNSHAPED] * plan.settle
     middle = len(plan.links) // 2
@@ -114,7 +114,7 @@ def read_again(folder: Path) -> Measured:
     return found
 
 
-def _words(plan: Plan, cf: float, places: Places, scratch: Path) -> list[str]:
+def _words(plan: MeasuredPlan, cf: float, places: Places, scratch: Path) -> list[str]:
     words = [
         sys.executable,
         "-m",

@@ -10,10 +10,10 @@ from typing import Any
 from gravac.version import __version__
 from gravac_lab.simulate import pool
 from gravac_lab.simulate.clock import ModelClock, Phase
-from gravac_lab.simulate.job import Setting, SimulatedJob
+from gravac_lab.simulate.job import SimulatedJob, SimulationSettings
 from gravac_lab.tasks import elements_of, make
 from gravac_lab.tournament.curves import curve_of
-from gravac_lab.tournament.regret import Job
+from gravac_lab.tournament.regret import RegretJob
 from regret_parts.links import LINKS
 
 POINTS = 40
@@ -38,7 +38,7 @@ class JobRow:
     """A job that was run, and its row. ``fewer``: bytes of dense gradients / bytes handed to collectives."""
 
     cell: JobCell
-    job: Job
+    job: RegretJob
     plans: list[list[Any]]
     fewer: float
     optimizer: str
@@ -71,7 +71,7 @@ def read_jobs(path: Path) -> list[JobRow]:
 
 def _row(row: dict[str, Any]) -> JobRow:
     cell, plans = JobCell(**{name: row[name] for name in JobCell.__slots__}), row["plans"]
-    job = Job(
+    job = RegretJob(
         policy=cell.policy,
         seed=cell.seed,
         by_step=curve_of(row["curve"], 0, 2),
@@ -110,7 +110,7 @@ def simulate(cell: JobCell) -> dict[str, Any]:
     elements = elements_of(recipe.build_model(cell.seed))
     clock = ModelClock(elements, cell.ranks, cell.compute_seconds, (Phase(0, link.network),))
     with tempfile.TemporaryDirectory(prefix="gravac-regret-") as folder:
-        setting = Setting(
+        setting = SimulationSettings(
             recipe=recipe,
             policy=cell.policy,
             ranks=cell.ranks,

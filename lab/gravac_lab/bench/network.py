@@ -77,8 +77,8 @@ class Traffic:
     received_bytes: int
 
 
-class Network:
-    """``with Network(4, 1e8) as network:`` four hosts, 100 Mbit/s each way each; None: not shaped.
+class HostNetwork:
+    """``with HostNetwork(4, 1e8) as network:`` four hosts, 100 Mbit/s each way each; None: not shaped.
 
     Raises ValueError for an invalid number of hosts, and NetworkUnavailable (when entered) where the machine does not
     allow it. A killed process leaves its namespaces behind; the next network removes them.

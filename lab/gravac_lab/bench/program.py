@@ -22,7 +22,7 @@ class ProgramFailed(Exception):
     """The program failed. The message ends with its last lines."""
 
 
-class Refused(ValueError):
+class InvalidArguments(ValueError):
     """The program refused an option. The message is its own."""
 
 
@@ -48,7 +48,7 @@ def run_program(
         before: Command that runs it.
 
     Raises:
-        Refused: The program ended with code 2.
+        InvalidArguments: The program ended with code 2.
         ProgramFailed: It failed otherwise.
     """
     words = [*before, sys.executable, "-m", module, *map(str, options)]
@@ -73,7 +73,7 @@ def run_program(
             process.wait()
             raise
         if code == REFUSED:
-            raise Refused(_lines(log)[-1])
+            raise InvalidArguments(_lines(log)[-1])
         if code:
             raise ProgramFailed(f"measuring {_how(code)}{_tail(log)}")
     return found

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gravac_lab.bench.namespaces import NetworkUnavailable
-from gravac_lab.bench.network import INTERFACE, Network
+from gravac_lab.bench.network import INTERFACE, HostNetwork
 
 END_SECONDS = 10.0
 """How long ranks may take to end by themselves."""
@@ -71,7 +71,7 @@ def on_hosts(count: int, bits_per_second: float | None, progress: Progress) -> I
     """Places on hosts with links of that rate (None: not shaped), or side by side where no network can be created."""
     with ExitStack() as stack:
         try:
-            network = stack.enter_context(Network(count, bits_per_second))
+            network = stack.enter_context(HostNetwork(count, bits_per_second))
         except NetworkUnavailable as error:
             progress(f"No emulated network: {error}.")
             yield side_by_side(count, str(error), progress)

@@ -26,7 +26,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class MethodAnswers:
     """The answers of one method's ranks: for each timed block, a list with one answer per rank."""
 
     name: str
@@ -73,7 +73,7 @@ def quartiles(values: Sequence[float]) -> list[float]:
     return [low, high]
 
 
-def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
+def rows(tallies: Sequence[MethodAnswers], emulated: bool) -> list[dict[str, Any]]:
     """One row per method: seconds per step, bytes per step and rank, losses in nats per byte.
 
     ``baseline``: seconds per step of ``none``, a lower bound for all methods. ``ratio``: baseline / seconds. Both are
@@ -86,7 +86,7 @@ def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
     return [_row(tally, baseline, emulated) for tally in tallies]
 
 
-def _row(tally: Tally, baseline: float | None, emulated: bool) -> dict[str, Any]:
+def _row(tally: MethodAnswers, baseline: float | None, emulated: bool) -> dict[str, Any]:
     timed = tally.step_seconds()
     seconds = median(timed) if timed else None
     losses = tally.losses()

@@ -9,7 +9,7 @@ from typing import Any
 
 from gravac_lab.bench.network import parse_rate
 from gravac_lab.bench.ranks import Places, Progress, Ranks, RanksFailed, on_hosts
-from gravac_lab.bench.results import Tally, describe_machine, heldout_loss, rows
+from gravac_lab.bench.results import MethodAnswers, describe_machine, heldout_loss, rows
 
 START_SECONDS = 180.0
 STEP_SECONDS = 30.0
@@ -79,10 +79,10 @@ def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, An
 
 def _take_turns(
     benchmark: Benchmark, places: Places, emulated: bool, scratch: Path, progress: Progress
-) -> tuple[list[Tally], list[Tally]]:
+) -> tuple[list[MethodAnswers], list[MethodAnswers]]:
     """The results of every method, before and after the links changed."""
-    tallies = [Tally(name=method) for method in benchmark.methods]
-    later = [Tally(name=method) for method in benchmark.methods]
+    tallies = [MethodAnswers(name=method) for method in benchmark.methods]
+    later = [MethodAnswers(name=method) for method in benchmark.methods]
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
         for number, tally in enumerate(tallies):
@@ -125,7 +125,7 @@ def _take_turns(
     return tallies, later
 
 
-def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
+def _block(benchmark: Benchmark, ranks: Ranks, tally: MethodAnswers) -> None:
     rates = (parse_rate(link) for link in (benchmark.link, benchmark.then or "none"))
     bits = min((bits for bits in rates if bits is not None), default=None)
     # Twice a ring all-reduce of the dense gradient, for every method.
@@ -138,7 +138,7 @@ def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
 
 
 @contextmanager
-def _failing(tally: Tally, progress: Progress) -> Iterator[None]:
+def _failing(tally: MethodAnswers, progress: Progress) -> Iterator[None]:
     """Record the error of a method, which then takes no more turns; the others continue."""
     try:
         yield

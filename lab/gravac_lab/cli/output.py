@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gravac.wording import printable
 from gravac_controller.cli.wording import Listing, printer, size
-from gravac_lab.bench.program import ProgramFailed, Refused
+from gravac_lab.bench.program import InvalidArguments, ProgramFailed
 from gravac_lab.bench.ranks import Progress, RanksFailed
 
 Work = Callable[[Path, Progress], dict[str, Any]]
@@ -33,7 +33,7 @@ def perform(work: Work, show: Show, as_json: bool) -> dict[str, Any]:
     except KeyboardInterrupt:
         click.echo("Stopped, with all processes it had started.", err=True)
         sys.exit(130)
-    except Refused as error:
+    except InvalidArguments as error:
         raise click.UsageError(str(error)) from None
     except (ProgramFailed, RanksFailed) as error:
         raise click.ClickException(str(error)) from None

@@ -24,8 +24,8 @@ from gravac.wording import display_path
 from gravac_lab.demo.figures import collect
 from gravac_lab.demo.page import keep_until_enter
 from gravac_lab.demo.summary import Result, show
-from gravac_lab.demo.training import Plan, Training, TrainingFailed
-from gravac_lab.demo.watch import Outcome, Watcher
+from gravac_lab.demo.training import DemoPlan, Training, TrainingFailed
+from gravac_lab.demo.watch import TrainingOutcome, Watcher
 
 STEPS = {"lm": 500, "digits": 300}
 MODELS = {
@@ -118,7 +118,7 @@ def demo(
       gravac demo --link none          the real loopback: it leaves gradients uncompressed and says why
       gravac demo --policy static:cf=40
     """
-    plan = Plan(
+    plan = DemoPlan(
         task=task,
         ranks=ranks,
         steps=steps or STEPS[task],
@@ -152,7 +152,7 @@ def demo(
         keep_until_enter(result.outcome.url, data_dir)
 
 
-def _train(plan: Plan, console: Console, scratch: Path, compare: bool, open_page: bool) -> Result:
+def _train(plan: DemoPlan, console: Console, scratch: Path, compare: bool, open_page: bool) -> Result:
     first, _, second = plan.link.partition("/")
     later = f", from step {plan.steps // 2} on {second}" if second else ""
     network = (
@@ -175,7 +175,9 @@ def _train(plan: Plan, console: Console, scratch: Path, compare: bool, open_page
     return Result(plan, outcome, figures, dense, None if dense.trace is None else collect(dense.trace))
 
 
-def _watched(plan: Plan, console: Console, scratch: Path, headline: str, open_page: bool) -> Outcome:
+def _watched(
+    plan: DemoPlan, console: Console, scratch: Path, headline: str, open_page: bool
+) -> TrainingOutcome:
     with Watcher(console, plan, headline, open_page) as watcher, Training(plan, scratch) as training:
         for event in training.events():
             watcher.handle(event)

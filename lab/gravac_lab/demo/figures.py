@@ -12,7 +12,7 @@ from gravac.traces import TraceError, read_trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class DemoFigures:
     """A job's history in numbers.
 
     Bytes: over all ranks. Seconds: median over windows of the median settled step of rank 0; None where there is no
@@ -40,7 +40,7 @@ class Figures:
         return sum(before != after for before, after in pairwise(factors))
 
 
-def collect(path: Path, changed_at: int | None = None) -> Figures:
+def collect(path: Path, changed_at: int | None = None) -> DemoFigures:
     """Read a job's journal. Raises gravac.traces.TraceError when it cannot be read or has no job."""
     job: JobSpec | None = None
     windows: list[WindowReport] = []
@@ -60,7 +60,7 @@ def collect(path: Path, changed_at: int | None = None) -> Figures:
     timed = [report for report in windows if changed_at is None or report.last_step < changed_at]
     of_timed = {id(level) for report in timed for level in report.levels}
     dense = [level for level in levels if level.epoch in by_epoch and by_epoch[level.epoch].dense]
-    return Figures(
+    return DemoFigures(
         job=job,
         windows=tuple(windows),
         changed_at=changed_at,

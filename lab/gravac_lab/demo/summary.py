@@ -12,9 +12,9 @@ from rich.table import Table
 from gravac.signals import figures as of_window
 from gravac.wording import display_path, plan_in_words, printable
 from gravac_controller.cli.wording import dense_step, link, number, seconds, size, times
-from gravac_lab.demo.figures import Figures, typical
-from gravac_lab.demo.training import Plan
-from gravac_lab.demo.watch import Outcome
+from gravac_lab.demo.figures import DemoFigures, typical
+from gravac_lab.demo.training import DemoPlan
+from gravac_lab.demo.watch import TrainingOutcome
 
 RECORDED = {("lm", 2, 500, 0): 1.5114, ("digits", 2, 300, 0): 0.0539}
 """Held-out loss of dense training by task, ranks, steps and seed; the network does not change it."""
@@ -27,11 +27,11 @@ SETTLING_STEPS = 5
 class Result:
     """A finished demo. ``dense``: the training to compare with, if any, and its figures if it has a journal."""
 
-    plan: Plan
-    outcome: Outcome
-    figures: Figures
-    dense: Outcome | None = None
-    dense_figures: Figures | None = None
+    plan: DemoPlan
+    outcome: TrainingOutcome
+    figures: DemoFigures
+    dense: TrainingOutcome | None = None
+    dense_figures: DemoFigures | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -123,7 +123,7 @@ def show(result: Result, console: Console, command: str) -> None:
         console.print(text, soft_wrap=True, markup=False, highlight=False)  # one line, to be copied
 
 
-def _epochs(figures: Figures) -> Table:
+def _epochs(figures: DemoFigures) -> Table:
     """What was sent, one line for all windows under one decision, and why."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for name in ("Steps", "Sent"):
@@ -146,7 +146,7 @@ def _epochs(figures: Figures) -> Table:
     return table
 
 
-def _comparison(result: Result, dense: Outcome) -> Table:
+def _comparison(result: Result, dense: TrainingOutcome) -> Table:
     outcome, figures, (held, same_steps) = result.outcome, result.figures, result.hold_pair
     name = "plain DDP" if result.dense_figures is None else "dense"
     sent = figures.dense_bytes if result.dense_figures is None else result.dense_figures.payload_bytes
@@ -177,7 +177,7 @@ def _decision(decision: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _changed(plan: Plan) -> str:
+def _changed(plan: DemoPlan) -> str:
     _, _, second = plan.link.partition("/")
     return f"; from step {plan.steps // 2} on {second}" if second else ""
 
@@ -197,7 +197,7 @@ def _saving(payload_bytes: int, dense_bytes: int) -> str:
     return f"{size(payload_bytes)}, dense: {size(dense_bytes)} ({times(dense_bytes, payload_bytes)} less)"
 
 
-def _loss(outcome: Outcome) -> str:
+def _loss(outcome: TrainingOutcome) -> str:
     return "–" if outcome.heldout_loss is None else f"{outcome.heldout_loss:.4f}"
 
 

@@ -55,7 +55,7 @@ def link_of(text: str) -> Link | None:
     )
 
 
-class Progress(Protocol):
+class DemoReporter(Protocol):
     """Where the demo reports what happens: the events start, page, step, link and done."""
 
     def report(self, event: str, **facts: object) -> None:
@@ -226,7 +226,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _progress(chosen: argparse.Namespace, rank: int) -> Progress:
+def _progress(chosen: argparse.Namespace, rank: int) -> DemoReporter:
     if rank:
         return NoProgress()
     return ProgressLines() if chosen.progress is None else ProgressFile(chosen.progress)

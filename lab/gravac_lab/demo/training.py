@@ -22,7 +22,7 @@ TAIL_LINES = 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DemoPlan:
     """One training to run. ``plain``: DDP alone, without the agent."""
 
     task: str
@@ -56,7 +56,7 @@ class TrainingFailed(Exception):
 class Training:
     """``with Training(plan, scratch) as training: for event in training.events(): …``; leaving ends its processes."""
 
-    def __init__(self, plan: Plan, scratch: Path) -> None:
+    def __init__(self, plan: DemoPlan, scratch: Path) -> None:
         self._plan = plan
         self._progress = scratch / f"{plan.job}.progress"
         self._log = scratch / f"{plan.job}.log"

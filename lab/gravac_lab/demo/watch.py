@@ -13,11 +13,11 @@ from gravac.traces import TraceError
 from gravac.wording import printable
 from gravac_controller.cli.wording import factor, plan, seconds
 from gravac_lab.demo.figures import collect
-from gravac_lab.demo.training import Plan
+from gravac_lab.demo.training import DemoPlan
 
 
 @dataclass
-class Outcome:
+class TrainingOutcome:
     """What rank 0 reported of one training."""
 
     heldout_loss: float | None = None
@@ -37,8 +37,8 @@ class Outcome:
 class Watcher:
     """Shows the events of a training and collects them in ``outcome``."""
 
-    def __init__(self, console: Console, plan: Plan, headline: str, open_page: bool) -> None:
-        self.outcome = Outcome()
+    def __init__(self, console: Console, plan: DemoPlan, headline: str, open_page: bool) -> None:
+        self.outcome = TrainingOutcome()
         self._console, self._plan, self._headline, self._open_page = console, plan, headline, open_page
         self._bar = Progress(
             TextColumn("{task.description}"),

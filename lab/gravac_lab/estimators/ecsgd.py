@@ -27,7 +27,7 @@ class Worker:
     compressor: Compressor
 
 
-class Step(NamedTuple):
+class EcSgdStep(NamedTuple):
     """What one step cost and left out, summed over workers."""
 
     payload_bytes: int
@@ -74,7 +74,7 @@ class ECSGD:
         self.payload_bytes = 0
         """Sum over steps and workers."""
         self.values = 0
-        """The same of ``Step.values``."""
+        """The same of ``EcSgdStep.values``."""
         self.total_error = 0.0
         """``sum_k sum_i ||u_i - C(u_i)||²``; with exact error feedback ``sum_k sum_i ||e_i||² / γ²``, e_i after step k.
 
@@ -99,7 +99,7 @@ class ECSGD:
             worker.memory.rescale(self._step_size / _positive(value))
         self._step_size = value
 
-    def step(self) -> Step:
+    def step(self) -> EcSgdStep:
         """Runs one step of all workers."""
         x_old = self.x
         mean = torch.zeros_like(x_old)
@@ -128,7 +128,7 @@ class ECSGD:
         self.payload_bytes += payload_bytes
         self.values += values
         self.total_error += error_sq
-        return Step(payload_bytes, values, error_sq, gradient_sq)
+        return EcSgdStep(payload_bytes, values, error_sq, gradient_sq)
 
 
 def _positive(step_size: float) -> float:

@@ -11,7 +11,7 @@ from gravac import kernels
 from gravac.compressors.base import kept_count
 from gravac_lab.programs.paired import Side, compare, limit
 from gravac_lab.programs.process import add_sizes, run_program
-from gravac_lab.programs.steps import Step
+from gravac_lab.programs.steps import BenchStep
 
 CFS = (100.0, 10.0)
 OTHERS_MOST = 1_000_000
@@ -22,7 +22,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield for each n the limit and Top-k at each CF against two baselines; then the other kernels."""
     for n in chosen.n:
         yield {"limit": limit(n, chosen.pairs)}
-        step = Step(n)
+        step = BenchStep(n)
         for cf in CFS:
             for row in _topk(step, n, cf, chosen.pairs):
                 yield {"row": row}
@@ -31,7 +31,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {"row": row}
 
 
-def _topk(step: Step, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
+def _topk(step: BenchStep, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
     k = kept_count(n, cf)
     ways: dict[str, Callable[[], Tensor]] = {"topk, sizes counted": lambda: step.one_level(k)[0]}
     if kernels.active() != "reference":

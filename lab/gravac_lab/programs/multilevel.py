@@ -17,7 +17,7 @@ from gravac.compressors.base import Compressor, Payload, kept_count
 from gravac_lab.programs.curve_error import accuracy
 from gravac_lab.programs.paired import compare, limit
 from gravac_lab.programs.process import add_sizes, run_program
-from gravac_lab.programs.steps import Step
+from gravac_lab.programs.steps import BenchStep
 
 PUBLISHED = {"topk": 1.83, "dgc": 1.52, "redsync": 1.50, "randomk": 1.64}
 """GraVAC's table 3, 10x and 1000x on V100s: two direct compressions over multi-level, the best of three networks."""
@@ -31,7 +31,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     cfs = (chosen.levels[0], chosen.levels[1])
     for n in chosen.n:
         yield {"limit": limit(n, chosen.pairs)}
-        for row in _step(Step(n), n, cfs, chosen.pairs):
+        for row in _step(BenchStep(n), n, cfs, chosen.pairs):
             yield {"row": row}
         x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         for name in CODECS:
@@ -41,7 +41,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {"row": row}
 
 
-def _step(step: Step, n: int, cfs: tuple[float, float], pairs: int) -> Iterator[dict[str, Any]]:
+def _step(step: BenchStep, n: int, cfs: tuple[float, float], pairs: int) -> Iterator[dict[str, Any]]:
     k, stronger = (kept_count(n, cf) for cf in cfs)
     row = partial(
         compare, n=n, cf=cfs[0], pairs=pairs, second_cf=cfs[1], ours=lambda: step.two_levels(k, stronger)

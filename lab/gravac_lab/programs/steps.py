@@ -7,7 +7,7 @@ from gravac import kernels
 from gravac.signals.spectrum import Spectrum
 
 
-class Step:
+class BenchStep:
     """A gradient and its residual, normal numbers of shape ``(n,)``, and every buffer a step needs."""
 
     def __init__(self, n: int) -> None:

@@ -18,7 +18,7 @@ from gravac.whatif.nominal import link
 from gravac_agent.errors import SetupError
 from gravac_lab.programs.process import run_program
 from gravac_lab.simulate.clock import ModelClock, Phase, measure_compute
-from gravac_lab.simulate.job import Setting, SimulatedJob
+from gravac_lab.simulate.job import SimulatedJob, SimulationSettings
 from gravac_lab.simulate.plans import FORMS, PlanError, parse
 from gravac_lab.simulate.run import alone_curve
 from gravac_lab.tasks import Recipe, TaskError, elements_of, make
@@ -28,7 +28,7 @@ POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class SimulatedPolicy:
     """What one job is run under.
 
     Attributes:
@@ -46,7 +46,7 @@ class Contender:
     collective: str = AUTO
 
 
-def contender(text: str, compressor: str, memory: str) -> Contender:
+def contender(text: str, compressor: str, memory: str) -> SimulatedPolicy:
     """Read a plan or a policy.
 
     Args:
@@ -63,16 +63,16 @@ def contender(text: str, compressor: str, memory: str) -> Contender:
             policies.parse(text)
         except ValueError as error:
             raise PlanError(f"{error}; a plan is one of {FORMS}") from None
-        return Contender(text, text, compressor, memory)
+        return SimulatedPolicy(text, text, compressor, memory)
     plan = parse(text)
     if plan.alone or not plan.compressor:
-        return Contender(text, "" if plan.alone else "dense", compressor, memory)
-    return Contender(text, f"static:cf={plan.cf:g}", plan.compressor, plan.memory, plan.collective)
+        return SimulatedPolicy(text, "" if plan.alone else "dense", compressor, memory)
+    return SimulatedPolicy(text, f"static:cf={plan.cf:g}", plan.compressor, plan.memory, plan.collective)
 
 
 def simulate(
     given: argparse.Namespace,
-) -> tuple[Recipe, list[tuple[Contender, SimulatedJob | None]], ModelClock]:
+) -> tuple[Recipe, list[tuple[SimulatedPolicy, SimulatedJob | None]], ModelClock]:
     """Prepare the jobs, and check all of them before the first is run.
 
     Raises:
@@ -91,12 +91,12 @@ def simulate(
         tuple(Phase(int(step), link(float(bits), given.latency)) for bits, step in given.link),
     )
     texts = dict.fromkeys((given.policy, *given.against))
-    jobs: list[tuple[Contender, SimulatedJob | None]] = []
+    jobs: list[tuple[SimulatedPolicy, SimulatedJob | None]] = []
     for text in texts:
         one = contender(text, given.compressor, given.memory)
         job = None
         if one.policy:
-            setting = Setting(
+            setting = SimulationSettings(
                 recipe=recipe,
                 policy=one.policy,
                 ranks=given.ranks,
@@ -118,7 +118,7 @@ def simulate(
 def run(
     given: argparse.Namespace,
     recipe: Recipe,
-    jobs: list[tuple[Contender, SimulatedJob | None]],
+    jobs: list[tuple[SimulatedPolicy, SimulatedJob | None]],
     clock: ModelClock,
 ) -> Iterator[dict[str, Any]]:
     """Run the jobs one after the other. Yields what the program writes."""

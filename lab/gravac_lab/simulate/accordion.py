@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gravac.memories import Bucket
 from gravac.wording import did_you_mean
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_lab.simulate.plans import PlanError, StaticPlan, parse
 from gravac_lab.simulate.ranks import is_layer
 from gravac_lab.tournament.rows import ACCORDION
@@ -116,7 +116,7 @@ class Accordion:
         self._strong = 0.0
         self._levels = self._choose()
 
-    def plans(self, rate: float) -> Sequence[Plan]:
+    def plans(self, rate: float) -> Sequence[StepPlan]:
         """Return what to send of each bucket in the next step. Decides first if an interval is over.
 
         Args:
@@ -156,7 +156,7 @@ class Accordion:
         strong = sum(total.numel() for name, total in self._sums.items() if name not in self._critical)
         return strong / every if every else 0.0
 
-    def _choose(self) -> list[Plan]:
+    def _choose(self) -> list[StepPlan]:
         mild, strong, dense = self.plan.mild.plan(), self.plan.strong.plan(), DENSE.plan()
         return [
             dense if not is_layer(bucket) else mild if bucket.names[0] in self._critical else strong

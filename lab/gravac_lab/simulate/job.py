@@ -20,7 +20,7 @@ from gravac.traces import read_trace
 from gravac.version import __version__
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.compensation import is_surveyed
-from gravac_agent.exchange.plan import Plan, next_plan
+from gravac_agent.exchange.plan import StepPlan, next_plan
 from gravac_agent.reporting.reporter import LocalReporter
 from gravac_agent.setup.agree import checked_codecs
 from gravac_agent.setup.describe import optimizer_spec
@@ -40,7 +40,7 @@ POINTS_A_LINE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SimulationSettings:
     """What to simulate.
 
     Attributes:
@@ -84,7 +84,7 @@ class SimulatedJob:
         SetupError: A policy, compressor or memory does not exist or cannot be used, or the job has a journal already.
     """
 
-    setting: Setting
+    setting: SimulationSettings
     data_dir: Path
     seconds: float = field(default=0.0, init=False)
     """Simulated time so far."""
@@ -297,7 +297,7 @@ class _Loop:
         self._reporter.report_window(report)
 
 
-def _sending(plan: Plan) -> tuple[int, int, float]:
+def _sending(plan: StepPlan) -> tuple[int, int, float]:
     return plan.directive.epoch, plan.codec, plan.cf
 
 

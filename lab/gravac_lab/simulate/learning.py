@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.sample import Coordinates
-from gravac_agent.state.rates import Rates
+from gravac_agent.state.rates import LearningRates
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.reference import DenseReference
 from gravac_lab.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
@@ -17,7 +17,7 @@ from gravac_lab.tasks import Batch, Recipe, Score, evaluate, loss_of
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedStep:
     """One step of all ranks.
 
     Attributes:
@@ -80,7 +80,9 @@ class Learner:
         self._places = order.argsort()  # of the coordinates, in the samples of one bucket after another
         self.reference = DenseReference(self.optimizer, named, coordinates)
         names = {id(parameter): name for name, parameter in named.items()}
-        self._followers = [(Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders]
+        self._followers = [
+            (LearningRates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders
+        ]
         self.clipper = Clipper(world_size)
         self._observe = observe
         self.step = 0
@@ -90,7 +92,7 @@ class Learner:
         """Elements of a gradient."""
         return sum(sum(bucket.numels) for bucket in self.buckets)
 
-    def train(self, plan: Plan | Sequence[Plan], *, surveyed: bool = False) -> Step:
+    def train(self, plan: StepPlan | Sequence[StepPlan], *, surveyed: bool = False) -> SimulatedStep:
         """Do one step under ``plan``.
 
         Args:
@@ -120,7 +122,7 @@ class Learner:
             self.optimizer.step()
             self.reference.after_step()
         self.step += 1
-        return Step(losses, exchanged)
+        return SimulatedStep(losses, exchanged)
 
     def evaluate(self) -> Score:
         """Measure the model on all held-out batches."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gravac.memories import Bucket
-from gravac.signals.allocation import Option, allocate
-from gravac_agent.exchange.plan import Plan
+from gravac.signals.allocation import LayerOption, allocate
+from gravac_agent.exchange.plan import StepPlan
 from gravac_lab.simulate.plans import PlanError, StaticPlan, parse
 from gravac_lab.simulate.ranks import is_layer
 from gravac_lab.tournament.rows import LGRECO
@@ -60,7 +60,7 @@ class Lgreco:
         self._cfs = [plan.uniform.cf if is_layer(bucket) else 1.0 for bucket in buckets]
         self._levels = self._plans()
 
-    def plans(self, rate: float) -> Sequence[Plan]:
+    def plans(self, rate: float) -> Sequence[StepPlan]:
         """Return what to send of each bucket in the next step. Decides first if an interval is over.
 
         Args:
@@ -97,11 +97,11 @@ class Lgreco:
         for total in layers:
             total.zero_()
 
-    def _plans(self) -> list[Plan]:
+    def _plans(self) -> list[StepPlan]:
         return [replace(self.plan.uniform, cf=cf).plan() for cf in self._cfs]
 
 
-def errors(gradient: Tensor, cfs: Sequence[float]) -> list[Option]:
+def errors(gradient: Tensor, cfs: Sequence[float]) -> list[LayerOption]:
     """Return what Top-k loses of a gradient at each CF, and the elements that it keeps as bytes.
 
     Args:
@@ -114,7 +114,7 @@ def errors(gradient: Tensor, cfs: Sequence[float]) -> list[Option]:
     for cf in cfs:
         kept = min(n, max(1, round(n / cf)))
         lost = 0.0 if kept == n else float(energies[n - kept - 1])
-        found.append(Option(cf, math.sqrt(lost), kept))
+        found.append(LayerOption(cf, math.sqrt(lost), kept))
     return found
 
 

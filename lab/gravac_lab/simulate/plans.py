@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gravac import aggregators, memories
 from gravac.collectives import AUTO
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_lab.tournament.rows import ACCORDION, LGRECO, REPEAT
 
 FORMS = (
@@ -45,9 +45,9 @@ class StaticPlan:
         """Whether the ranks train without any communication."""
         return self.text == "alone"
 
-    def plan(self) -> Plan:
+    def plan(self) -> StepPlan:
         """Return what the ranks' encoders are given."""
-        return Plan(Directive(0, "hold", self.cf, self.cf, 0.0), self.cf)
+        return StepPlan(Directive(0, "hold", self.cf, self.cf, 0.0), self.cf)
 
 
 def parse(text: str) -> StaticPlan:

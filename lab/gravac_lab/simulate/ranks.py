@@ -15,7 +15,7 @@ from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Compressed, Encoder
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
 
 MEGABYTE = 1 << 20
@@ -103,7 +103,7 @@ class SimulatedRanks:
         self,
         buckets: Sequence[Bucket],
         gradients: Sequence[Sequence[Tensor]],
-        plan: Plan | Sequence[Plan],
+        plan: StepPlan | Sequence[StepPlan],
         step: int,
         surveyed: bool = False,
     ) -> Exchanged:
@@ -119,7 +119,7 @@ class SimulatedRanks:
         Raises:
             ValueError: The plans of the buckets have different codecs.
         """
-        plans = [plan] * len(buckets) if isinstance(plan, Plan) else plan
+        plans = [plan] * len(buckets) if isinstance(plan, StepPlan) else plan
         if len({each.codec for each in plans}) > 1:
             raise ValueError(
                 f"plan={plans} names several codecs, and an encoder has one in a step: give each bucket the same codec"
@@ -150,7 +150,7 @@ class SimulatedRanks:
             tuple(sum(column) for column in zip(*numbers, strict=True)),
         )
 
-    def _learn(self, plan: Plan, failed: bool) -> None:
+    def _learn(self, plan: StepPlan, failed: bool) -> None:
         """Pass the means over ranks of what the codecs counted to all of them, as the tick does."""
         figures = [each.aggregator_of(plan).figures() for each in self.encoders]
         if not failed and figures[0]:
@@ -163,7 +163,7 @@ class SimulatedRanks:
         communicator: Communicator,
         buckets: Sequence[Bucket],
         gradients: Sequence[Tensor],
-        plans: Sequence[Plan],
+        plans: Sequence[StepPlan],
         step: int,
         surveyed: bool,
     ) -> _OfRank:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gravac.version import __version__
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import NAMES
 from gravac_lab.simulate.accordion import Accordion, AccordionPlan, parse_accordion
 from gravac_lab.simulate.learning import Learner, alone
@@ -140,7 +140,9 @@ def _ranks_for(recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int) -> Sim
     )
 
 
-def _learned(learner: Learner, plan: Callable[[], Plan | Sequence[Plan]], every: int) -> dict[str, Any]:
+def _learned(
+    learner: Learner, plan: Callable[[], StepPlan | Sequence[StepPlan]], every: int
+) -> dict[str, Any]:
     """Train to the end. ``plan`` is called before each step."""
     steps = learner.steps
     curve: list[list[float]] = []

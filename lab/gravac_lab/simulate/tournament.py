@@ -22,7 +22,7 @@ ALWAYS = ("dense", "alone")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TournamentRun:
     """One run."""
 
     task: str
@@ -34,7 +34,7 @@ class Cell:
 
 def cells(
     tasks: Sequence[str], plans: Sequence[str], ranks: Sequence[int], seeds: Sequence[int], steps: int
-) -> Iterator[Cell]:
+) -> Iterator[TournamentRun]:
     """Yield every run, each task's ``dense`` and ``alone`` first.
 
     Raises:
@@ -51,18 +51,18 @@ def cells(
     for seed in seeds:
         for size in ranks:
             for plan in every:
-                yield from (Cell(task, plan, size, seed, steps) for task in tasks)
+                yield from (TournamentRun(task, plan, size, seed, steps) for task in tasks)
 
 
-def done(path: Path) -> set[Cell]:
+def done(path: Path) -> set[TournamentRun]:
     """Return the runs that a file of rows has."""
     return {
-        Cell(row["task"], row["plan"], row["ranks"], row["seed"], row["steps"])
+        TournamentRun(row["task"], row["plan"], row["ranks"], row["seed"], row["steps"])
         for row in pool.read_lines(path)
     }
 
 
-def run(wanted: Sequence[Cell], path: Path, workers: int) -> Iterator[str]:
+def run(wanted: Sequence[TournamentRun], path: Path, workers: int) -> Iterator[str]:
     """Run what ``path`` lacks and append a row for each, in the order in which they end.
 
     Yields:
@@ -78,7 +78,7 @@ def run(wanted: Sequence[Cell], path: Path, workers: int) -> Iterator[str]:
         )
 
 
-def _learn(cell: Cell) -> dict[str, Any]:
+def _learn(cell: TournamentRun) -> dict[str, Any]:
     return learn(**asdict(cell))
 
 

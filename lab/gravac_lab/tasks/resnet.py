@@ -17,7 +17,7 @@ SHAPES = {"0.3m": (32, 1), "1m": (56, 1), "3m": (64, 2), "10m": (120, 2), "30m":
 RATES = {"sgd": 0.03, "adamw": 3e-3, "lamb": 1e-2}
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block of two convolutions (He et al. 2016), the activation first."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
@@ -60,7 +60,7 @@ class ResNet(nn.Module):
         self.body = nn.Sequential(
             nn.Conv2d(channels, width, 3, first, 1, bias=False),
             *(
-                Block(outside if again else inside, outside, 1 if again else stride)
+                ResidualBlock(outside if again else inside, outside, 1 if again else stride)
                 for (inside, outside), stride in zip(widths, others, strict=True)
                 for again in range(blocks)
             ),

@@ -6,14 +6,14 @@ Needs no torch.
 from gravac_lab.tournament.baseline import Baseline, baselines, place
 from gravac_lab.tournament.curves import LossCurve, efficiency, retained_value, target_level
 from gravac_lab.tournament.rows import RowError, Run, read_rows
-from gravac_lab.tournament.standings import Spread, Standing, standings
+from gravac_lab.tournament.standings import SeedSpread, Standing, standings
 
 __all__ = [
     "Baseline",
     "LossCurve",
     "RowError",
     "Run",
-    "Spread",
+    "SeedSpread",
     "Standing",
     "baselines",
     "efficiency",

@@ -19,7 +19,7 @@ EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class RegretJob:
     """One job under an adaptive policy.
 
     Attributes:
@@ -195,7 +195,7 @@ def cell(
     ranks: int,
     link: str,
     runs: Sequence[Run],
-    jobs: Sequence[Job],
+    jobs: Sequence[RegretJob],
     step_seconds: StepSeconds,
     target: float,
 ) -> Cell | None:
@@ -235,7 +235,7 @@ def cell(
     for run in runs:
         if run.seed in dense and not run.repeats_dense:
             plans.setdefault(run.plan, []).append(run)
-    policies: dict[str, list[Job]] = {}
+    policies: dict[str, list[RegretJob]] = {}
     for job in jobs:
         if job.seed in dense:
             policies.setdefault(job.policy, []).append(job)
@@ -272,7 +272,7 @@ def cell(
     )
 
 
-def _learned(job: Job, dense: Baseline, alone: Run | None) -> Learned:
+def _learned(job: RegretJob, dense: Baseline, alone: Run | None) -> Learned:
     final, base = job.by_step.final, dense.final
     return Learned(
         above_dense=final / base - 1.0,

@@ -13,7 +13,7 @@ StepSeconds = Callable[[Run], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SeedSpread:
     """A figure over seeds: median, lowest and highest of ``count`` known values."""
 
     median: float
@@ -22,7 +22,7 @@ class Spread:
     count: int
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> "Spread | None":
+    def of(cls, values: Iterable[float | None]) -> "SeedSpread | None":
         """Return the spread of the known values; None if there is none."""
         known = [value for value in values if value is not None]
         return cls(median(known), min(known), max(known), len(known)) if known else None
@@ -60,17 +60,17 @@ class Standing:
     optimizer: str
     runs: tuple[Run, ...]
     wire_cf: float | None
-    loss: Spread | None
-    above_dense: Spread | None
-    efficiency: Spread | None
-    retained: Spread | None
-    backlog: Spread | None
-    progress: Spread | None
-    gain: Spread | None
+    loss: SeedSpread | None
+    above_dense: SeedSpread | None
+    efficiency: SeedSpread | None
+    retained: SeedSpread | None
+    backlog: SeedSpread | None
+    progress: SeedSpread | None
+    gain: SeedSpread | None
     step_seconds: float | None
-    seconds: Spread | None
+    seconds: SeedSpread | None
     reached: int
-    speedup: Spread | None
+    speedup: SeedSpread | None
 
 
 def standings(
@@ -142,17 +142,17 @@ def _standing(
         optimizer=first.optimizer,
         runs=tuple(runs),
         wire_cf=first.wire_cf,
-        loss=Spread.of(run.curve.final for run in runs),
-        above_dense=Spread.of(run.curve.final / base.final - 1.0 for run, base in pairs),
-        efficiency=Spread.of(base.efficiency(run.curve) for run, base in pairs),
-        retained=Spread.of(
+        loss=SeedSpread.of(run.curve.final for run in runs),
+        above_dense=SeedSpread.of(run.curve.final / base.final - 1.0 for run, base in pairs),
+        efficiency=SeedSpread.of(base.efficiency(run.curve) for run, base in pairs),
+        retained=SeedSpread.of(
             retained_value(lone.curve.final, base.final, run.curve.final) for run, base, lone in triples
         ),
-        backlog=Spread.of(run.backlog for run in runs),
-        progress=Spread.of(run.progress for run in runs),
-        gain=Spread.of(run.gain for run in runs),
+        backlog=SeedSpread.of(run.backlog for run in runs),
+        progress=SeedSpread.of(run.progress for run in runs),
+        gain=SeedSpread.of(run.gain for run in runs),
         step_seconds=None if step_seconds is None else step_seconds(first),
-        seconds=Spread.of(reached),
+        seconds=SeedSpread.of(reached),
         reached=len(reached),
-        speedup=Spread.of(speedups),
+        speedup=SeedSpread.of(speedups),
     )

@@ -16,8 +16,8 @@ from gravac_controller.cli import main
 from gravac_lab.demo.command import _command
 from gravac_lab.demo.figures import collect
 from gravac_lab.demo.summary import Result, show
-from gravac_lab.demo.training import Plan
-from gravac_lab.demo.watch import Outcome
+from gravac_lab.demo.training import DemoPlan
+from gravac_lab.demo.watch import TrainingOutcome
 from tests.support.traces_made import make
 
 LONG = "a folder of [bold]many[/bold] words and 1234 numbers, " + "deep" * 30
@@ -32,10 +32,10 @@ def test_commands_can_be_copied(
     trace = data_dir / "job" / "journal.jsonl"
     trace.parent.mkdir(parents=True)
     make(trace, windows=6)
-    plan = Plan(
+    plan = DemoPlan(
         task="lm", ranks=2, steps=300, link="none", policy="gravac", window=50, seed=0, job="job", data_dir=data_dir
     )  # fmt: skip
-    outcome = Outcome(heldout_loss=2.5, trace=trace, step_seconds=[0.1] * 300, phases=["hold"] * 300)
+    outcome = TrainingOutcome(heldout_loss=2.5, trace=trace, step_seconds=[0.1] * 300, phases=["hold"] * 300)
     monkeypatch.setenv("COLUMNS", "80")
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, color_system=None)
@@ -66,7 +66,7 @@ def test_a_dense_step_that_was_not_measured_is_predicted(
 ) -> None:
     trace = tmp_path / "journal.jsonl"
     make(trace, windows=6)
-    plan = Plan(
+    plan = DemoPlan(
         task="lm", ranks=2, steps=300, link="none", policy="auto", window=50, seed=0, job="job", data_dir=tmp_path
     )  # fmt: skip
     figures = replace(
@@ -75,7 +75,7 @@ def test_a_dense_step_that_was_not_measured_is_predicted(
         predicted_dense_step_seconds=predicted,
         hold_step_seconds=0.12,
     )
-    result = Result(plan, Outcome(trace=trace), figures)
+    result = Result(plan, TrainingOutcome(trace=trace), figures)
     output = io.StringIO()
     show(result, Console(file=output, width=200), "gravac")
     table = output.getvalue().split("Network")[0].strip().splitlines()

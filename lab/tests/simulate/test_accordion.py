@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gravac.memories import Bucket
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_lab.simulate.__main__ import contender
 from gravac_lab.simulate.accordion import Accordion, Interval, Rule, parse_accordion
 from gravac_lab.simulate.learning import Learner
@@ -75,7 +75,7 @@ def gradients(*layers: float) -> list[list[torch.Tensor]]:
     ]
 
 
-def cfs(plans: Sequence[Plan]) -> list[float]:
+def cfs(plans: Sequence[StepPlan]) -> list[float]:
     return [one.cf for one in plans]
 
 

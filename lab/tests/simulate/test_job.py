@@ -17,7 +17,7 @@ from gravac_agent.errors import SetupError
 from gravac_controller.cli import main
 from gravac_lab.demo.figures import collect
 from gravac_lab.simulate.clock import ModelClock, Phase, measure_compute
-from gravac_lab.simulate.job import Setting, SimulatedJob
+from gravac_lab.simulate.job import SimulatedJob, SimulationSettings
 from gravac_lab.tasks import elements_of, make
 
 RECIPE = replace(make("digits:width=8,optimizer=adamw"), bucket_mb=0.02)
@@ -34,7 +34,9 @@ def job(
 ) -> SimulatedJob:
     given = {"ranks": 2, "seed": 1, "steps": 44, "window": 8, "points": 4} | more
     times = clock(*phases, ranks=given["ranks"])
-    return SimulatedJob(Setting(recipe=RECIPE, policy=policy, clock=times, name=name, **given), folder)
+    return SimulatedJob(
+        SimulationSettings(recipe=RECIPE, policy=policy, clock=times, name=name, **given), folder
+    )
 
 
 def records(result: dict[str, Any]) -> tuple[list[WindowReport], list[Decision]]:

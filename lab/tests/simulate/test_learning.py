@@ -14,7 +14,7 @@ from gravac_lab.simulate.learning import Learner
 from gravac_lab.simulate.plans import PlanError, parse
 from gravac_lab.simulate.ranks import SimulatedRanks, buckets_of
 from gravac_lab.simulate.run import learn
-from gravac_lab.simulate.tournament import Cell, cells, done, run
+from gravac_lab.simulate.tournament import TournamentRun, cells, done, run
 from gravac_lab.tasks import Recipe, TaskError, loss_of, make
 from tests.support.ranks.harness import run_ranks
 from tests.support.ranks.scenarios.tasks import SIMULATED_TASK, sums_of
@@ -185,7 +185,7 @@ def test_a_tournament_is_checked_before_it_begins() -> None:
         list(cells([TASK], ["topkk@10"], [2], [1], 2))
     with pytest.raises(TaskError, match="3 ranks cannot share a batch of 64"):
         list(cells([TASK], [], [3], [1], 2))
-    assert Cell(TASK, "dense", 2, 1, 2) in cells([TASK], [], [2], [1], 2)
+    assert TournamentRun(TASK, "dense", 2, 1, 2) in cells([TASK], [], [2], [1], 2)
 
 
 def test_what_to_compare_with_is_a_plan_or_a_policy() -> None:

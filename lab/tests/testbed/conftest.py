@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gravac_lab.bench.namespaces import NetworkUnavailable, obstacle
-from gravac_lab.bench.network import Network
+from gravac_lab.bench.network import HostNetwork
 from tests.support.warm import WarmPython
 
 
@@ -17,7 +17,7 @@ def networks() -> None:
     reason = obstacle()
     if reason is None:
         try:
-            with Network(1, 1e8):
+            with HostNetwork(1, 1e8):
                 pass
         except NetworkUnavailable as error:
             reason = str(error)

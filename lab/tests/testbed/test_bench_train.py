@@ -17,7 +17,7 @@ from gravac.traces import read_trace
 from gravac_controller.cli import main
 from gravac_lab.bench import namespaces
 from gravac_lab.bench.ranks import Place, Ranks, RanksFailed
-from gravac_lab.bench.results import Tally, heldout_loss, rows
+from gravac_lab.bench.results import MethodAnswers, heldout_loss, rows
 from gravac_lab.bench.train import Benchmark, run
 from gravac_lab.programs.methods import AgentSpec, MethodError, agent_spec
 
@@ -168,9 +168,9 @@ def test_rows() -> None:
         more = {"loss": 2.0, "cpu_seconds": 3.0, "payload_bytes": 30, "sent_bytes": None}
         return [{"seconds": seconds, **more} for seconds in ranks]
 
-    none = Tally(name="none", blocks=[block([0.1, 0.3, 0.2], [0.2, 0.1, 0.1])], elements=5)
-    dense = Tally(name="dense", blocks=[block([1.0, 1.0, 0.4], [1.0, 1.0, 0.8])], elements=5)
-    broken = Tally(name="agent", error="it broke")
+    none = MethodAnswers(name="none", blocks=[block([0.1, 0.3, 0.2], [0.2, 0.1, 0.1])], elements=5)
+    dense = MethodAnswers(name="dense", blocks=[block([1.0, 1.0, 0.4], [1.0, 1.0, 0.8])], elements=5)
+    broken = MethodAnswers(name="agent", error="it broke")
     first, second, third = rows([none, dense, broken], emulated=False)
     assert first["seconds"] == second["baseline"] == third["baseline"] == 0.2, "of the slowest rank"
     assert second["ratio"] == 0.2
@@ -183,7 +183,7 @@ def test_rows() -> None:
     assert third["error"] == "it broke"
     json.dumps([first, second, third], allow_nan=False)
     # A method that stands in for the limit but failed is no limit.
-    assert rows([Tally(name="none", error="no"), dense], emulated=False)[1]["ratio"] is None
+    assert rows([MethodAnswers(name="none", error="no"), dense], emulated=False)[1]["ratio"] is None
 
 
 def test_heldout_loss_weighs_by_bytes() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gravac_lab.bench.network import INTERFACE, Network
+from gravac_lab.bench.network import INTERFACE, HostNetwork
 from gravac_lab.bench.ranks import Place, Ranks
 from gravac_lab.bench.wire import FRAME_BYTES
 
@@ -22,7 +22,7 @@ def sent(counted: dict[str, Any]) -> int:
 
 @pytest.mark.usefixtures("networks")
 def test_bytes_said_are_bytes_counted(tmp_path: Path) -> None:
-    with Network(3, None) as network:
+    with HostNetwork(3, None) as network:
         places = [
             Place(address=host.address, interface=INTERFACE, core=None, wrap=host.command)
             for host in network.hosts

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gravac_agent.network import hosts
-from gravac_lab.bench.network import Host, Network
+from gravac_lab.bench.network import Host, HostNetwork
 
 pytestmark = pytest.mark.distributed
 CONNECTING = """
@@ -28,7 +28,7 @@ CURE = "Set GLOO_SOCKET_IFNAME=eth0 on this machine (docs/multi-host.md)"
 
 @pytest.fixture
 def debian(networks: None) -> Iterator[list[Host]]:
-    with Network(2, None) as network, ExitStack() as files:
+    with HostNetwork(2, None) as network, ExitStack() as files:
         for number, host in enumerate(network.hosts):
             folder = Path("/etc/netns", host.namespace)
             folder.mkdir(parents=True)

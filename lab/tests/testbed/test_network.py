@@ -12,7 +12,7 @@ import pytest
 
 from gravac_lab.bench import namespaces
 from gravac_lab.bench.namespaces import NetworkUnavailable
-from gravac_lab.bench.network import Host, Network, parse_rate
+from gravac_lab.bench.network import Host, HostNetwork, parse_rate
 
 pytestmark = pytest.mark.distributed
 SENDER = """
@@ -56,7 +56,7 @@ def transfer(sender: Host, receiver: Host, seconds: float) -> tuple[int, float]:
 @pytest.mark.usefixtures("networks")
 def test_namespaces_come_and_go() -> None:
     before = {name for _, name in socket.if_nameindex()}
-    with Network(3, None) as network, Network(2, None) as other:
+    with HostNetwork(3, None) as network, HostNetwork(2, None) as other:
         assert len(mine(namespaces.present())) == 3 + 1 + 2 + 1
         assert {name for _, name in socket.if_nameindex()} == before, "nothing on the machine's own network"
         assert not {host.namespace for host in network.hosts} & {host.namespace for host in other.hosts}
@@ -65,7 +65,7 @@ def test_namespaces_come_and_go() -> None:
 
 @pytest.mark.usefixtures("networks")
 def test_a_failing_body_leaves_nothing() -> None:
-    with pytest.raises(ZeroDivisionError), Network(2, 1e8):
+    with pytest.raises(ZeroDivisionError), HostNetwork(2, 1e8):
         raise ZeroDivisionError
     assert not mine(namespaces.present())
 
@@ -89,7 +89,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_nothing_else() -> None:
             other.send_signal(signal.SIGKILL)
             os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
             assert set(left) <= set(namespaces.present()), "a killed process cannot clear up"
-            with Network(1, None):  # not reaped yet: a zombie is dead
+            with HostNetwork(1, None):  # not reaped yet: a zombie is dead
                 assert not set(left) & set(namespaces.present())
         assert foreign in namespaces.present()
     finally:
@@ -100,7 +100,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_nothing_else() -> None:
 @pytest.mark.usefixtures("networks")
 def test_a_shaped_link_limits_and_counts() -> None:
     """Two seconds at 100 Mbit/s, then a fifth of it in mid-run; the counters see what was sent, and little more."""
-    with Network(2, 1e8) as network:
+    with HostNetwork(2, 1e8) as network:
         one, two = network.hosts
         took, seconds = transfer(one, two, 2.0)
         assert took * 8 / seconds == pytest.approx(1e8, rel=0.15)
@@ -120,7 +120,7 @@ def test_a_shaped_link_limits_and_counts() -> None:
 @pytest.mark.usefixtures("networks")
 def test_many_senders_share_the_receivers_link() -> None:
     """The way in is shaped as well as the way out: two hosts to one get 100 Mbit/s together, not each."""
-    with Network(3, 1e8) as network:
+    with HostNetwork(3, 1e8) as network:
         target, *sources = network.hosts
         code = RECEIVER.replace("(sys.argv[1], 5000)", "(sys.argv[1], int(sys.argv[2]))")
         receivers = []
@@ -164,17 +164,17 @@ def test_rates_that_are_none(text: str) -> None:
 @pytest.mark.parametrize("hosts", [0, 251])
 def test_too_many_hosts(hosts: int) -> None:
     with pytest.raises(ValueError, match=f"hosts={hosts} must be between 1 and 250"):
-        Network(hosts, None)
+        HostNetwork(hosts, None)
 
 
 def test_why_not_without_iproute2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NetworkUnavailable, match=r"command ip is missing .*install iproute2"):
-        Network(2, 1e8).__enter__()
+        HostNetwork(2, 1e8).__enter__()
 
 
 @pytest.mark.usefixtures("networks")
 def test_why_not_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NetworkUnavailable, match="needs root"):
-        Network(2, 1e8).__enter__()
+        HostNetwork(2, 1e8).__enter__()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gravac_lab.tournament import LossCurve, Run, baselines, place, standings
-from gravac_lab.tournament.regret import Job, cell
+from gravac_lab.tournament.regret import RegretJob, cell
 from lab.tests.support.tournament import AT, run
 
 LUCKY = (5.0, 4.0, 3.0, 1.5, 1.0)
@@ -46,7 +46,11 @@ def test_a_repetition_is_of_its_own_seed_and_no_plan_in_hindsight() -> None:
     """Of seed 2 there is no repetition. A job that reaches what most dense runs reach has reached the target."""
     runs = [*repeated(run("topk@10", PLAN)), run("dense", DENSE := (5.0, 4.0, 3.0, 1.8, 1.0), seed=2)]
     assert baselines(runs)["lm", 4, 50, 2].curves == (LossCurve(AT, DENSE),)
-    jobs = [Job(policy="auto", seed=1, by_step=LossCurve(AT, PLAN), by_seconds=LossCurve(AT, PLAN), held="x")]
+    jobs = [
+        RegretJob(
+            policy="auto", seed=1, by_step=LossCurve(AT, PLAN), by_seconds=LossCurve(AT, PLAN), held="x"
+        )
+    ]
     lucky = cell("lm", 4, "1gbit", [runs[0], runs[3]], jobs, lambda _: 1.0, 0.8)
     found = cell("lm", 4, "1gbit", runs, jobs, lambda _: 1.0, 0.8)
     assert lucky is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gravac_lab.tournament import LossCurve, Run
-from gravac_lab.tournament.regret import Cell, Job, cell, family
+from gravac_lab.tournament.regret import Cell, RegretJob, cell, family
 from lab.tests.support.tournament import AT, run
 
 DENSE = (5.0, 4.0, 3.0, 2.0, 1.0)
@@ -15,9 +15,9 @@ TARGET = 0.8
 SECONDS = {"dense": 1.0, "alone": 0.1, "nearest:levels=7@10": 0.5, "topk+bf16@100": 0.2, "topk+bf16@10": 0.6}
 
 
-def job(policy: str, seconds: float, losses: tuple[float, ...] = DENSE, seed: int = 1) -> Job:
+def job(policy: str, seconds: float, losses: tuple[float, ...] = DENSE, seed: int = 1) -> RegretJob:
     """A job whose steps all take as long."""
-    return Job(
+    return RegretJob(
         policy=policy,
         seed=seed,
         by_step=LossCurve(AT, losses),
@@ -35,7 +35,7 @@ RUNS = (
 )
 
 
-def compared(*jobs: Job, runs: tuple[Run, ...] = RUNS, seconds: dict[str, float] = SECONDS) -> Cell:
+def compared(*jobs: RegretJob, runs: tuple[Run, ...] = RUNS, seconds: dict[str, float] = SECONDS) -> Cell:
     found = cell("lm", 4, "1gbit", runs, jobs, lambda one: seconds[one.plan], TARGET)
     assert found is not None
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gravac_lab.tournament import RowError, Spread, read_rows, standings
+from gravac_lab.tournament import RowError, SeedSpread, read_rows, standings
 from lab.tests.support.tournament import row, written
 
 
@@ -24,24 +24,24 @@ def test_each_seed_is_compared_with_its_own_dense_and_alone(tmp_path: Path) -> N
     found = standings(read_rows([written(tmp_path, *rows)]), lambda run: 2.0 if run.plan == "dense" else 0.5)
     assert [one.plan for one in found] == ["dense", "topk@10", "alone"]
     dense, plan, alone = found
-    assert plan.above_dense == Spread(1.0, 1.0, 1.0, 2)
-    assert plan.retained == Spread(0.5, 0.5, 0.5, 2)
-    assert plan.efficiency == Spread((20 / 40 + 30 / 50) / 2, 0.55, 0.55, 2)
-    assert plan.loss == Spread(11.0, 2.0, 20.0, 2)
+    assert plan.above_dense == SeedSpread(1.0, 1.0, 1.0, 2)
+    assert plan.retained == SeedSpread(0.5, 0.5, 0.5, 2)
+    assert plan.efficiency == SeedSpread((20 / 40 + 30 / 50) / 2, 0.55, 0.55, 2)
+    assert plan.loss == SeedSpread(11.0, 2.0, 20.0, 2)
     assert (plan.backlog, plan.gain, plan.progress) == (
-        Spread(0.25, 0.25, 0.25, 2),
-        Spread(0.5, 0.5, 0.5, 2),
-        Spread(0.75, 0.75, 0.75, 2),
+        SeedSpread(0.25, 0.25, 0.25, 2),
+        SeedSpread(0.5, 0.5, 0.5, 2),
+        SeedSpread(0.75, 0.75, 0.75, 2),
     )
     assert (dense.wire_cf, plan.wire_cf, alone.wire_cf) == (1.0, 20.0, None)
-    assert dense.speedup == Spread(1.0, 1.0, 1.0, 2)
-    assert dense.seconds == Spread(2.0 * 47.5, 95.0, 95.0, 2)
+    assert dense.speedup == SeedSpread(1.0, 1.0, 1.0, 2)
+    assert dense.seconds == SeedSpread(2.0 * 47.5, 95.0, 95.0, 2)
     assert (plan.reached, plan.seconds, plan.speedup) == (0, None, None)
 
 
 def test_without_dense_or_alone_figures_are_unknown_not_wrong(tmp_path: Path) -> None:
     (only,) = standings(read_rows([written(tmp_path, row("topk@10", [2.0, 1.0]))]))
-    assert only.loss == Spread(1.0, 1.0, 1.0, 1)
+    assert only.loss == SeedSpread(1.0, 1.0, 1.0, 1)
     assert (only.above_dense, only.efficiency, only.retained, only.seconds) == (None,) * 4
 
 

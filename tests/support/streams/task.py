@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac.memories import Bucket
-from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.network.link import Link
 
 SHAPES = ((12, 10), (12,), (12, 12), (12,), (4, 12), (4,))
@@ -62,10 +62,10 @@ class Task:
             for number, group in enumerate(groups)
         ]
 
-    def plan(self, step: int) -> Plan:
+    def plan(self, step: int) -> StepPlan:
         """The plan of a step; those of the first step and dense ones measure nothing."""
         cf = self.cfs[min(step, len(self.cfs) - 1)]
-        return Plan(Directive(1, "hold", cf, cf, 0.0), cf)
+        return StepPlan(Directive(1, "hold", cf, cf, 0.0), cf)
 
     def residual_factors(self, step: int, scale_change: float) -> list[float]:
         """What the residual is multiplied by before a step: for the rate, then for the loss scale."""

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from gravac.memories import Bucket
 from gravac_agent import Agent
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.windows.clipping import Clipper
 from tests.support.ranks.scenarios.model import batch, fingerprint, net, wrapped
 
@@ -21,7 +21,7 @@ def clipped(
     """Steps with a spike in the middle, live and simulated; returns how far the two are apart."""
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    plans: list[Plan] = []
+    plans: list[StepPlan] = []
     layouts: list[list[Bucket]] = []
     norms: list[float] = []
     with Agent(
@@ -73,7 +73,7 @@ def _simulated(
     rank: int,
     world: int,
     compressor: str,
-    plans: list[Plan],
+    plans: list[StepPlan],
     layouts: list[list[Bucket]],
     max_norm: float,
     steps: int,

@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gravac_agent import Agent, AgreementError
-from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.setup import build
 from tests.support.ranks.scenarios.model import fingerprint, train, wrapped
 
@@ -29,7 +29,7 @@ def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
             assert parts is not None
             begin_step = parts.executor.begin_step
 
-            def note(plan: Plan, number: int, surveyed: bool) -> None:
+            def note(plan: StepPlan, number: int, surveyed: bool) -> None:
                 issued.append(plan.cf)
                 begin_step(plan, number, surveyed)
 
@@ -37,7 +37,7 @@ def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
 
             def spoil(step: int) -> None:
                 if step == 20 and rank == 1:
-                    parts.loop.announcement.following = Plan(parts.loop.following.directive, 20.0)
+                    parts.loop.announcement.following = StepPlan(parts.loop.following.directive, 20.0)
 
             for step in range(40):
                 spoil(step)

@@ -43,7 +43,7 @@ class ShardHandler(Protocol):
         """Raise ``error`` on the training thread, before an optimizer steps."""
 
 
-class ModuleSlot(ABC):
+class ModuleHook(ABC):
     """The agent's end of a model that reduces its gradients module by module.
 
     Args:
