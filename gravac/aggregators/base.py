@@ -141,7 +141,7 @@ class Aggregator(ABC):
         """Forget what was learned in this step."""
         return
 
-    def settle(self, counts: Tensor) -> None:
+    def commit_where(self, counts: Tensor) -> None:
         """Keep what was learned in this step if it counts, else forget it. It replaces both for steps on a device.
 
         A sync-free aggregator reads nothing here. This implementation reads ``counts`` if there is anything to learn.

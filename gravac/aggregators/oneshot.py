@@ -83,8 +83,8 @@ class OfCodec(Aggregator):
     def rollback(self) -> None:
         self.compressor.rollback()
 
-    def settle(self, counts: Tensor) -> None:
-        self.compressor.settle(counts)
+    def commit_where(self, counts: Tensor) -> None:
+        self.compressor.commit_where(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.compressor.state_dict()
@@ -205,9 +205,9 @@ class OneShot(OfCodec):
         super().rollback()
         self.shortfall.rollback()
 
-    def settle(self, counts: Tensor) -> None:
-        super().settle(counts)
-        self.shortfall.settle(counts)
+    def commit_where(self, counts: Tensor) -> None:
+        super().commit_where(counts)
+        self.shortfall.commit_where(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         # The digest leaves the shortfall out: each rank has its own, and only what the codec learned is equal.

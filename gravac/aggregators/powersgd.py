@@ -229,11 +229,11 @@ class PowerSGD(Aggregator):
         self._drafts.clear()
         self.shortfall.rollback()
 
-    def settle(self, counts: Tensor) -> None:
+    def commit_where(self, counts: Tensor) -> None:
         for name, draft in self._drafts.items():
             self._right[name] = torch.where(counts & draft.q.isfinite().all(), draft.q, draft.start)
         self._drafts.clear()
-        self.shortfall.settle(counts)
+        self.shortfall.commit_where(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: q.clone() for name, q in self._right.items()} | self.shortfall.state_dict()

@@ -79,7 +79,7 @@ class Shortfall:
         self._shares |= self._drafts
         self._drafts.clear()
 
-    def settle(self, counts: Tensor) -> None:
+    def commit_where(self, counts: Tensor) -> None:
         """Keep the drafts of this step if it counts, without reading whether it does.
 
         Args:

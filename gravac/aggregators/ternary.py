@@ -28,8 +28,8 @@ class TernarySum(Aggregator):
     def rollback(self) -> None:
         self.shortfall.rollback()
 
-    def settle(self, counts: Tensor) -> None:
-        self.shortfall.settle(counts)
+    def commit_where(self, counts: Tensor) -> None:
+        self.shortfall.commit_where(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.shortfall.state_dict()

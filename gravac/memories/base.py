@@ -2,7 +2,7 @@
 
 A step is a transaction. ``compensate`` and ``update`` work on a draft. ``commit`` makes the draft the memory, and
 ``rollback`` drops it, so that a non-finite step leaves no trace (promise P10). If gradients stay unchanged until
-``settle``, a memory may do without a second buffer and use the gradient to undo a step, to rounding.
+``resolve``, a memory may do without a second buffer and use the gradient to undo a step, to rounding.
 """
 
 import logging
@@ -73,7 +73,7 @@ class Memory(ABC):
         self.world_size = 1
         """Ranks that average; set by the caller that makes a memory for a job."""
         self.gradient_stays = False
-        """Whether the next gradient stays unchanged until ``settle`` is called for it. The caller sets it before
+        """Whether the next gradient stays unchanged until ``resolve`` is called for it. The caller sets it before
         ``compensate`` or ``terms``."""
         self.dropped = 0
         """How often an overflown residual was dropped so that training could go on."""
@@ -158,13 +158,13 @@ class Memory(ABC):
         """
 
     def unsettled(self, bucket: Bucket) -> bool:
-        """Return whether the step of these parameters needs ``settle`` before the gradient changes.
+        """Return whether the step of these parameters needs ``resolve`` before the gradient changes.
 
         It does so only if ``gradient_stays`` was set. Otherwise ``commit`` and ``rollback`` are enough.
         """
         return False
 
-    def settle(
+    def resolve(
         self,
         bucket: Bucket,
         gradient: Tensor,
@@ -205,7 +205,7 @@ class Memory(ABC):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Drop the draft. The memory is as before the step, bit for bit. For steps without a draft see ``settle``.
+        """Drop the draft. The memory is as before the step, bit for bit. For steps without a draft see ``resolve``.
 
         Only a residual that has overflown is dropped, as it would make every later step non-finite too. That is logged,
         and ``dropped`` counts it.

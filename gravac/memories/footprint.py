@@ -62,6 +62,6 @@ def footprint(
         p = memory.compensate(bucket, gradient)
         payload = codec.compress(p, _CF, Key(0, step, 0, 0), torch.float32)
         memory.update(bucket, codec, payload)
-        memory.settle(bucket, gradient, True, codec, payload)
+        memory.resolve(bucket, gradient, True, codec, payload)
         memory.commit()
     return Footprint(training, parameters * memory.nbytes() / ELEMENTS)

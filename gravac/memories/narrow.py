@@ -4,7 +4,7 @@ p = g + e,  e' = round(p - C(p)).  bfloat16 has 8 significant bits. If e' is rou
 2^-9 of its element's residual is lost each time. If it is rounded at random, the gradient is kept on average: the error
 has mean zero, and a variance of at most 2^-16 of the residual's square.
 
-The sum is made in a work space of one bucket. If the gradient stays until ``settle``, e does not change until then, and
+The sum is made in a work space of one bucket. If the gradient stays until ``resolve``, e does not change until then, and
 e' is computed again from the gradient. So one buffer is enough, and a skipped step leaves no trace, bit for bit.
 Otherwise e' is a draft of the same size.
 """
@@ -44,7 +44,7 @@ class _Slot:
     has_residual: bool
     p: Tensor | None = None  # float32, from ``compensate`` to ``update``
     offered: bool | None = None
-    open: bool = False  # the step needs ``settle``
+    open: bool = False  # the step needs ``resolve``
     settled: bool = False  # the step counts, and nothing can undo it any more
     had_residual: bool | None = None  # ``has_residual`` before a step that a tensor settled; None without one
     draft: Tensor | None = None
@@ -105,7 +105,7 @@ class NarrowMemory(BucketedMemory[_Slot]):
         slot = self._slots.get(bucket.names)
         return slot is not None and slot.open
 
-    def settle(
+    def resolve(
         self,
         bucket: Bucket,
         gradient: Tensor,
@@ -120,7 +120,7 @@ class NarrowMemory(BucketedMemory[_Slot]):
         if counts is False:
             return
         if compressor is None or payload is None:
-            raise ValueError("settle needs the compressor and the payload that update was given")
+            raise ValueError("resolve needs the compressor and the payload that update was given")
         # The same sum as in ``compensate``: it was not kept, because it takes twice the memory of the residual.
         p = slot.residual.float() if slot.has_residual else torch.zeros_like(gradient, dtype=torch.float32)
         p = p.clone() if p is slot.residual else p

@@ -4,7 +4,7 @@ p = g + (1-β) e and e' = e + g - C(p), in units of gradients: the learning rate
 much is added, and nothing is lost. For selectors it is exact: every element is either sent or in the residual.
 
 There are two ways to make a step a transaction. With a draft, p and e' are made in a second buffer, and a skipped step
-leaves the first one as it was, bit for bit. In place, if the gradient stays until ``settle``, there is one buffer. It
+leaves the first one as it was, bit for bit. In place, if the gradient stays until ``resolve``, there is one buffer. It
 becomes e + g, then e + g - s. Adding s and subtracting g undoes a skipped step, with an error of at most
 2^-23 (3 |e + g| + |s|) per element, a few roundings of float32.
 """
@@ -144,7 +144,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
         slot = self._slots.get(bucket.names)
         return slot is not None and slot.stage in _OPEN
 
-    def settle(
+    def resolve(
         self,
         bucket: Bucket,
         gradient: Tensor,
@@ -261,6 +261,6 @@ def _undo(
     """Turn what a step has left in the buffer into the residual from before it, up to rounding."""
     if stage is _Stage.REMOVED:
         if compressor is None or payload is None:
-            raise ValueError("settle needs the compressor and the payload that update was given")
+            raise ValueError("resolve needs the compressor and the payload that update was given")
         compressor.decompress(payload, residual)
     add_finite(residual, gradient, -1.0)

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--codec", default="topk+bf16")
     parser.add_argument("--width", type=int, default=448, help="of the LSTM; 448: 1.05 M parameters")
     parser.add_argument("--passes", type=int, default=2)
-    parser.add_argument("--settle", type=int, default=5, help="windows before it begins")
+    parser.add_argument("--warmup", type=int, default=5, help="windows before it begins")
     parser.add_argument("--block", type=int, default=12, help="steps of a window")
     parser.add_argument("--keep", type=Path, help="folder for the journals, not there yet")
     parser.add_argument("--from", dest="again", type=Path, help="compare with stored journals")
@@ -54,7 +54,7 @@ def main() -> None:
         links=links,
         cfs=cfs,
         passes=given.passes,
-        settle=given.settle,
+        warmup=given.warmup,
         block=given.block,
         width=given.width,
         hosts=2,

@@ -28,13 +28,13 @@ def in_place_step(
         sent = p.clone()
         memory.update(one, compressor, None)  # type: ignore[arg-type]
         if isinstance(counts, Tensor):
-            memory.settle(one, gradient, counts)  # type: ignore[arg-type]
+            memory.resolve(one, gradient, counts)  # type: ignore[arg-type]
         return sent
     payload = compressor.compress(p, cf, Key(0, number, 0, 0), torch.float32)
     sent = compressor.decode(payload)
     memory.update(one, compressor, payload)  # type: ignore[arg-type]
     assert memory.unsettled(one)  # type: ignore[arg-type]
-    memory.settle(one, gradient, counts, compressor, payload)  # type: ignore[arg-type]
+    memory.resolve(one, gradient, counts, compressor, payload)  # type: ignore[arg-type]
     assert not memory.unsettled(one)  # type: ignore[arg-type]
     return sent
 
@@ -131,7 +131,7 @@ def test_a_non_finite_gradient_leaves_no_trace(poison: float, dtype: torch.dtype
         gradient[0] = poison
         memory.gradient_stays = True
         memory.compensate(one, gradient)  # here the agent stops and sends NaN
-        memory.settle(one, gradient, False)
+        memory.resolve(one, gradient, False)
     memory.rollback()
     assert equal(memory.state_dict(), before)
     assert memory.dropped == 0
@@ -204,7 +204,7 @@ def test_a_removal_that_fails_half_way_loses_the_residual_and_nothing_else(
     payload = codec.compress(memory.compensate(one, gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
     with pytest.raises(RuntimeError, match="cannot decode"):
         memory.update(one, codec, payload)
-    memory.settle(one, gradient, True, codec, payload)
+    memory.resolve(one, gradient, True, codec, payload)
     in_place_step(memory, other, torch.zeros(sum(other.numels)), 1, 1e9, "topk", False)
     memory.commit()
     assert "could not be computed and is lost" in caplog.text
@@ -218,7 +218,7 @@ def test_an_update_that_never_came_keeps_the_residual() -> None:
     whole_step(memory, list(ONE), 0, 9.0, "topk", True)
     before, gradient = memory.state_dict(), flat(ONE[0], gradients(1))
     memory.compensate(ONE[0], gradient)
-    memory.settle(ONE[0], gradient, True)
+    memory.resolve(ONE[0], gradient, True)
     memory.commit()
     assert equal(memory.state_dict(), before)
 
@@ -250,7 +250,7 @@ def test_a_residual_that_overflows_is_dropped(caplog: pytest.LogCaptureFixture) 
     gradient = torch.full((7,), 3e38)
     memory.gradient_stays = True
     assert memory.compensate(one, gradient).isinf().all()
-    memory.settle(one, gradient, False)
+    memory.resolve(one, gradient, False)
     memory.rollback()
     assert memory.dropped == 1
     assert "overflowed and is dropped" in caplog.text

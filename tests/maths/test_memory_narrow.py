@@ -24,7 +24,7 @@ def run(
     if payload is not None:
         assert memory.unsettled(ONE[0]) == stays
         if stays:
-            memory.settle(ONE[0], gradient, counts, codec, payload)
+            memory.resolve(ONE[0], gradient, counts, codec, payload)
     memory.commit() if counts is True or isinstance(counts, Tensor) else memory.rollback()
     return sent
 
@@ -70,7 +70,7 @@ def test_a_step_that_counted_cannot_be_rolled_back_so_nothing_stays() -> None:
     codec, gradient = build("topk"), torch.randn(N, generator=generator)
     payload = codec.compress(memory.compensate(ONE[0], gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
     memory.update(ONE[0], codec, payload)
-    memory.settle(ONE[0], gradient, True, codec, payload)
+    memory.resolve(ONE[0], gradient, True, codec, payload)
     memory.rollback()
     assert memory.state_dict() == {}
 

@@ -82,7 +82,7 @@ def test_a_shortfall_on_a_device_is_that_of_the_host() -> None:
         host.learn(0, cf, chosen, through)
         device.learn(0, cf, torch.tensor(chosen).double(), torch.tensor(through).double())
         (host.commit if counts else host.rollback)()
-        device.settle(torch.tensor(counts))
+        device.commit_where(torch.tensor(counts))
         for asked in (2.0, 4.0, 8.0, 60.0):
             assert float(host.expected(0, asked)) == float(device.expected(0, asked))
         assert {k: float(v) for k, v in host.state_dict().items()} == {

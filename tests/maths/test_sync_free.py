@@ -157,7 +157,7 @@ def steps(aggregator: Aggregator, device: str = "cpu", watch: Watch | None = Non
             if watch is None:
                 (aggregator.commit if counts else aggregator.rollback)()
             else:
-                aggregator.settle(watch.device(torch.tensor(counts).to(device, non_blocking=True)))
+                aggregator.commit_where(watch.device(torch.tensor(counts).to(device, non_blocking=True)))
     learned = sorted(aggregator.state_dict().items()) if device == "cpu" else []
     return [*found, *(value for _, value in learned)]
 
@@ -207,7 +207,7 @@ def test_a_reduce_scatter_of_shards_is_as_free_as_its_codec(name: str) -> None:
             flight = aggregator.prepare(one, x, (4.0,), key, torch.float32).send(4.0)
             flight.work.wait()
             flight.mean_into(torch.empty(105))
-            aggregator.settle(watch.device(torch.tensor(True)))
+            aggregator.commit_where(watch.device(torch.tensor(True)))
         return aggregator.sync_free
 
     if build(name).traits.sync_free:

@@ -360,10 +360,10 @@ def test_missing_data_does_not_break_a_hold(missing: dict[str, object]) -> None:
 
 
 def test_a_trial_without_settled_steps_is_given_up() -> None:
-    job = Job(dataclasses.replace(SLOW, settle=3))
+    job = Job(dataclasses.replace(SLOW, settling_steps=3))
     while job.last.phase != "explore":
         job.windows(1)
-    job.change(settle=10_000)
+    job.change(settling_steps=10_000)
     job.windows(12)
     assert job.last.phase == "hold"
     assert job.plan == DENSE

@@ -55,7 +55,7 @@ class World:
         noise: Relative standard deviation of a step.
         latency: Of a message in seconds.
         window: Steps of a window.
-        settle: Steps after a change that do not count.
+        settling_steps: Steps after a change that do not count.
         probe: What the network measured at the start says of seconds / the truth; None: it was not measured.
         reference: Windows are next to a dense reference, so they show the efficiency of plans under Adam, too, and the
             noise of the gradient.
@@ -78,7 +78,7 @@ class World:
     noise: float = 0.03
     latency: float = 1e-4
     window: int = 50
-    settle: int = 3
+    settling_steps: int = 3
     probe: float | None = 1.0
     reference: bool = False
     confirmed: float = efficiency.TYPICAL_CONFIRMED
@@ -263,7 +263,7 @@ class Job:
         self._level_steps += 1
         key = (decision.epoch, plan)
         self._steps[key] = self._steps.get(key, 0) + 1
-        if self._level_steps > self.world.settle:
+        if self._level_steps > self.world.settling_steps:
             self._levels.setdefault(key, []).append(seconds)
         if number + 1 - self._began >= (decision.window_steps or self.world.window):
             self._close(number + 1, changes)

@@ -48,7 +48,7 @@ class Compressed:
 
     transfer: Exchange
     unsettled: bool = False
-    """Whether the gradient must stay unchanged until ``Encoder.settle``."""
+    """Whether the gradient must stay unchanged until ``Encoder.resolve``."""
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class Encoder:
     others: dict[str, Aggregator] = field(default_factory=dict)
     """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
     gradients_stay: bool = False
-    """Whether the caller leaves gradients in their buffers until ``settle``. Then the memory needs only one buffer."""
+    """Whether the caller leaves gradients in their buffers until ``resolve``. Then the memory needs only one buffer."""
     unused_everywhere: Callable[[], frozenset[str]] | None = None
     """Returns the parameters that no rank used in the last backward. None if the trainer uses the mean of all."""
     raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
@@ -210,7 +210,7 @@ class Encoder:
             self._held.note(bucket, aggregator, plan.cf, transfer)
         return Compressed(transfer, unsettled)
 
-    def settle(
+    def resolve(
         self, bucket: Bucket, transfer: Transfer | None, gradient: Tensor, counts: bool | Tensor
     ) -> None:
         """Keep a bucket's residual if the step counts, or undo the step. It never raises.
@@ -227,10 +227,10 @@ class Encoder:
             return
         try:
             if transfer is None or isinstance(transfer, InPlace):
-                self.memory.settle(bucket, gradient, counts)
+                self.memory.resolve(bucket, gradient, counts)
             else:
                 sent = cast("Exchange", transfer)
-                self.memory.settle(bucket, gradient, counts, sent.codec, sent.payload)
+                self.memory.resolve(bucket, gradient, counts, sent.codec, sent.payload)
         except Exception:
             log.exception("the residual of bucket %d is lost: its step could not be undone", bucket.number)
 

@@ -402,7 +402,7 @@ class HostExecutor:
             encoder.note(
                 f"A rank cannot decode {bucket_label(submitted.bucket.names)}: it is sent densely from now on."
             )
-            encoder.settle(submitted.bucket, bucket.transfer, submitted.buffer, False)
+            encoder.resolve(submitted.bucket, bucket.transfer, submitted.buffer, False)
             encoder.memory.gradient_stays = (
                 False  # the buffer is all-reduced in place, before the tick is read
             )
@@ -422,7 +422,7 @@ class HostExecutor:
             try:
                 # Before the mean overwrites the gradient, which may have to undo the step.
                 if bucket.unsettled:
-                    self.encoder.settle(
+                    self.encoder.resolve(
                         submitted.bucket, bucket.transfer, submitted.buffer, bool(step.counts)
                     )
                 if bucket.error is not None:
@@ -439,7 +439,7 @@ class HostExecutor:
         for bucket in (*self._ended, *self._in_flight):
             if bucket.unsettled:
                 submitted, bucket.unsettled = bucket.submitted, False
-                self.encoder.settle(submitted.bucket, bucket.transfer, submitted.buffer, False)
+                self.encoder.resolve(submitted.bucket, bucket.transfer, submitted.buffer, False)
 
     def _abandon(self) -> None:
         self._undo()
@@ -482,7 +482,7 @@ class HostExecutor:
     def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
         log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
         assert self._step is not None
-        self.encoder.settle(submitted.bucket, None, submitted.buffer, False)
+        self.encoder.resolve(submitted.bucket, None, submitted.buffer, False)
         self._report(self._step, error)
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"): zeros.
         if not submitted.future.done():

@@ -346,7 +346,7 @@ class StreamExecutor:
                 raise queued.error or step.error or RuntimeError("no tick")
             # Before the mean overwrites the gradient, which may have to undo the step.
             if not submitted.buffer.is_sparse:
-                self.encoder.settle(submitted.bucket, queued.transfer, submitted.buffer, step.counts)
+                self.encoder.resolve(submitted.bucket, queued.transfer, submitted.buffer, step.counts)
             self.encoder.decode_unread(queued.transfer, submitted.out, queued.in_place)
             if queued.raw and step.mean_sq is not None:
                 step.mean_sq = step.mean_sq + norm_sq(submitted.out)
@@ -379,4 +379,4 @@ class StreamExecutor:
         for queued in buckets:
             if queued.transfer is not None and not queued.submitted.buffer.is_sparse:
                 submitted = queued.submitted
-                self.encoder.settle(submitted.bucket, queued.transfer, submitted.buffer, False)
+                self.encoder.resolve(submitted.bucket, queued.transfer, submitted.buffer, False)

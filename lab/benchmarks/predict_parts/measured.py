@@ -20,7 +20,7 @@ START_SECONDS, STEP_SECONDS = 180.0, 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPlan:
-    """What to run: ``settle`` windows on links as fast as the machine, so that residuals fill; then ``passes`` times
+    """What to run: ``warmup`` windows on links as fast as the machine, so that residuals fill; then ``passes`` times
     every link, on each a window of ``block`` steps of every CF, and now and then on ``fit_link``."""
 
     codec: str
@@ -28,7 +28,7 @@ class MeasuredPlan:
     links: Sequence[str]
     cfs: Sequence[float]
     passes: int
-    settle: int
+    warmup: int
     block: int
     width: int
     hosts: int
@@ -89,7 +89,7 @@ def run(plan: MeasuredPlan, scratch: Path, report: Callable[[str], None]) -> Mea
 
 def _order(plan: MeasuredPlan) -> list[str]:
     """There and back; the link that is fitted on comes at the beginning, in the middle and at the end of each pass."""
-    order = [UNSHAPED] * plan.settle
+    order = [UNSHAPED] * plan.warmup
     middle = len(plan.links) // 2
     for turn in range(plan.passes):
         links = list(plan.links) if turn % 2 == 0 else list(plan.links)[::-1]

@@ -23,7 +23,7 @@ SIZES = (3000, 4097, 1200, 5000, 2048, 3333, 4100, 1500, 2999, 6000)
 CAP_MB = 0.003
 RATE = 2.0**-4
 """A power of two: the product with it is exact, so fused and separate rounding give the same parameters."""
-DELAYED = ("encode", "settle", "decode", "decode_unread")
+DELAYED = ("encode", "resolve", "decode", "decode_unread")
 """Methods of the encoder that work on a bucket."""
 CYCLES = 20_000_000
 """The longest delay on a GPU, about 10 ms."""

@@ -39,12 +39,12 @@ def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: floa
     copy = 4 * sum(parameter.numel() for parameter in module.parameters())
     found: dict[str, list[float]] = {"middle": [], "between": [], "reported": []}
     buffers: dict[int, int] = {}
-    settle, encode = Encoder.settle, Encoder.encode
+    resolve, encode = Encoder.resolve, Encoder.encode
 
     def watched(self: Encoder, *given: Any) -> None:
         if step >= 5 and len(found["middle"]) == step - 5:
             found["middle"].append(mine())
-        settle(self, *given)
+        resolve(self, *given)
 
     def noted(self: Encoder, plan: Any, bucket: Any, gradient: torch.Tensor, *more: Any) -> Any:
         buffers.update(_storages([gradient]))
@@ -56,7 +56,7 @@ def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: floa
         everything = _storages(thing for thing in gc.get_objects() if type(thing) is torch.Tensor)
         return sum(n for at, n in everything.items() if at not in theirs | before | buffers.keys()) / copy
 
-    Encoder.settle, Encoder.encode = watched, noted  # type: ignore[method-assign]
+    Encoder.resolve, Encoder.encode = watched, noted  # type: ignore[method-assign]
     try:
         gc.collect()
         before = set(_storages(thing for thing in gc.get_objects() if type(thing) is torch.Tensor))
@@ -81,7 +81,7 @@ def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: floa
             assert agent._session is not None
             count = len(agent._session.layout)
     finally:
-        Encoder.settle, Encoder.encode = settle, encode  # type: ignore[method-assign]
+        Encoder.resolve, Encoder.encode = resolve, encode  # type: ignore[method-assign]
     return {"buckets": count, **{name: max(shares, default=0.0) for name, shares in found.items()}}
 
 

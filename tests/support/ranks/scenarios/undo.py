@@ -10,15 +10,15 @@ from gravac.memories import Bucket, Memory
 class Undone:
     """Watches a memory undo steps in place, and compares what it keeps with what it had.
 
-    Made between steps; ``Memory.settle`` of this memory is watched from then on.
+    Made between steps; ``Memory.resolve`` of this memory is watched from then on.
     """
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._before = memory.state_dict()
         self._allowed: dict[str, Tensor] = {}
-        self._settle = memory.settle
-        memory.settle = self._watched  # type: ignore[method-assign]
+        self._resolve = memory.resolve
+        memory.resolve = self._watched  # type: ignore[method-assign]
 
     def _watched(
         self,
@@ -36,10 +36,10 @@ class Undone:
             e = self._before.get(name, torch.zeros_like(g))
             added, removed = e + _finite(g), _finite(s)  # what is not finite is neither added nor sent
             self._allowed[name] = 2.0**-23 * (3.0 * added.abs() + removed.abs())
-        self._settle(bucket, gradient, counts, compressor, payload)
+        self._resolve(bucket, gradient, counts, compressor, payload)
 
     def within_rounding(self) -> bool:
-        """Return whether each element is as before: bit for bit, or within the bound where ``settle`` undid it."""
+        """Return whether each element is as before: bit for bit, or within the bound where ``resolve`` undid it."""
         after = self._memory.state_dict()
         return self._before.keys() == after.keys() and all(
             bool(((after[name] - was).abs() <= self._allowed.get(name, torch.zeros_like(was))).all())
