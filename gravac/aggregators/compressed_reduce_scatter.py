@@ -171,7 +171,7 @@ class CompressedReduceScatter(OfCodec):
         work = self.communicator.exchange(arrived.view(-1), rows.view(-1))
         return _Arriving(
             work,
-            scatter_bytes(rows.nbytes, ranks, whole=False) + (ranks - 1) * size_bytes,
+            scatter_bytes(rows.nbytes, ranks, by_all_reduce=False) + (ranks - 1) * size_bytes,
             rows.nbytes + size_bytes,
             codec,
             payload,

@@ -156,7 +156,7 @@ class OneShot(OfCodec):
 
     @property
     def keeps_largest(self) -> bool:
-        return self.compressor.uses_histogram and self.chooser.whole
+        return self.compressor.uses_histogram and self.chooser.sends_all
 
     def uses_histogram(self, gradient: Tensor) -> bool:
         return self.compressor.uses_histogram and kernels.compiled(gradient)

@@ -101,7 +101,7 @@ class Collective(ABC):
     source: ClassVar[str]
     needs: ClassVar[str] = "a codec"
     """The codec that it needs, as the end of "collective=… needs …"; see ``fits``."""
-    whole: ClassVar[bool] = True
+    sends_all: ClassVar[bool] = True
     """Whether all that a rank's codec chose is sent. If not, the rest stays in the rank's error memory."""
     sync_free: bool = True
     """Whether exchanging payloads of known size reads nothing from a device, so that the host never waits."""

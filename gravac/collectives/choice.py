@@ -22,7 +22,7 @@ COLLECTIVES: Registry[Collective] = Registry(
 """In order of preference: of equally quick ones, the cost model takes the first. Plugins cannot add any."""
 AUTO = "auto"
 HANDICAP = 2.0
-"""Factor on the time of collectives that are not ``whole``. At the same CF their steps advance training less
+"""Factor on the time of collectives that are not ``sends_all``. At the same CF their steps advance training less
 (docs/collectives.md has the measurements), while the rest of a step takes as long."""
 COARSE = 12.5
 """A codec that sends this many times fewer bytes than float32, without entropy coding, is not rounded twice unless the
@@ -61,7 +61,7 @@ def choose(network: Network, workload: Workload, sync_free: bool = False) -> Cho
     predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
 
     def weighed(name: str) -> float:
-        return predicted[name] * (1.0 if fitting[name].whole else HANDICAP)
+        return predicted[name] * (1.0 if fitting[name].sends_all else HANDICAP)
 
     return Choice(min(predicted, key=weighed), predicted)
 
@@ -156,9 +156,9 @@ class CollectiveChooser:
         return self._sync_free or self._network is None or self._group.size <= 2
 
     @property
-    def whole(self) -> bool:
-        """Whether all collectives that were used so far are ``whole``."""
-        return all(made.whole for made in self._made.values())
+    def sends_all(self) -> bool:
+        """Whether all collectives that were used so far are ``sends_all``."""
+        return all(made.sends_all for made in self._made.values())
 
     def notes(self) -> list[str]:
         """Return a sentence for each CF about what the cost model chose since the last call."""

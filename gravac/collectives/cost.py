@@ -48,12 +48,12 @@ def ring_bytes(nbytes: int, ranks: int) -> int:
     return 2 * (ranks - 1) * nbytes // ranks
 
 
-def scatter_bytes(nbytes: int, ranks: int, whole: bool) -> int:
+def scatter_bytes(nbytes: int, ranks: int, by_all_reduce: bool) -> int:
     """Return the bytes that each rank sends in a reduce-scatter of S bytes: (n-1)/n S in a ring.
 
-    With ``whole`` it is an all-reduce of which each rank keeps its part, as with gloo.
+    With ``by_all_reduce`` it is an all-reduce of which each rank keeps its part, as with gloo.
     """
-    return ring_bytes(nbytes, ranks) if whole else (ranks - 1) * nbytes // ranks
+    return ring_bytes(nbytes, ranks) if by_all_reduce else (ranks - 1) * nbytes // ranks
 
 
 def all_reduce(network: Network, ranks: int, nbytes: int) -> float:

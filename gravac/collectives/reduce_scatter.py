@@ -126,7 +126,7 @@ class ReduceScatter(Collective):
         "Tang et al. 2019"
     )
     needs = "a selector that sends a fixed number of elements, such as topk"
-    whole = False
+    sends_all = False
     sync_free = False
 
     def exchange(

@@ -36,7 +36,7 @@ class SharedSupport(Collective):
         "VAR (leader=largest)"
     )
     needs = "a selector that sends a fixed number of elements, such as topk"
-    whole = False
+    sends_all = False
 
     def __init__(self, group: dist.ProcessGroup | Communicator, *, leader: Leader = "turns") -> None:
         super().__init__(group)

@@ -84,13 +84,13 @@ class Memory(ABC):
         return as_text(self.name, self.settings)
 
     @abstractmethod
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
         """Add the residual to a gradient. The sum p = gradient + share · residual is what the codec compresses.
 
         Args:
             bucket: The parameters that the gradient is made of.
             gradient: Shape ``(n,)``. Not changed, and must not change until ``update``.
-            whole: Whether to add the whole residual, for a step that sends all of p. Afterwards there is no residual,
+            dense: Whether to add the whole residual, for a step that sends all of p. Afterwards there is no residual,
                 even in a memory that usually holds a share back.
 
         Returns:
@@ -98,7 +98,7 @@ class Memory(ABC):
             True, elements that are not finite in the gradient may be finite in p.
         """
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> PendingSum | None:
+    def terms(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``added``.
 
         A kernel can then measure p in the same pass. Nothing has happened until ``added``. The arguments are those of
@@ -109,8 +109,8 @@ class Memory(ABC):
         """
         return None
 
-    def added(self, bucket: Bucket, *, whole: bool = False) -> None:
-        """Report that ``out`` of ``terms`` holds p. The step goes on as after ``compensate`` with the same ``whole``.
+    def added(self, bucket: Bucket, *, dense: bool = False) -> None:
+        """Report that ``out`` of ``terms`` holds p. The step goes on as after ``compensate`` with the same ``dense``.
 
         Do not call it for a sum that failed, half of which would become a residual.
         """

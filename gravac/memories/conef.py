@@ -129,9 +129,9 @@ class ConEFMemory(BucketedMemory[_Slot]):
         codec, own_cf = self.error_codec(compressor, cf)
         return codec.bound(numel, own_cf).omega
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
         slot = self._slot(bucket, gradient.device)
-        share = 1.0 if whole else self.offered_share()
+        share = 1.0 if dense else self.offered_share()
         p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)
         slot.add_to(p, share)
         slot.offered = p, share

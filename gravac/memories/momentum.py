@@ -71,7 +71,7 @@ class MomentumMemory(BucketedMemory[_Slot]):
     transforms = True
     Settings = MomentumSettings
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
         slot, settings = self._slot(bucket, gradient.device), self.settings
         g = slot.p.copy_(gradient)
         if settings.clip is not None:

@@ -66,19 +66,19 @@ class NarrowMemory(BucketedMemory[_Slot]):
         super().__init__(**given)
         self._draws = 0
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
-        residual, _, out = self.terms(bucket, gradient, whole=whole)
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
+        residual, _, out = self.terms(bucket, gradient, dense=dense)
         out.copy_(gradient) if residual is None else out.add_(gradient)
-        self.added(bucket, whole=whole)
+        self.added(bucket, dense=dense)
         return out
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> PendingSum:
+    def terms(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum:
         slot = self._slot(bucket, gradient.device)
         slot.open = slot.settled = False
         slot.p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
         return PendingSum(slot.p.copy_(slot.residual) if slot.has_residual else None, 1.0, slot.p)
 
-    def added(self, bucket: Bucket, *, whole: bool = False) -> None:
+    def added(self, bucket: Bucket, *, dense: bool = False) -> None:
         self._slots[bucket.names].offered = True
 
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:

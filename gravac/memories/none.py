@@ -19,7 +19,7 @@ class NoMemory(Memory):
     source = "compressed SGD without feedback"
     exact = False
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
         return gradient
 
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:

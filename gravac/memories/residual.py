@@ -65,23 +65,23 @@ class ResidualMemory(BucketedMemory[_Slot]):
     source = "Seide et al. 2014, 1-bit SGD; Karimireddy et al. 2019, Error feedback fixes SignSGD"
     exact = True
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
-        residual, share, out = self.terms(bucket, gradient, whole=whole)
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
+        residual, share, out = self.terms(bucket, gradient, dense=dense)
         if residual is None:
             out.copy_(gradient)
         elif residual is out:
             add_finite(out, gradient)
         else:
             torch.add(gradient, residual, alpha=share, out=out)
-        self.added(bucket, whole=whole)
+        self.added(bucket, dense=dense)
         return out
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> PendingSum:
+    def terms(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum:
         slot = self._slot(bucket, gradient.device)
         if slot.stage in _OPEN:  # a backward did not end, and its gradient, which could undo it, is gone
             self._lose(slot, "belongs to a backward that did not end")
         slot.stage = None
-        share = self._share(whole)
+        share = self._share(dense)
         residual = slot.residual if slot.has_residual else None
         # In place only if p is all of e + g: a share held back would be overwritten.
         if not self.gradient_stays or share != 1.0:
@@ -89,7 +89,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
                 slot.draft = torch.empty_like(slot.residual)
             return PendingSum(residual, share, slot.draft)
         slot.draft = None
-        if not whole:
+        if not dense:
             slot.stage = _Stage.ADDING
             return PendingSum(residual, share, slot.residual)
         # A dense step leaves e where it is, so that undoing it costs nothing. p is needed only until it is sent.
@@ -97,14 +97,14 @@ class ResidualMemory(BucketedMemory[_Slot]):
         as_is = residual is None and gradient.dtype == torch.float32
         return PendingSum(residual, share, gradient if as_is else torch.empty_like(slot.residual))
 
-    def added(self, bucket: Bucket, *, whole: bool = False) -> None:
+    def added(self, bucket: Bucket, *, dense: bool = False) -> None:
         slot = self._slots[bucket.names]
-        slot.offered = self._share(whole)
+        slot.offered = self._share(dense)
         if slot.stage is _Stage.ADDING:
             slot.stage = _Stage.ADDED
 
-    def _share(self, whole: bool) -> float:
-        return 1.0 if whole else self.offered_share()
+    def _share(self, dense: bool) -> float:
+        return 1.0 if dense else self.offered_share()
 
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
         slot = self._slots.get(bucket.names)
@@ -134,7 +134,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
             return None
         assert compressor is not None
         if slot.stage is _Stage.KEPT:
-            raise ValueError("a step that began with whole=True sends all of p: pass payload=None")
+            raise ValueError("a step that began with dense=True sends all of p: pass payload=None")
         slot.stage = _Stage.ADDING  # until it is done: half of a subtraction could not be undone
         compressor.remove(payload, slot.residual)
         slot.stage = _Stage.REMOVED

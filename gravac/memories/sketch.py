@@ -82,18 +82,18 @@ class SketchMemory(Memory):
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
         return None  # the linear form has its own condition: beta >= least_beta(size)
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
         p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)
         for name, piece in self._split(bucket, p):
             held = self._held_of(name, piece)
             if held is None:
                 continue
-            if whole:
+            if dense:
                 # Not the unbiased estimate: sending the shortest residual takes back exactly this sketch.
                 piece.add_(self._sketcher.least_norm(held, piece.numel()))
             else:
                 piece.add_(self._sketcher.decode(held, piece.numel()), alpha=self.offered_share())
-        self._offered[bucket] = gradient, p, whole
+        self._offered[bucket] = gradient, p, dense
         return p
 
     def withhold(self, bucket: Bucket, p: Tensor, unused: Tensor) -> None:
@@ -102,11 +102,11 @@ class SketchMemory(Memory):
         p.masked_fill_(unused, 0.0)
 
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
-        gradient, p, whole = self._offered.pop(bucket, (None, None, False))
+        gradient, p, dense = self._offered.pop(bucket, (None, None, False))
         if gradient is None or p is None:
             return None
         withheld = self._withheld.pop(bucket, None)
-        if payload is None and (whole or self._held.keys().isdisjoint(bucket.names)):
+        if payload is None and (dense or self._held.keys().isdisjoint(bucket.names)):
             self._drafts |= dict.fromkeys(bucket.names)
             if withheld is not None:
                 self.hold_back(bucket, withheld)

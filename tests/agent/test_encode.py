@@ -80,7 +80,7 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
         for step, gradient in zip(range(4), gradients(), strict=False):
             key = Key(0, step, 0, 0)
             cf = (5.0, 20.0, 1.0, 5.0)[step]
-            p = follower.compensate(BUCKET, gradient, whole=cf == 1.0).double().clone()
+            p = follower.compensate(BUCKET, gradient, dense=cf == 1.0).double().clone()
             sums, buffer = StepSums(), gradient.clone()
             match ours.encode(plan(cf, 5.0, 20.0), BUCKET, buffer, key, sums):
                 case Compressed(transfer):

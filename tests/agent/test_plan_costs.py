@@ -34,18 +34,18 @@ def test_every_plan_has_its_bytes_and_seconds() -> None:
     )
 
 
-@pytest.mark.parametrize(("whole", "rounds"), [(False, 0.75), (True, 1.5)])
-def test_shards_cost_a_reduce_scatter(whole: bool, rounds: float) -> None:
+@pytest.mark.parametrize(("by_all_reduce", "rounds"), [(False, 0.75), (True, 1.5)])
+def test_shards_cost_a_reduce_scatter(by_all_reduce: bool, rounds: float) -> None:
     plans = (Plan(None, 1.0), Plan("int8", 4.0), Plan("blockrandomk", 10.0))
     dense, coded, summed = plan_costs(
-        plans, "topk", 1_000_000, 4, NETWORK, "auto", ShardedGradient(modules=10, whole=whole)
+        plans, "topk", 1_000_000, 4, NETWORK, "auto", ShardedGradient(modules=10, by_all_reduce=by_all_reduce)
     )
     assert dense.payload_bytes == 4_000_000
     assert dense.link_bytes == rounds * 4_000_000, "gloo's reduce-scatter is an all-reduce"
     assert coded.link_bytes == pytest.approx(0.75 * 1_000_000, rel=0.03), "an all-to-all is none"
     assert summed.link_bytes == pytest.approx(rounds * 400_000, rel=0.01)
     assert dense.seconds == pytest.approx(dense.messages * 1e-4 + dense.link_bytes / 12.5e6, abs=1e-6)
-    assert dense.messages - coded.messages == (30 if whole else 0)
+    assert dense.messages - coded.messages == (30 if by_all_reduce else 0)
 
 
 def test_without_a_measured_network_there_are_no_seconds() -> None:

@@ -76,9 +76,9 @@ def test_the_choice_is_the_quickest_with_the_handicap(
     assert choice == choose(network, one)
     took = choice.predicted[choice.name]
     for other, seconds in choice.predicted.items():
-        if COLLECTIVES[other].whole == chosen.whole:
+        if COLLECTIVES[other].sends_all == chosen.sends_all:
             assert took <= seconds
-        elif chosen.whole:
+        elif chosen.sends_all:
             assert took <= 2 * seconds
         else:
             assert 2 * took <= seconds
@@ -123,9 +123,9 @@ def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, cho
 def test_choices_are_noted_once() -> None:
     network = Network(latency_seconds=1e-5, bytes_per_second=12.5e6)
     chooser = CollectiveChooser(ALONE, "auto", network)
-    assert chooser.whole
+    assert chooser.sends_all
     assert chooser.choose(load(cf=10.0, ranks=16)).name == "shared"
-    assert not chooser.whole
+    assert not chooser.sends_all
     assert chooser.choose(load(cf=10.0, ranks=16)) is chooser.choose(load(cf=20.0, ranks=16))
     assert chooser.choose(load("randomk", ranks=16)).name == "all-reduce"
     assert chooser.choose(load(cf=10.0, numel=60_000, ranks=3)).name == "gather"

@@ -23,7 +23,7 @@ def in_place_step(
 ) -> Tensor:
     """One step of one bucket as the agent does it; returns what was sent."""
     memory.gradient_stays, compressor = True, build(codec)
-    p = memory.compensate(one, gradient, whole=cf == 1.0)  # type: ignore[arg-type]
+    p = memory.compensate(one, gradient, dense=cf == 1.0)  # type: ignore[arg-type]
     if cf == 1.0:
         sent = p.clone()
         memory.update(one, compressor, None)  # type: ignore[arg-type]

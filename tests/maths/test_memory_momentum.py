@@ -23,7 +23,7 @@ def gradient(number: int) -> Tensor:
 
 def send(memory: Memory, g: Tensor, number: int, cf: float = 8.0, codec: Compressor | None = None) -> Tensor:
     codec = codec or build_codec("topk")
-    p = memory.compensate(BUCKET, g, whole=cf == 1.0)
+    p = memory.compensate(BUCKET, g, dense=cf == 1.0)
     payload = None if cf == 1.0 else codec.compress(p, cf, Key(0, number, 0, 0), torch.float32)
     sent = p.clone() if payload is None else codec.decode(payload)
     memory.update(BUCKET, codec, payload)

@@ -17,7 +17,7 @@ def run(
 ) -> Tensor:
     """One step of the only bucket; returns what was sent."""
     memory.gradient_stays, codec = stays, build("topk+bf16")
-    p = memory.compensate(ONE[0], gradient, whole=cf == 1.0)
+    p = memory.compensate(ONE[0], gradient, dense=cf == 1.0)
     payload = codec.compress(p, cf, Key(5, number, 0, 1), torch.float32) if cf > 1.0 else None
     sent = p.clone() if payload is None else codec.decode(payload)
     memory.update(ONE[0], codec, payload)

@@ -109,14 +109,14 @@ def test_codec_and_cf_may_change_between_steps(text: str) -> None:
         net += gradient(number) - codec.decode(payload)
         memory.update(BUCKET, codec, payload)
         memory.commit()
-    residual = memory.compensate(BUCKET, torch.zeros(N), whole=True)
+    residual = memory.compensate(BUCKET, torch.zeros(N), dense=True)
     if memory.exact:
         torch.testing.assert_close(residual, net, rtol=1e-4, atol=1e-4)
     elif text == "conef-sketch":  # the same sketch, not the same residual
         fresh = build(text)
         fresh.load_state_dict({"x": net})
         torch.testing.assert_close(
-            residual, fresh.compensate(BUCKET, torch.zeros(N), whole=True), rtol=1e-4, atol=1e-4
+            residual, fresh.compensate(BUCKET, torch.zeros(N), dense=True), rtol=1e-4, atol=1e-4
         )
     else:  # twenty roundings, each of 0.4 % energy at most
         assert float((residual - net).norm()) < 0.1 * float(net.norm())

@@ -187,7 +187,7 @@ def test_state_is_plain_tensors_and_resuming_is_exact(text: str) -> None:
 def test_a_dense_step_sends_the_whole_residual(text: str) -> None:
     memory = used(text)
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
-    before = offers(memory, ONE, whole=True)
+    before = offers(memory, ONE, dense=True)
     assert equal(step(memory, ONE, zeros, 9, cf=1.0), before)
     assert not memory.has_residual(ONE[0])
     assert residuals(memory) == {}
@@ -200,9 +200,9 @@ def test_a_dense_step_sends_the_whole_residual(text: str) -> None:
 
 @pytest.mark.parametrize("text", WITH_RESIDUAL)
 def test_dense_steps_that_hold_back_a_share_empty_the_residual(text: str) -> None:
-    """Without ``whole``: the share offered is gone from the residual, in the same sense as ``whole`` would send it."""
+    """Without ``dense``: the share offered is gone from the residual, in the same sense as ``dense`` would send it."""
     memory, codec = used(text), build_codec("topk")
-    total, paid = offers(memory, ONE, whole=True), torch.zeros(sum(SIZES.values()))
+    total, paid = offers(memory, ONE, dense=True), torch.zeros(sum(SIZES.values()))
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
     inflow = Inflow(memory)
     for number in range(200):
@@ -336,10 +336,10 @@ def test_another_world_size_conserves_the_mean(text: str) -> None:
     new = build(text)
     new.load_state_dict(reshard([memory.state_dict() for memory in ranks]))
     mean = {
-        name: sum((offers(memory, ONE, whole=True)[name].double() for memory in ranks), torch.zeros(n)) / 3
+        name: sum((offers(memory, ONE, dense=True)[name].double() for memory in ranks), torch.zeros(n)) / 3
         for name, n in SIZES.items()
     }
-    for name, residual in offers(new, TWO, whole=True).items():
+    for name, residual in offers(new, TWO, dense=True).items():
         torch.testing.assert_close(residual.double(), mean[name], rtol=1e-5, atol=1e-4)
 
 
@@ -361,7 +361,7 @@ def test_another_memory_takes_over_the_residual(old: str, new: str) -> None:
     assert bool(moving) == (before.transforms and after.transforms)  # momentum is no residual
     assert all(torch.equal(u, before.state_dict()[name]) for name, u in moving.items())
     if not before.transforms:
-        assert equal(offers(after, ONE, whole=True), offers(before, ONE, whole=True))
+        assert equal(offers(after, ONE, dense=True), offers(before, ONE, dense=True))
 
 
 def test_no_memory_refuses_a_residual() -> None:

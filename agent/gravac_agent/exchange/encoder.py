@@ -424,7 +424,7 @@ class Encoder:
         sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None
         count = survey.wanted or (ranked and sifter is None)
         compensated = compensate(
-            self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count, sifter=sifter, unused=unused
+            self.memory, bucket, gradient, dense=plan.cf == 1.0, count=count, sifter=sifter, unused=unused
         )
         sums.note_finite(compensated.gradient_sq)
         if not sums.note_finite(compensated.sq):

@@ -68,7 +68,7 @@ def send_whole(
         ranks: How many ranks average.
         unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; see ``unused_elements``.
     """
-    p = memory.compensate(bucket, gradient, whole=True)
+    p = memory.compensate(bucket, gradient, dense=True)
     if unused is not None:
         memory.withhold(bucket, p, unused)
     limit, sq = largest_summand(gradient.dtype, ranks), float(energy(p))

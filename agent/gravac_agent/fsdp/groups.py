@@ -197,7 +197,7 @@ class ShardedGroup:
         views = shard.split([one.numel for one in self._present])
         return dict(zip((one.name for one in self._present), views, strict=True))
 
-    def whole(self, rows: int) -> Bucket:
+    def full_bucket(self, rows: int) -> Bucket:
         """Describe the gradient of all its parameters, as ``bucket`` does for the first call in a backward."""
         parts = tuple((one.name, one.numel, one.shape) for one in self._params)
         return _described(self.number, parts, "", rows)

@@ -42,7 +42,7 @@ class ShardedSlot(ModuleHook):
 
     def _give_back(self, one: ShardedGroup) -> None:
         """Give a module back, unless one of its parameters has a residual that waits for the next gradient."""
-        if not self.leftover.has_residual(one.whole(self._model.ranks)):
+        if not self.leftover.has_residual(one.full_bucket(self._model.ranks)):
             one.reduce_scatter = self._plain[one.number]
             one.unwatch()
 

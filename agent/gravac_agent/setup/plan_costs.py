@@ -23,11 +23,11 @@ class ShardedGradient(NamedTuple):
 
     Args:
         modules: FSDP modules.
-        whole: Whether the backend's reduce-scatter is an all-reduce, as gloo's is.
+        by_all_reduce: Whether the backend's reduce-scatter is an all-reduce, as gloo's is.
     """
 
     modules: int
-    whole: bool
+    by_all_reduce: bool
 
 
 def codec_sizes(
@@ -80,7 +80,7 @@ def plan_costs(
             if shards is None:
                 cost = _volume(codec, plan.cf, elements, ranks, network or ASSUMED_NETWORK, collective)
             else:
-                cost = volume_of_shards(codec, elements, plan.cf, ranks, shards.modules, shards.whole)
+                cost = volume_of_shards(codec, elements, plan.cf, ranks, shards.modules, shards.by_all_reduce)
         except (ValueError, NotImplementedError) as error:
             log.warning("the policy cannot choose %s at CF %g: %s", codec, plan.cf, error)
             continue

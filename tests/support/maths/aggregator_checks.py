@@ -22,7 +22,7 @@ def bucket(number: int, *shapes: tuple[int, ...]) -> Bucket:
 
 
 SELECTING = ("topk by shared", "topk by shared:leader=largest", "topk by reduce-scatter")
-"""A selector by each way that is not whole."""
+"""A selector by each way that does not send all."""
 BUCKETS = (
     bucket(0, (12, 20), (12,), (12, 20)),
     bucket(1, (8, 2, 3, 3), (8,)),

@@ -72,7 +72,7 @@ def step(
     for one in layout:
         gradient = flat(one, grads)
         before = gradient.clone()
-        p = memory.compensate(one, gradient, whole=cf == 1.0)
+        p = memory.compensate(one, gradient, dense=cf == 1.0)
         if not set(unused).isdisjoint(one.names):
             memory.withhold(one, p, flat(one, {k: torch.full((n,), k in unused) for k, n in SIZES.items()}))
         payload = codec.compress(p, cf, Key(0, number, one.number, 0), torch.float32) if cf > 1 else None
@@ -132,14 +132,14 @@ def residuals(memory: Memory) -> dict[str, Tensor]:
     return to_dense(memory.state_dict())
 
 
-def offers(memory: Memory, layout: list[Bucket], whole: bool = False) -> dict[str, Tensor]:
+def offers(memory: Memory, layout: list[Bucket], dense: bool = False) -> dict[str, Tensor]:
     """What the memory would add to a gradient; leaves no trace."""
     found: dict[str, Tensor] = {}
     for one in layout:
         found |= {
             k: v.clone()
             for k, v in by_name(
-                one, memory.compensate(one, torch.zeros(sum(one.numels)), whole=whole)
+                one, memory.compensate(one, torch.zeros(sum(one.numels)), dense=dense)
             ).items()
         }
     memory.rollback()

@@ -75,7 +75,7 @@ def _rank(
                 number, tuple(names), tuple(p.numel() for p in ours), tuple(tuple(p.shape) for p in ours)
             )
             flat = torch.cat([p.grad.flatten() for p in ours if p.grad is not None])
-            p = residuals.compensate(bucket, flat, whole=cf == 1.0)
+            p = residuals.compensate(bucket, flat, dense=cf == 1.0)
             mean = torch.empty_like(flat)
             key = Key(0, step, number, communicator.rank)
             if cf == 1.0:
