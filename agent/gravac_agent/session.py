@@ -249,15 +249,15 @@ class Session:
             try:
                 self._begin_step()
             except Exception as error:
-                if not executor.late:
+                if not executor.defers_result:
                     raise
                 self._error = error  # the result of the step before; raised before the optimizer steps
-        if self._error is not None and executor.late:
+        if self._error is not None and executor.defers_result:
             return executor.failed(buffer)
         self.layout.append(bucket)
         if last:
             self._backward_ended()
-            if executor.late:  # the next forward may begin before the step ends
+            if executor.defers_result:  # the next forward may begin before the step ends
                 self.intake.end_step()
         regrouper = self.regrouper
         if regrouper is None:
@@ -315,7 +315,7 @@ class Session:
             self.rates.loss_scale() * divided,
         )
         if clipped.residual_factor != 1.0:
-            self.parts.executor.ordered(partial(self.parts.memory.rescale, clipped.residual_factor))
+            self.parts.executor.run_between_steps(partial(self.parts.memory.rescale, clipped.residual_factor))
         return clipped.norm
 
     def finish_step(self) -> None:
@@ -334,7 +334,7 @@ class Session:
             raise error
         self._late = id(self.optimizer) in self._stepping
         self._nonfinite, self._skipped = not self.parts.loop.end_step(dropped), False
-        if not self.parts.executor.late:
+        if not self.parts.executor.defers_result:
             self.intake.end_step()
 
     def _check(self) -> None:
@@ -366,7 +366,7 @@ class Session:
         """Scale the residual by what rates and loss scale were when the forward began."""
         now, self._rates_now = self._rates_now, None
         if now is not None:
-            self.parts.executor.ordered(partial(self.rates.follow, self.parts.memory, now))
+            self.parts.executor.run_between_steps(partial(self.rates.follow, self.parts.memory, now))
 
     def _close_window(self) -> None:
         loop = self.parts.loop
@@ -378,7 +378,7 @@ class Session:
             return
         usage.check_division(self.module)
         self._slot.forward_began()
-        if self.parts.executor.late:
+        if self.parts.executor.defers_result:
             self._check()
         else:
             self._finish_unused_step()
@@ -387,7 +387,7 @@ class Session:
         self.parts.loop.clock.forward_began()
         if self._settings.rescale:
             self._rates_now = self.rates.now()
-            if not self.parts.executor.late:  # else the memory has not taken in the step before yet
+            if not self.parts.executor.defers_result:  # else the memory has not taken in the step before yet
                 self._follow_rates()
         self.intake.forward(args, kwargs)
 
@@ -417,7 +417,7 @@ class Session:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Before each step of each optimizer that steps a parameter of the module."""
-        if self.parts.executor.late:
+        if self.parts.executor.defers_result:
             self._check()  # a gradient that is not finite is NaN on all ranks then; the host does not know of it
         else:
             self.finish_step()

@@ -65,15 +65,15 @@ class Sifter:
         room: Receives the candidates; by default, buffers of its own.
     """
 
-    def __init__(self, k: int, numel: int, room: CandidateBuffers | None = None) -> None:
+    def __init__(self, k: int, numel: int, buffers: CandidateBuffers | None = None) -> None:
         self.k, self.numel = k, numel
         self.wanted = min(numel, math.ceil(k * (numel / k) ** SLACK))
         """Candidates aimed at."""
         self.level = math.nan
         """Lowest magnitude of a candidate in the next pass; NaN while there is no guess."""
         self._most = min(numel, math.ceil(k * (numel / k) ** (2 * SLACK)))
-        self._room = CandidateBuffers() if room is None else room
-        self._room.at_least(self._most)
+        self._buffers = CandidateBuffers() if buffers is None else buffers
+        self._buffers.at_least(self._most)
 
     def takes(self, gradient: Tensor) -> bool:
         """Return whether ``sift`` can be called: a threshold is known, and compiled kernels take such a tensor."""
@@ -105,7 +105,7 @@ class Sifter:
 
         lanes = torch.zeros(24, dtype=torch.float64)
         p = out.detach().numpy()
-        places, values = self._room.places[: self._most], self._room.values[: self._most]
+        places, values = self._buffers.places[: self._most], self._buffers.values[: self._most]
         found = sift(
             gradient.detach().numpy(),
             np.empty(0, np.float32) if residual is None else residual.numpy(),

@@ -74,7 +74,7 @@ class Memory(ABC):
         """Ranks that average; set by the caller that makes a memory for a job."""
         self.gradient_stays = False
         """Whether the next gradient stays unchanged until ``resolve`` is called for it. The caller sets it before
-        ``compensate`` or ``terms``."""
+        ``compensate`` or ``pending_sum``."""
         self.dropped = 0
         """How often an overflown residual was dropped so that training could go on."""
 
@@ -98,7 +98,7 @@ class Memory(ABC):
             True, elements that are not finite in the gradient may be finite in p.
         """
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
+    def pending_sum(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``added``.
 
         A kernel can then measure p in the same pass. Nothing has happened until ``added``. The arguments are those of
@@ -109,8 +109,8 @@ class Memory(ABC):
         """
         return None
 
-    def added(self, bucket: Bucket, *, dense: bool = False) -> None:
-        """Report that ``out`` of ``terms`` holds p. The step goes on as after ``compensate`` with the same ``dense``.
+    def sum_written(self, bucket: Bucket, *, dense: bool = False) -> None:
+        """Report that ``out`` of ``pending_sum`` holds p. The step goes on as after ``compensate`` with the same ``dense``.
 
         Do not call it for a sum that failed, half of which would become a residual.
         """

@@ -67,18 +67,18 @@ class NarrowMemory(BucketedMemory[_Slot]):
         self._draws = 0
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
-        residual, _, out = self.terms(bucket, gradient, dense=dense)
+        residual, _, out = self.pending_sum(bucket, gradient, dense=dense)
         out.copy_(gradient) if residual is None else out.add_(gradient)
-        self.added(bucket, dense=dense)
+        self.sum_written(bucket, dense=dense)
         return out
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum:
+    def pending_sum(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum:
         slot = self._slot(bucket, gradient.device)
         slot.open = slot.settled = False
         slot.p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
         return PendingSum(slot.p.copy_(slot.residual) if slot.has_residual else None, 1.0, slot.p)
 
-    def added(self, bucket: Bucket, *, dense: bool = False) -> None:
+    def sum_written(self, bucket: Bucket, *, dense: bool = False) -> None:
         self._slots[bucket.names].offered = True
 
     def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:

@@ -66,17 +66,17 @@ class ResidualMemory(BucketedMemory[_Slot]):
     exact = True
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
-        residual, share, out = self.terms(bucket, gradient, dense=dense)
+        residual, share, out = self.pending_sum(bucket, gradient, dense=dense)
         if residual is None:
             out.copy_(gradient)
         elif residual is out:
             add_finite(out, gradient)
         else:
             torch.add(gradient, residual, alpha=share, out=out)
-        self.added(bucket, dense=dense)
+        self.sum_written(bucket, dense=dense)
         return out
 
-    def terms(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum:
+    def pending_sum(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum:
         slot = self._slot(bucket, gradient.device)
         if slot.stage in _OPEN:  # a backward did not end, and its gradient, which could undo it, is gone
             self._lose(slot, "belongs to a backward that did not end")
@@ -97,7 +97,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
         as_is = residual is None and gradient.dtype == torch.float32
         return PendingSum(residual, share, gradient if as_is else torch.empty_like(slot.residual))
 
-    def added(self, bucket: Bucket, *, dense: bool = False) -> None:
+    def sum_written(self, bucket: Bucket, *, dense: bool = False) -> None:
         slot = self._slots[bucket.names]
         slot.offered = self._share(dense)
         if slot.stage is _Stage.ADDING:

@@ -135,7 +135,7 @@ def test_any_order_of_work_gives_the_same(life: Life) -> None:
         assert not life(StreamExecutor, seed), seed
 
 
-HARMLESS = ("ordered: self.device.run(self._side, job)",)
+HARMLESS = ("run_between_steps: self.device.run(self._side, job)",)
 """The trainer's stream waits for a step's futures, so between steps it is in order with the buckets as well."""
 
 

@@ -90,7 +90,7 @@ def compensate(
         sifter: Finds candidates for the largest elements, which a codec takes instead of a histogram.
         unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; None if there are none.
     """
-    terms = memory.terms(bucket, gradient, dense=dense) if unused is None else None
+    terms = memory.pending_sum(bucket, gradient, dense=dense) if unused is None else None
     if terms is None:
         p = memory.compensate(bucket, gradient, dense=dense)
         withheld_sq: Scalar = 0.0
@@ -103,7 +103,7 @@ def compensate(
     residual, share, out = terms
     if sifter is not None and not count and sifter.takes(gradient):
         sifted = sifter.sift(gradient, residual, out, share)
-        memory.added(bucket, dense=dense)
+        memory.sum_written(bucket, dense=dense)
         dot: Scalar = sifted.gradient_sq + share * sifted.residual_dot_gradient  # ⟨g + share · e, g⟩
         magnitudes: SelectionHint = sifted
         if sifted.places is None and math.isfinite(sifted.energy):  # the threshold was off: count after all
@@ -115,7 +115,7 @@ def compensate(
     if count or sifter is not None:
         # ‖g‖² and ⟨e, g⟩ too: where ``out`` is the residual, this pass is the last that can read it.
         histogram = tally(gradient, residual, share=share, out=out, sums=True)
-        memory.added(bucket, dense=dense)
+        memory.sum_written(bucket, dense=dense)
         if sifter is not None:
             sifter.learn(histogram)
         gradient_sq = _requested(histogram.gradient_sq)
@@ -131,7 +131,7 @@ def compensate(
         out.add_(gradient)
     else:  # the energy is not read, or some elements must stay out of the only buffer
         add_finite(out, gradient)
-    memory.added(bucket, dense=dense)
+    memory.sum_written(bucket, dense=dense)
     sq = gradient_sq if residual is None else _where_finite(gradient_sq, energy(out))
     return CompensatedGradient(out, gradient_sq, sq, None, None, share == 1.0)
 

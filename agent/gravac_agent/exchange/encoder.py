@@ -124,7 +124,7 @@ class Encoder:
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
     """By the bucket's number. Each finds as many elements as the smallest CF of the running step keeps."""
-    _room: CandidateBuffers = field(default_factory=CandidateBuffers, init=False)
+    _candidate_buffers: CandidateBuffers = field(default_factory=CandidateBuffers, init=False)
     """Candidates of the bucket that is being encoded. The sifters share it, as each bucket uses its own at once."""
     _means: Float16Means = field(default_factory=Float16Means, init=False)
     _held: HeldBytes = field(default_factory=HeldBytes, init=False)
@@ -484,9 +484,9 @@ class Encoder:
         k, sifter = kept_count(numel, cf), self._sifters.get(bucket.number)
         if sifter is not None and sifter.numel != numel:
             # DDP has regrouped its buckets. They may be smaller now, and the old room would never be freed.
-            self._room, self._sifters, sifter = CandidateBuffers(), {}, None
+            self._candidate_buffers, self._sifters, sifter = CandidateBuffers(), {}, None
         if sifter is None or (sifter.k, sifter.numel) != (k, numel):
-            sifter = self._sifters[bucket.number] = Sifter(k, numel, self._room)
+            sifter = self._sifters[bucket.number] = Sifter(k, numel, self._candidate_buffers)
         return sifter
 
     def _update_memory(

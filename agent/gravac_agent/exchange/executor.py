@@ -21,7 +21,7 @@ class Executor(Protocol):
     """
 
     @property
-    def late(self) -> bool:
+    def defers_result(self) -> bool:
         """Whether a step's result is known when the next one begins, and not before the optimizer steps."""
 
     @property
@@ -74,7 +74,7 @@ class Executor(Protocol):
     def run(self, job: Callable[[], object]) -> None:
         """Run ``job`` after everything queued so far, and wait for it. Raise what it raises."""
 
-    def ordered(self, job: Callable[[], None]) -> None:
+    def run_between_steps(self, job: Callable[[], None]) -> None:
         """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets: between steps."""
 
     def abandon(self) -> None:

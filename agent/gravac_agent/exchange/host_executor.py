@@ -145,7 +145,7 @@ class HostExecutor:
         if failed:
             raise failed[0]
 
-    def ordered(self, job: Callable[[], None]) -> None:
+    def run_between_steps(self, job: Callable[[], None]) -> None:
         job()  # no bucket is encoded between steps
 
     def check(self) -> None:
@@ -320,13 +320,13 @@ class HostExecutor:
                 self._prove(step, unproven)
                 self._finish([bucket for bucket in self._ended if not bucket.unsettled])
             waiting = [bucket for bucket in self._ended if bucket.proven]
-            if waiting and self._find_out(step, waiting, complete):
+            if waiting and self._read_outcome(step, waiting, complete):
                 self._finish(waiting)
         except Exception as error:  # the tick's
             self._report(step, error)
             self._finish(list(self._ended))
 
-    def _find_out(self, step: StepRecord, ended: Collection[InFlight], complete: bool) -> bool:
+    def _read_outcome(self, step: StepRecord, ended: Collection[InFlight], complete: bool) -> bool:
         """Set ``step.counts`` if it is known, while the gradients that undo the step are still there.
 
         A step counts if no rank had a non-finite gradient or sum and no collective failed.

@@ -95,7 +95,7 @@ class StreamExecutor:
         seed: Seed of all random numbers.
     """
 
-    late = True
+    defers_result = True
     """Whether a step's result is known only when the next one begins."""
 
     def __init__(
@@ -186,9 +186,9 @@ class StreamExecutor:
         )
 
     def enqueue(self, job: Callable[[], None]) -> None:
-        self.ordered(job)  # at once: what it queues on the device follows the buckets
+        self.run_between_steps(job)  # at once: what it queues on the device follows the buckets
 
-    def ordered(self, job: Callable[[], None]) -> None:
+    def run_between_steps(self, job: Callable[[], None]) -> None:
         # On the side stream, where the memory's tensors are written: on another one it would not wait for that.
         self.device.run(self._side, job)
 

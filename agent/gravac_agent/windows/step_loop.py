@@ -141,13 +141,13 @@ class StepLoop:
             if dropped:
                 self._encoder.drop()
             else:
-                self._executor.ordered(self._encoder.commit)
+                self._executor.run_between_steps(self._encoder.commit)
             raw = self.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 self.tracker.update(cf, kept_sq, whole_sq, self.plan.codec)
         else:
-            self._executor.ordered(self._encoder.rollback)
+            self._executor.run_between_steps(self._encoder.rollback)
             self._note_dropped_residual()
             self.nonfinite_steps += 1
             what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"

@@ -133,7 +133,7 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
             announcement.following = task.plan(step + 1)
             executor.begin_step(task.plan(step), step, surveyed=step % 7 == 3)
             for factor in task.residual_factors(step, net.scale / scale):
-                executor.ordered(partial(encoder.memory.rescale, factor))
+                executor.run_between_steps(partial(encoder.memory.rescale, factor))
             scale = net.scale
             buffers, layout = net.gradients(step, ends.rank), task.layout(step)
             futures = [
@@ -146,7 +146,7 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
             factor = net.clip_factor(buffers)
             take_in(encoder, task, step, result)
             if factor != 1.0:
-                executor.ordered(partial(encoder.memory.rescale, factor))
+                executor.run_between_steps(partial(encoder.memory.rescale, factor))
             net.apply(step, buffers, factor)
             results.append(result)
     finally:
@@ -237,7 +237,7 @@ class OnStreams:
             self.device.synchronize(main)
             factor = net.clip_factor(self.buffers)
             if factor != 1.0:
-                self.executor.ordered(partial(self.encoder.memory.rescale, factor))
+                self.executor.run_between_steps(partial(self.encoder.memory.rescale, factor))
         self.device.run(main, partial(net.apply, step, self.buffers, factor))
 
     def begin(self, step: int) -> list[Bucket]:
@@ -253,7 +253,7 @@ class OnStreams:
     def _follow(self, step: int, scale: float) -> None:
         """Let the residual follow what the rates and the loss scale were when the forward began."""
         for factor in self.task.residual_factors(step, scale / self._scale):
-            self.executor.ordered(partial(self.encoder.memory.rescale, factor))
+            self.executor.run_between_steps(partial(self.encoder.memory.rescale, factor))
         self._scale = scale
 
     def take_in(self) -> None:

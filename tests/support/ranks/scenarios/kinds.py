@@ -362,7 +362,7 @@ def memory_fails(rank: int, world: int, folder: str, method: str, **options: Any
         assert agent._parts is not None
         loop, memory = agent._parts.loop, agent._parts.memory
         names = tuple(name for name, _ in module.module.named_parameters())[-4:]
-        real = {name: getattr(memory, name) for name in ("terms", "compensate", "update", "state_dict")}
+        real = {name: getattr(memory, name) for name in ("pending_sum", "compensate", "update", "state_dict")}
 
         def broken(name: str, bucket: Bucket, *given: Any, **more: Any) -> Any:
             if rank == 1 and step >= 5 and set(bucket.names) == set(names):
@@ -375,7 +375,7 @@ def memory_fails(rank: int, world: int, folder: str, method: str, **options: Any
                 raise RuntimeError("deliberate")
             return state
 
-        for name in ("update",) if method == "update" else ("terms", "compensate"):
+        for name in ("update",) if method == "update" else ("pending_sum", "compensate"):
             setattr(memory, name, partial(broken, name))
         memory.state_dict = state_dict  # type: ignore[method-assign]
         same = []
