@@ -180,7 +180,7 @@ class Session:
                 self.finish_step()
                 if loop.window.own.steps:
                     self._close_window()
-                figures = len(parts.encoder.aggregator_of(loop.plan).figures())
+                statistics = len(parts.encoder.aggregator_of(loop.plan).local_statistics())
                 parts.executor.enqueue(lambda: self._part(figures))
         finally:
             message = "finished" if clean else "ended by an error in the training"
@@ -191,7 +191,7 @@ class Session:
 
     def _part(self, figures: int) -> None:
         """Wait for the other ranks. Runs on the exchange thread."""
-        self._parted = part(self.parts.executor.tick_codec, figures, self.parts.tick_group)
+        self._parted = part(self.parts.executor.tick_codec, statistics, self.parts.tick_group)
 
     def _stop(self) -> None:
         """End this rank's threads, and give the module back with the residual."""

@@ -119,15 +119,15 @@ class Aggregator(ABC):
         dense, ranks = 4 * sum(tensors.numels), self.communicator.size
         return few_sizes(lambda cf: dense / max(1, self.wire_bytes(tensors, cf, torch.float32, ranks)))
 
-    def figures(self) -> list[float]:
-        """Return the numbers of this rank's step whose means over ranks ``learn`` needs.
+    def local_statistics(self) -> list[float]:
+        """Return the numbers of this rank's step whose means over ranks ``apply_mean_statistics`` needs.
 
         There are equally many on all ranks and in all steps. The agent's tick carries them.
         """
         return []
 
-    def learn(self, means: Sequence[float]) -> None:
-        """Learn from the means over ranks of ``figures``, which are equal on all ranks. ``commit`` follows.
+    def apply_mean_statistics(self, means: Sequence[float]) -> None:
+        """Learn from the means over ranks of ``local_statistics``, which are equal on all ranks. ``commit`` follows.
 
         It is not called if preparing failed on any rank, because that rank's figures are incomplete.
         """

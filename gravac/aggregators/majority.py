@@ -58,7 +58,7 @@ class _Draft:
         payload_bytes = votes.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)
         if ranks > 1:
-            self.owner.shortfall.learn(self.bucket, cf, self._own(), self._through(scales))
+            self.owner.shortfall.record(self.bucket, cf, self._own(), self._through(scales))
         return _InFlight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
 
     def _own(self) -> Scalar:

@@ -48,7 +48,7 @@ class _Draft:
         if exchange.payload is not payload and self.x is not None:  # the collective passed on something else
             chosen = self.codec.kept_energy(payload, self.x)
             through = aligned(exchange.codec, exchange.payload, self.x)
-            self.owner.shortfall.learn(self.tensors.number, cf, chosen, through)
+            self.owner.shortfall.record(self.tensors.number, cf, chosen, through)
         return exchange
 
 
@@ -71,11 +71,11 @@ class OfCodec(Aggregator):
     def sizes(self, tensors: Bucket) -> tuple[Size, ...]:
         return self.compressor.sizes()
 
-    def figures(self) -> list[float]:
-        return self.compressor.figures()
+    def local_statistics(self) -> list[float]:
+        return self.compressor.local_statistics()
 
-    def learn(self, means: Sequence[float]) -> None:
-        self.compressor.learn(means)
+    def apply_mean_statistics(self, means: Sequence[float]) -> None:
+        self.compressor.apply_mean_statistics(means)
 
     def commit(self) -> None:
         self.compressor.commit()

@@ -84,7 +84,7 @@ class _Draft:
     def send(self, cf: float) -> Exchange:
         exchange = self.owner.send(self.tensors, self.x, cf, self.key, self.begin(cf))
         if self.owner.communicator.size > 1:
-            self.owner.shortfall.learn(self.tensors.number, cf, self.own_energy(cf), exchange.through)
+            self.owner.shortfall.record(self.tensors.number, cf, self.own_energy(cf), exchange.through)
         return exchange
 
 

@@ -55,7 +55,7 @@ class Shortfall:
             found = torch.where(share.isnan(), found, share) if isinstance(share, Tensor) else share
         return found
 
-    def learn(self, bucket: int, cf: float, chosen: Scalar, through: Scalar) -> None:
+    def record(self, bucket: int, cf: float, chosen: Scalar, through: Scalar) -> None:
         """Record one exchange as a draft.
 
         Args:

@@ -64,7 +64,7 @@ class _Draft:
         sent_bytes = ring_bytes(payload_bytes, ranks)
         if ranks > 1:
             through = aligned(self.codec, sent, self.x)
-            self.owner.shortfall.learn(self.bucket, cf, self.own_energy(cf), through)
+            self.owner.shortfall.record(self.bucket, cf, self.own_energy(cf), through)
         return _InFlight(work, sent_bytes, payload_bytes, self.codec, sent, sums, scales, ranks)
 
 

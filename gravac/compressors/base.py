@@ -326,15 +326,15 @@ class Compressor(ABC):
         """
         return
 
-    def figures(self) -> list[float]:
-        """Return the numbers of the buckets observed in this step whose means over ranks ``learn`` needs.
+    def local_statistics(self) -> list[float]:
+        """Return the numbers of the buckets observed in this step whose means over ranks ``apply_mean_statistics`` needs.
 
         How many there are follows from the codec and its settings alone.
         """
         return []
 
-    def learn(self, means: Sequence[float]) -> None:
-        """Learn from the means over ranks of ``figures``, so that all ranks learn the same. ``commit`` follows."""
+    def apply_mean_statistics(self, means: Sequence[float]) -> None:
+        """Learn from the means over ranks of ``local_statistics``, so that all ranks learn the same. ``commit`` follows."""
         return
 
     def commit(self) -> None:

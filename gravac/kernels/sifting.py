@@ -129,7 +129,7 @@ class Sifter:
             values[:found] if fits else None,
         )
 
-    def learn(self, tally: Tally) -> None:
+    def update_threshold(self, tally: Tally) -> None:
         """Set the threshold of the next step from a histogram of this step's p."""
         at_least = tally.counts.flip(0).cumsum(0).flip(0)
         edge = (int((at_least >= self.wanted).sum()) - 1) << COARSE_SHIFT

@@ -19,7 +19,7 @@ from gravac.compressors.sparse.hardthreshold import (
     magnitude_histogram,
 )
 from tests.maths.test_scales import uneven
-from tests.support.maths.aggregator_checks import BUCKETS, Bucket, bucket, learn_together
+from tests.support.maths.aggregator_checks import BUCKETS, Bucket, average_statistics, bucket
 from tests.support.maths.checks import KEY, vector
 
 ELEMENTS = sum(sum(one.numels) for one in BUCKETS)
@@ -40,7 +40,7 @@ def sent_and_left(
         sent = flight.codec.decode(flight.payload) != 0
         least, most = min([least, *x[sent].abs().tolist()]), max([most, *x[~sent].abs().tolist()])
         count += int(sent.sum())
-    learn_together(aggregator)
+    average_statistics(aggregator)
     aggregator.commit()
     return least, most, count
 
@@ -106,7 +106,7 @@ def test_ranks_learn_the_same_and_resume_with_it() -> None:
 def learn(codec: WarmedThreshold, x: Tensor, *cfs: float) -> None:
     for part in x.chunk(3):
         codec.observe(part, cfs)
-    codec.learn(codec.figures())
+    codec.learn(codec.local_statistics())
     codec.commit()
 
 
@@ -120,7 +120,9 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learned_and_stored() -> None:
     assert float(state["20.0"][1] / state["20.0"][0]) == pytest.approx(sum(levels[1:]) / 3, rel=2e-3)
     learn(codec, 100 * x, 20.0)
     assert torch.equal(codec.state_dict()["20.0"], state["20.0"])  # the warm-up is over
-    assert len(codec.figures()) == len(WarmedThreshold(steps=3).figures())  # the tick's size never changes
+    assert len(codec.local_statistics()) == len(
+        WarmedThreshold(steps=3).figures()
+    )  # the tick's size never changes
     x = 2 * vector("gauss", 1000, 9)
     sent = codec.compress(x, 20.0, KEY, torch.float32).values
     level = float(state["20.0"][1] / state["20.0"][0])
@@ -149,7 +151,7 @@ def test_wrong_states_are_named() -> None:
 def test_nothing_is_learned_from_a_rolled_back_step() -> None:
     codec = WarmedThreshold(steps=1)
     codec.observe(vector("gauss", 100), (10.0,))
-    codec.learn(codec.figures())
+    codec.learn(codec.local_statistics())
     codec.rollback()
     assert codec.state_dict() == {}
     codec.observe(vector("gauss", 100), (10.0,))  # a rank failed: no learn

@@ -88,20 +88,20 @@ def test_the_guess_follows_a_gradient_that_grows_and_shrinks() -> None:
         for step in range(30):
             g = torch.randn(n, generator=generator) * 1.05 ** (step if step < 15 else 30 - step)
             if not sifter.takes(g):
-                sifter.learn(tally(g))
+                sifter.update_threshold(tally(g))
                 assert step == 0
                 continue
             sifted = sifter.sift(g, None, out)
             hits += sifted.places is not None
             if sifted.places is None:
-                sifter.learn(tally(out))
+                sifter.update_threshold(tally(out))
     assert hits >= 27
 
 
 def test_a_histogram_gives_a_guess_of_the_right_size() -> None:
     x = vector(50_000, 3, "normal")
     sifter = Sifter(500, 50_000)
-    sifter.learn(tally(x))
+    sifter.update_threshold(tally(x))
     passed = int((x.abs() >= sifter.level).sum())
     assert sifter.wanted <= passed <= 1.1 * sifter.wanted
     assert sifter.wanted == math.ceil(500 * 100**SLACK)

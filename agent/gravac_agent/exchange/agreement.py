@@ -172,7 +172,7 @@ def fail_together(group: dist.ProcessGroup, seconds: float | None = None) -> Ite
 
 
 def raise_together(
-    problem: str | None, call: str, codec: TickCodec, figures: int, group: dist.ProcessGroup
+    problem: str | None, call: str, codec: TickCodec, statistics: int, group: dist.ProcessGroup
 ) -> None:
     """Raise SetupError on all ranks if one has a ``problem``, or did not make this ``call``.
 
@@ -181,7 +181,7 @@ def raise_together(
     a collective of another size, which gloo would abort on.
     """
     sums = StepSums(failed=float(problem is not None))
-    words = codec.pack_status(sums, figures)
+    words = codec.pack_status(sums, statistics)
     dist.all_reduce(words, group=group)
     tick = codec.unpack(words)
     if not tick.agreed:
@@ -193,13 +193,13 @@ def raise_together(
         _raise_for(found)
 
 
-def part(codec: TickCodec, figures: int, group: dist.ProcessGroup) -> bool:
+def part(codec: TickCodec, statistics: int, group: dist.ProcessGroup) -> bool:
     """Wait until all ranks have ended their last step, so that none destroys a group that another one still uses.
 
     The exchange has the form of a tick, as in ``raise_together``. Return False if it is still in flight after
     ``PART_SECONDS``, because a rank hangs.
     """
-    work = dist.all_reduce(codec.pack_status(StepSums(), figures), group=group, async_op=True)
+    work = dist.all_reduce(codec.pack_status(StepSums(), statistics), group=group, async_op=True)
     assert work is not None
     try:
         work.wait(timedelta(seconds=PART_SECONDS))

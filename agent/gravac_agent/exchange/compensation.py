@@ -108,7 +108,7 @@ def compensate(
         magnitudes: SelectionHint = sifted
         if sifted.places is None and math.isfinite(sifted.energy):  # the threshold was off: count after all
             magnitudes = tally(out)
-            sifter.learn(magnitudes)
+            sifter.update_threshold(magnitudes)
         return CompensatedGradient(
             out, sifted.gradient_sq, sifted.energy, None, magnitudes, share == 1.0, _dot=dot
         )
@@ -117,7 +117,7 @@ def compensate(
         histogram = tally(gradient, residual, share=share, out=out, sums=True)
         memory.sum_written(bucket, dense=dense)
         if sifter is not None:
-            sifter.learn(histogram)
+            sifter.update_threshold(histogram)
         gradient_sq = _requested(histogram.gradient_sq)
         dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
         sq = _where_finite(gradient_sq, histogram.energy)

@@ -260,13 +260,13 @@ class HostExecutor:
         step.activity.append(("compress", begin, time.monotonic()))
 
     def _issue_tick(self, step: StepRecord) -> None:
-        figures = self.encoder.aggregator_of(step.plan).figures()
+        statistics = self.encoder.aggregator_of(step.plan).local_statistics()
         announcement = self._announcement
         step.tick = self.tick_codec.pack(
             step.sums,
             announcement.directive,
             announcement.fingerprint(),
-            figures,
+            statistics,
             self.encoder.raw_mean.pop(),
             self._sample.raw,
         )

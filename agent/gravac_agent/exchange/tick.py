@@ -90,7 +90,7 @@ class Tick:
     agreed: bool
     """Whether every rank announced the same plan for the next step."""
     means: tuple[float, ...] = ()
-    """Means over ranks of the aggregator's figures."""
+    """Means over ranks of the aggregator's statistics."""
     raw_mean: tuple[float, ...] = _NOT_MEASURED
     """Sums over ranks of what ``RawMeanMeter`` measured."""
     sample: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
@@ -147,24 +147,24 @@ class TickCodec:
         sums: StepSums,
         directive: Directive,
         fingerprint: tuple[int, int, int],
-        figures: Sequence[float] = (),
+        statistics: Sequence[float] = (),
         measured: Sequence[Scalar] = _NOT_MEASURED,
         sample: Tensor | None = None,
     ) -> Tensor:
-        """Return this rank's vector, float64 of shape ``(size + len(figures) + sampled,)``.
+        """Return this rank's vector, float64 of shape ``(size + len(statistics) + sampled,)``.
 
         Args:
             sums: This rank's sums of the step.
             directive: Rank 0's directive; other ranks send zeros for it.
             fingerprint: Of the next step's plan.
-            figures: The aggregator's numbers, as many on all ranks.
+            statistics: The aggregator's numbers, as many on all ranks.
             measured: ``RawMeanMeter.pop``.
             sample: This rank's sampled raw gradients, float64 of shape ``(sampled,)``; None if there is no sample.
         """
         # NaN in one rank's energies would be the sum of all ranks, and hide their flags.
         clean = sums.flagged() if sums.nonfinite else sums
         head = torch.tensor(
-            self.numbers(clean, directive, fingerprint, figures, measured), dtype=torch.float64
+            self.numbers(clean, directive, fingerprint, statistics, measured), dtype=torch.float64
         )
         return head if sample is None else torch.cat((head, sample))
 
@@ -173,7 +173,7 @@ class TickCodec:
         sums: StepSums,
         directive: Directive,
         fingerprint: tuple[int, int, int],
-        figures: Sequence[Scalar],
+        statistics: Sequence[Scalar],
         measured: Sequence[Scalar],
     ) -> list[Scalar]:
         """Return the numbers of this rank's vector in order; see ``pack``. On a device some of them are tensors."""
@@ -191,12 +191,12 @@ class TickCodec:
             words = (0.0,) * _WORDS
         # ``unpack`` compares the pieces of all ranks by their sums and those of their squares.
         squares = tuple(piece * piece for piece in fingerprint)
-        return [*sums.values(), *words, *fingerprint, *squares, *measured, *figures]
+        return [*sums.values(), *words, *fingerprint, *squares, *measured, *statistics]
 
-    def pack_status(self, sums: StepSums, figures: int) -> Tensor:
+    def pack_status(self, sums: StepSums, statistics: int) -> Tensor:
         """Return a vector of the same size for use outside a step. Its fingerprint is none that a plan can have, whose
         pieces have 16 bits."""
-        zeros = (0.0,) * (figures + self.sampled)
+        zeros = (0.0,) * (statistics + self.sampled)
         nothing = Directive(0, PHASES[0], 0.0, 0.0, 0.0)
         numbers = self.numbers(sums, nothing, (1 << 16,) * 3, zeros, _NOT_MEASURED)
         return torch.tensor(numbers, dtype=torch.float64)

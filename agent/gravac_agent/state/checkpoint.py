@@ -103,7 +103,7 @@ def load_everywhere(
     """
     found = problem = None
     # A rank that does not load is in its first step: ``raise_together`` looks like that step's tick.
-    figures = len(parts.encoder.aggregator_of(parts.loop.plan).figures())
+    statistics = len(parts.encoder.aggregator_of(parts.loop.plan).local_statistics())
     try:
         states = by_rank.unpack(state)
         if states:
@@ -115,7 +115,7 @@ def load_everywhere(
         problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
 
     def agree() -> None:
-        raise_together(problem, "load_state_dict", parts.executor.tick_codec, figures, parts.tick_group)
+        raise_together(problem, "load_state_dict", parts.executor.tick_codec, statistics, parts.tick_group)
         check_equal({"step": None} if found is None else found.facts(), parts.tick_group, "checkpoint")
         with fail_together(parts.tick_group):
             if found is not None and parts.reporter is not None:

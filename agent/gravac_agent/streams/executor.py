@@ -309,9 +309,9 @@ class StreamExecutor:
 
     def _sum_tick(self, step: DeviceStep, directive: Directive, fingerprint: tuple[int, int, int]) -> None:
         try:
-            figures = self.encoder.aggregator_of(step.plan).figures()
+            statistics = self.encoder.aggregator_of(step.plan).local_statistics()
             numbers = self.tick_codec.numbers(
-                step.sums, directive, fingerprint, figures, self.encoder.raw_mean.pop()
+                step.sums, directive, fingerprint, statistics, self.encoder.raw_mean.pop()
             )
             step.tick, step.tick_work = self._ticks.sum(numbers)
         except Exception as error:

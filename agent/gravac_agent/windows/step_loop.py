@@ -137,7 +137,7 @@ class StepLoop:
         counts = sums.nonfinite == 0
         if counts:
             if not sums.failed:  # else the figures of a rank are missing in the means
-                self._encoder.aggregator_of(self.plan).learn(tick.means)
+                self._encoder.aggregator_of(self.plan).apply_mean_statistics(tick.means)
             if dropped:
                 self._encoder.drop()
             else:

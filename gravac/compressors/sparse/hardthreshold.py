@@ -199,7 +199,7 @@ class WarmedThreshold(HardThreshold):
             counts = magnitude_histogram(x)
             self._counts = counts if self._counts is None else self._counts + counts
 
-    def figures(self) -> list[float]:
+    def local_statistics(self) -> list[float]:
         found: list[float] = []
         if self._counts is not None:
             for cf in self._asked:
@@ -208,7 +208,7 @@ class WarmedThreshold(HardThreshold):
                 found += histogram_window(self._counts, known.last) if known else [0.0] * (_EACH - 1)
         return found + [0.0] * (_AT_ONCE * _EACH - len(found))
 
-    def learn(self, means: Sequence[float]) -> None:
+    def apply_mean_statistics(self, means: Sequence[float]) -> None:
         if self._counts is None:
             return
         for number, cf in enumerate(self._asked):

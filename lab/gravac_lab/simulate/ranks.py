@@ -152,11 +152,11 @@ class SimulatedRanks:
 
     def _learn(self, plan: StepPlan, failed: bool) -> None:
         """Pass the means over ranks of what the codecs counted to all of them, as the tick does."""
-        figures = [each.aggregator_of(plan).figures() for each in self.encoders]
+        figures = [each.aggregator_of(plan).local_statistics() for each in self.encoders]
         if not failed and figures[0]:
             means = [sum(column) / self.size for column in zip(*figures, strict=True)]
             for encoder in self.encoders:
-                encoder.aggregator_of(plan).learn(means)
+                encoder.aggregator_of(plan).apply_mean_statistics(means)
 
     def _rank(
         self,

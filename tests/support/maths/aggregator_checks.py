@@ -70,7 +70,7 @@ def steps(
             residual = x.clone()
             flight.codec.remove(flight.payload, residual)
             done.append(Step(mean, x - residual, flight.payload_bytes, flight.sent_bytes))
-        learn_together(aggregator)
+        average_statistics(aggregator)
         aggregator.commit()
         found.append(done)
     return found
@@ -85,12 +85,12 @@ def aggregate(aggregator: Aggregator, one: Bucket, x: Tensor, cf: float, key: Ke
     return mean, exchange.codec.decode(exchange.payload)
 
 
-def learn_together(aggregator: Aggregator) -> None:
+def average_statistics(aggregator: Aggregator) -> None:
     """Average the figures of all ranks and learn from them, as the agent's tick does."""
-    figures = torch.tensor(aggregator.figures(), dtype=torch.float64)
+    figures = torch.tensor(aggregator.local_statistics(), dtype=torch.float64)
     if figures.numel():
         aggregator.communicator.sum(figures).wait()
-        aggregator.learn((figures / aggregator.communicator.size).tolist())
+        aggregator.apply_mean_statistics((figures / aggregator.communicator.size).tolist())
 
 
 def made(text: str, communicator: Communicator) -> Aggregator:

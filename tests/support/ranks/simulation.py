@@ -11,7 +11,7 @@ from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Dense, Key
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
-from tests.support.maths.aggregator_checks import learn_together
+from tests.support.maths.aggregator_checks import average_statistics
 
 Batch = Callable[[int, int], tuple[Tensor, Tensor]]
 Layouts = Sequence[Sequence[Sequence[str]]]
@@ -92,7 +92,7 @@ def _rank(
                 flight.mean_into(mean)
             for one, piece in zip(ours, mean.split(list(bucket.numels)), strict=True):
                 one.grad = piece.view_as(one)
-        learn_together(aggregator)
+        average_statistics(aggregator)
         residuals.commit()
         aggregator.commit()
         with torch.no_grad():
