@@ -54,7 +54,7 @@ class JobFold:
             self._state = self.read_state(spec.policy_state)
         self.start_decision = self._state.decision
         self._windows: OrderedDict[int, bytes] = OrderedDict()  # fingerprints
-        self.ordered: Override | None = None
+        self.pending_override: Override | None = None
         self.orders_waiting = 0
         self._forgotten_below = 0  # windows below this were folded or skipped too long ago to tell which
 
@@ -80,7 +80,7 @@ class JobFold:
 
     def order(self, override: Override) -> None:
         """Accept an order. The decision on the next window obeys it."""
-        self.ordered = override
+        self.pending_override = override
         self.orders_waiting += 1
 
     def judge(self, report: WindowReport) -> Judgement:
@@ -109,9 +109,9 @@ class JobFold:
         judgement = self.judge(report)
         if judgement not in ("new", "gap"):
             raise ValueError(f"window {report.window} of job {report.job!r} cannot be folded: {judgement}")
-        verdict = steering.decide(self.policy, self._state, self.ordered, report)
+        verdict = steering.decide(self.policy, self._state, self.pending_override, report)
         self._state = verdict.state
-        self.ordered, self.orders_waiting = None, 0
+        self.pending_override, self.orders_waiting = None, 0
         self.next_window = report.window + 1
         self._windows[report.window] = _fingerprint(report, body)
         if len(self._windows) > REMEMBERED_WINDOWS:
@@ -175,9 +175,9 @@ class JobFold:
             if self.override is not None:
                 self._state = steering.ended(self._state)
                 over = self.decision.reason
-            elif self.ordered is not None and self.ordered.action != "resume":
-                over = f"The order of {self.ordered.actor} ({self.ordered.action}) came too late for the start before."
-            self.ordered, self.orders_waiting = None, 0
+            elif self.pending_override is not None and self.pending_override.action != "resume":
+                over = f"The order of {self.pending_override.actor} ({self.pending_override.action}) came too late for the start before."
+            self.pending_override, self.orders_waiting = None, 0
         self.next_window = max(self.next_window, spec.first_window)
         self.spec = spec
         self.policy = self.policy.fitted(self.spec)

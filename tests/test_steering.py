@@ -148,7 +148,7 @@ def test_an_order_ends_with_its_start_of_the_trainer(policy: str, action: str, t
         writer.append(late, again.model_copy(update={"incarnation": "third"}))
         assert "(dense) came too late" in fold.resume(again.model_copy(update={"incarnation": "third"}))
         writer.append(fold.decision)
-    assert (fold.ordered, fold.orders_waiting) == (None, 0)
+    assert (fold.pending_override, fold.orders_waiting) == (None, 0)
     found = check(path)
     assert found.ok, found.differences
 
@@ -205,7 +205,7 @@ def test_any_mixture_of_orders_keeps_epochs_growing_and_states_whole(policy: str
     for word in script:
         before = fold.decision
         if word == "window":
-            pending = fold.ordered
+            pending = fold.pending_override
             (decision,) = run(fold, 1)
             taken = pending is not None and not (
                 pending.action == "resume" and before.rule not in ("pinned", "paused")
@@ -219,7 +219,7 @@ def test_any_mixture_of_orders_keeps_epochs_growing_and_states_whole(policy: str
             spec = fold.spec.model_copy(
                 update={"policy_state": fold.policy_state, "first_window": fold.next_window}
             )
-            again, pending = JobFold(spec), fold.ordered
+            again, pending = JobFold(spec), fold.pending_override
             assert (again.decision, again.override, again.policy_state) == (
                 fold.decision,
                 fold.override,

@@ -67,7 +67,7 @@ class CompressedResidual:
 @dataclass(slots=True)
 class _Slot:
     bucket: Bucket
-    held: CompressedResidual | None = None
+    compressed: CompressedResidual | None = None
     carried: Tensor | None = None  # residual that came from elsewhere, exact until it is first replaced
     draft: CompressedResidual | None = None
     drafted: bool = False
@@ -75,13 +75,13 @@ class _Slot:
 
     @property
     def has_residual(self) -> bool:
-        return self.held is not None or self.carried is not None
+        return self.compressed is not None or self.carried is not None
 
     def add_to(self, out: Tensor, share: float) -> None:
         if self.carried is not None:
             out.add_(self.carried, alpha=share)
-        elif self.held is not None:  # decoded first, so that a state loaded again offers the same bits
-            out.add_(self.held.dense(), alpha=share)
+        elif self.compressed is not None:  # decoded first, so that a state loaded again offers the same bits
+            out.add_(self.compressed.dense(), alpha=share)
 
 
 class ConEFMemory(BucketedMemory[_Slot]):
@@ -166,8 +166,8 @@ class ConEFMemory(BucketedMemory[_Slot]):
                     # it again.
                     self._unassign(slot)
                 continue
-            if slot.held is not None:
-                slot.held = replace(slot.held, scale=slot.held.scale * factor)
+            if slot.compressed is not None:
+                slot.compressed = replace(slot.compressed, scale=slot.compressed.scale * factor)
             if slot.carried is not None:
                 slot.carried.mul_(factor)
         self._rescale_unassigned(factor, names)
@@ -197,11 +197,11 @@ class ConEFMemory(BucketedMemory[_Slot]):
         return _Slot(bucket, carried=residual)
 
     def _dense(self, slot: _Slot) -> Tensor | None:
-        return slot.carried if slot.held is None else slot.held.dense()
+        return slot.carried if slot.compressed is None else slot.compressed.dense()
 
     def _accept(self, slot: _Slot) -> None:
         if slot.drafted:
-            slot.held, slot.carried = slot.draft, None
+            slot.compressed, slot.carried = slot.draft, None
         self._discard(slot)
 
     def _discard(self, slot: _Slot) -> None:
@@ -209,7 +209,7 @@ class ConEFMemory(BucketedMemory[_Slot]):
 
     def _bytes(self) -> int:
         return self._bytes_of(
-            part for slot in self._slots.values() for part in (slot.held, slot.carried, slot.draft)
+            part for slot in self._slots.values() for part in (slot.compressed, slot.carried, slot.draft)
         )
 
 

@@ -98,10 +98,10 @@ def test_plans_that_say_something_and_bars_as_long_as_they_say(
     tab = open_page(f"{shared.url}/#job=plans")
     tab.wait(READY)
     rows = tab.page.locator("#candidates tbody tr")
-    told = {row["words"] for row in shared.ask("GET", "/v1/jobs/plans").json["plans"]}
-    assert set(rows.locator("th").all_inner_texts()) == told, "those that the command line lists"
+    listed = {row["words"] for row in shared.ask("GET", "/v1/jobs/plans").json["plans"]}
+    assert set(rows.locator("th").all_inner_texts()) == listed, "those that the command line lists"
     assert 4 <= rows.count() < 10
-    tab.page.get_by_role("button", name=f"Show {len(decision.candidates) - len(told)} more plans").click()
+    tab.page.get_by_role("button", name=f"Show {len(decision.candidates) - len(listed)} more plans").click()
     assert rows.count() == len(decision.candidates)
     whole = dict(zip(rows.locator("th").all_inner_texts(), rows.all_inner_texts(), strict=True))
     assert "≈" in whole["8 bits"], "why this one and not int8: by prediction"

@@ -94,15 +94,15 @@ def run(*words: object, width: int | None = None) -> str:
 
 
 def test_a_trace_is_described_by_what_was_sent(steered: Path) -> None:
-    told = run("whatif", steered)
-    assert "Sent: dense in 50 % of the steps, 3 levels, subtractive, Huffman in 50 % of the steps" in told
-    assert "topk+bf16 at CF" not in told
-    unknown = told.partition("Not determined")[2].splitlines()
+    output = run("whatif", steered)
+    assert "Sent: dense in 50 % of the steps, 3 levels, subtractive, Huffman in 50 % of the steps" in output
+    assert "topk+bf16 at CF" not in output
+    unknown = output.partition("Not determined")[2].splitlines()
     assert f"- encoding and decoding of codecs that were not sent: as {SENT}'s" in unknown
     assert not [line for line in unknown if "the gain" in line], "auto does not ask for gains"
     assert len(unknown) < 8
-    assert "cannot be predicted" not in told
-    assert "T_comp" not in told
+    assert "cannot be predicted" not in output
+    assert "T_comp" not in output
     assert f"note: encoding and decoding of codecs that were not sent: as {SENT}'s" in run("doctor", steered)
 
 
@@ -110,8 +110,8 @@ def test_a_trace_is_described_by_what_was_sent(steered: Path) -> None:
 def test_predictions_are_whole_at_any_width(steered: Path, width: int) -> None:
     answer = json.loads(run("whatif", steered, "--json"))
     for command in ("whatif", "doctor"):
-        told = run(command, steered, width=width)
-        table = told[told.index("Plan") :].partition("\n* ")[0]
+        output = run(command, steered, width=width)
+        table = output[output.index("Plan") :].partition("\n* ")[0]
         assert "…" not in table
         for row in answer["scenarios"][0]["factors"]:
             assert any(plan_in_words(row["codec"], row["cf"]) in line for line in table.splitlines()), row

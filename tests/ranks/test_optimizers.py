@@ -26,9 +26,9 @@ def test_gradients_are_used_whatever_optimizer_steps(run_each: RunEach) -> None:
     cases = [{"how": how, "cf": 2.0} for how in HOW]
     for case, (one, two) in run_each("stepped_by_others", 2, cases):
         assert one["agent"]["parameters"] == two["agent"]["parameters"] != one["plain"]["parameters"], case
-        told, agent = one["told"], one["agent"]
-        assert agent["parameters"] == told["parameters"], case
-        assert agent["residual"] == told["residual"] != 0.0, case
+        notified, agent = one["notified"], one["agent"]
+        assert agent["parameters"] == notified["parameters"], case
+        assert agent["residual"] == notified["residual"] != 0.0, case
         assert agent["loss"] < 1.01 * one["plain"]["loss"], case
         assert len(agent["notes"]) == (case["how"] == "swapped"), (case, agent["notes"])
 

@@ -61,9 +61,9 @@ def use(entry: CatalogueEntry) -> str:
     return KINDS[entry.kind].use.format(f"{entry.name}:{required}" if required else entry.name)
 
 
-def traits(entry: CatalogueEntry, held: bool = True) -> str:
-    """The traits it has (or, with ``held=False``, does not have), separated by commas."""
-    return ", ".join(name.replace("_", " ") for name, value in entry.traits.items() if value is held)
+def traits(entry: CatalogueEntry, present: bool = True) -> str:
+    """The traits it has (or, with ``present=False``, does not have), separated by commas."""
+    return ", ".join(name.replace("_", " ") for name, value in entry.traits.items() if value is present)
 
 
 def what(entry: CatalogueEntry, entries: Sequence[CatalogueEntry]) -> str:
@@ -160,7 +160,7 @@ def in_full(console: Console, entry: CatalogueEntry) -> None:
         console.print(prose(paragraph))
     console.print()
     facts = {"source": entry.source, "use": use(entry)}
-    facts |= {"is": traits(entry), "is not": traits(entry, held=False)}
+    facts |= {"is": traits(entry), "is not": traits(entry, present=False)}
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column()

@@ -272,7 +272,7 @@ class Job:
             fold = self._known()
             if seen != self.override_tag:
                 raise refusals.stale_order(self.override_tag, seen)
-            if order.action == "resume" and self.live.override is None and self.live.ordered is None:
+            if order.action == "resume" and self.live.override is None and self.live.pending_override is None:
                 return
             if self.live.ended:
                 raise refusals.job_has_ended()

@@ -68,7 +68,7 @@ def job_view(job: LiveJob) -> JobView:
         stale_seconds=job.stale_seconds,
         control_enabled=job.control_enabled,
         override=job.override,
-        override_waiting=job.ordered,
+        override_waiting=job.pending_override,
     )
 
 
@@ -92,7 +92,7 @@ def override(job: LiveJob) -> OverrideView:
         epoch=decision.epoch,
         control_enabled=job.control_enabled,
         in_force=job.override,
-        waiting=job.ordered,
+        waiting=job.pending_override,
     )
 
 

@@ -91,7 +91,7 @@ class LiveJob:
         """Starts of the trainer that another one has replaced, as far as this part of the journal shows."""
         self.override: Override | None = None
         """The order that the fold applies; None while the policy decides."""
-        self.ordered: Override | None = None
+        self.pending_override: Override | None = None
         """The order that the decision on the next window will apply."""
         self.latest: WindowView | None = None
         self.gradient_diversity: LastKnown | None = None
@@ -146,11 +146,11 @@ class LiveJob:
             case Event():
                 self._apply_event(line, EventView(time=time, event=record))
             case Override():
-                self.ordered = record
+                self.pending_override = record
                 self._apply_event(line, EventView(time=time, event=_order_event(record)))
             case End():
                 self.ended, self.end_message = True, record.message
-                self.override = self.ordered = None  # an order ends with its start of the trainer
+                self.override = self.pending_override = None  # an order ends with its start of the trainer
                 self.recent.add_change(Change(line, end=record.message, time=time))
 
     def carried(self) -> str:
@@ -203,7 +203,7 @@ class LiveJob:
         if self.spec is None or self.spec.incarnation != spec.incarnation:
             self.ended = False
             if self.spec is not None:
-                self.override = self.ordered = None
+                self.override = self.pending_override = None
                 self._begin_start(_comparable(self.spec, spec))
                 self.earlier_incarnations.append(self.spec.incarnation)
         self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
@@ -270,7 +270,7 @@ class LiveJob:
         self.recent.add_decision(view)
         if self.latest is not None and self._undecided:
             self._undecided = False
-            self.ordered = None
+            self.pending_override = None
             self.recent.add_change(Change(line, window=self.latest, decision=view, time=time))
 
     def _view(self, time: float, decision: Decision, before: Decision | None) -> DecisionView:

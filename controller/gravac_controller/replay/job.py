@@ -40,9 +40,9 @@ class ReplayedLive(LiveJob):
     """A job whose clock is its trace, so it is never stale. An order is in force once a decision applied it."""
 
     def apply(self, line: int, time: float, record: TraceRecord) -> None:
-        waiting = self.ordered
+        waiting = self.pending_override
         super().apply(line, time, record)
-        if waiting is not None and self.ordered is None and isinstance(record, Decision):
+        if waiting is not None and self.pending_override is None and isinstance(record, Decision):
             self.override = None if waiting.action == "resume" else waiting
 
     interrupted = False
@@ -64,7 +64,7 @@ class Checkpoint:
     spec: JobSpec
     decision: Decision
     override: Override | None
-    ordered: Override | None
+    pending_override: Override | None
 
     def restored(self, settings: ControllerSettings) -> ReplayedLive:
         """Return the job in this state."""
@@ -72,7 +72,7 @@ class Checkpoint:
         live.apply(0, self.time, Part(number=2, lines=0, digest="0" * 16, summary=self.summary))
         live.apply(0, self.time, self.spec.model_copy(update={"first_window": self.window}))
         live.apply(0, self.time, self.decision)
-        live.override, live.ordered = self.override, self.ordered
+        live.override, live.pending_override = self.override, self.pending_override
         return live
 
 
@@ -243,7 +243,7 @@ class ReplayedJob(Job):
             spec=spec,
             decision=decision,
             override=live.override,
-            ordered=live.ordered,
+            pending_override=live.pending_override,
         )
 
 

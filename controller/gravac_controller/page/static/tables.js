@@ -31,9 +31,9 @@ $("candidates-all").addEventListener("click", () => {
 export function showCandidates({ candidates, plan, epsilon, rule }, { policy }) {
   redraw = () => showCandidates({ candidates, plan, epsilon, rule }, { policy });
   const paper = policy === "gravac", ordered = rule === "pinned";
-  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), wanted: row.plan === plan, told: row.plan === plan || row.window !== null }));
-  const next = rows.filter((row) => !row.told && row.verdict === "untried" && known(row.useful)).sort((a, b) => b.useful - a.useful).slice(0, NEXT);
-  const few = rows.filter((row) => paper || row.told || next.includes(row));
+  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), wanted: row.plan === plan, shown: row.plan === plan || row.window !== null }));
+  const next = rows.filter((row) => !row.shown && row.verdict === "untried" && known(row.useful)).sort((a, b) => b.useful - a.useful).slice(0, NEXT);
+  const few = rows.filter((row) => paper || row.shown || next.includes(row));
   const more = rows.length - few.length;
   setHidden($("exploration"), rows.length === 0);
   setHidden($("candidates-all"), more === 0);

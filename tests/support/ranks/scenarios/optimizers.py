@@ -163,7 +163,7 @@ def stepped_by_others(
         bad_step: The step in which rank 1's loss is NaN.
     """
     found: dict[str, Any] = {}
-    for name in ("plain", "agent", "told"):
+    for name in ("plain", "agent", "notified"):
         module = DistributedDataParallel(net(layers=4), bucket_cap_mb=0.02)
         parameters = list(module.parameters())
         given: torch.optim.Optimizer
@@ -183,7 +183,7 @@ def stepped_by_others(
 
             def backward(step: int, bad: bool = False, name: str = name, agent: Agent = agent) -> None:
                 _backward(module, rank, step, math.nan if bad and rank == 1 else 1.0)  # noqa: B023
-                if name == "told":
+                if name == "notified":
                     agent.state_dict()
 
             for step in range(40):
