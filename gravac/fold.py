@@ -176,7 +176,8 @@ class JobFold:
                 self._state = steering.ended(self._state)
                 over = self.decision.reason
             elif self.pending_override is not None and self.pending_override.action != "resume":
-                over = f"The order of {self.pending_override.actor} ({self.pending_override.action}) came too late for the start before."
+                order = self.pending_override
+                over = f"The order of {order.actor} ({order.action}) came too late for the start before."
             self.pending_override, self.orders_waiting = None, 0
         self.next_window = max(self.next_window, spec.first_window)
         self.spec = spec

@@ -105,7 +105,7 @@ def volume_of_rounds(payload_bytes: float, ranks: int) -> Volume:
 
 
 def volume_of_shards(
-    compressor: str, elements: int, cf: float, ranks: int, calls: int, whole: bool
+    compressor: str, elements: int, cf: float, ranks: int, calls: int, by_all_reduce: bool
 ) -> Volume:
     """Return the exchange of one gradient that FSDP2 shards: a compressed reduce-scatter for each of its modules.
 
@@ -115,7 +115,7 @@ def volume_of_shards(
         cf: 1: dense.
         ranks: world size.
         calls: FSDP modules, taken as equally large.
-        whole: whether the backend's reduce-scatter is an all-reduce, as gloo's is.
+        by_all_reduce: whether the backend's reduce-scatter is an all-reduce, as gloo's is.
 
     Raises:
         ValueError: ``compressor`` is unknown, or no codec.
@@ -127,10 +127,10 @@ def volume_of_shards(
     summed = codec.traits.linear
     payload = calls * ranks * (codec.wire_bytes(row, cf, torch.float32) + (0 if summed else HEADER_BYTES))
     each = (
-        2 if (summed and whole) or not codec.traits.fixed_size else 1
+        2 if (summed and by_all_reduce) or not codec.traits.fixed_size else 1
     )  # where sizes vary, they are sent first
     messages = (calls * each + TICK_ROUNDS) * (ranks - 1.0)
-    link = scatter_bytes(payload, ranks, summed and whole)
+    link = scatter_bytes(payload, ranks, summed and by_all_reduce)
     return Volume(
         messages, link, payload, "reduce-scatter" if summed else "all-to-all", 1 if summed else ranks
     )

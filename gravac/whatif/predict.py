@@ -203,7 +203,7 @@ class Predictor:
         collectives = {
             self.predict(scenario, cf).volume.collective: None for scenario, cfs in places for cf in cfs
         }
-        lossy = [name for name in collectives if name in COLLECTIVES and not COLLECTIVES[name].whole]
+        lossy = [name for name in collectives if name in COLLECTIVES and not COLLECTIVES[name].sends_all]
         if lossy:
             found.append(
                 f"what {' and '.join(lossy)} leave out: such a step sends less than the codec chose, and the gains "

@@ -106,7 +106,7 @@ def test_ranks_learn_the_same_and_resume_with_it() -> None:
 def learn(codec: WarmedThreshold, x: Tensor, *cfs: float) -> None:
     for part in x.chunk(3):
         codec.observe(part, cfs)
-    codec.learn(codec.local_statistics())
+    codec.apply_mean_statistics(codec.local_statistics())
     codec.commit()
 
 
@@ -121,7 +121,7 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learned_and_stored() -> None:
     learn(codec, 100 * x, 20.0)
     assert torch.equal(codec.state_dict()["20.0"], state["20.0"])  # the warm-up is over
     assert len(codec.local_statistics()) == len(
-        WarmedThreshold(steps=3).figures()
+        WarmedThreshold(steps=3).local_statistics()
     )  # the tick's size never changes
     x = 2 * vector("gauss", 1000, 9)
     sent = codec.compress(x, 20.0, KEY, torch.float32).values
@@ -151,7 +151,7 @@ def test_wrong_states_are_named() -> None:
 def test_nothing_is_learned_from_a_rolled_back_step() -> None:
     codec = WarmedThreshold(steps=1)
     codec.observe(vector("gauss", 100), (10.0,))
-    codec.learn(codec.local_statistics())
+    codec.apply_mean_statistics(codec.local_statistics())
     codec.rollback()
     assert codec.state_dict() == {}
     codec.observe(vector("gauss", 100), (10.0,))  # a rank failed: no learn

@@ -79,8 +79,8 @@ def test_a_shortfall_on_a_device_is_that_of_the_host() -> None:
         (9.0, 3.0, 2.0, False),
     ]
     for cf, chosen, through, counts in steps:
-        host.learn(0, cf, chosen, through)
-        device.learn(0, cf, torch.tensor(chosen).double(), torch.tensor(through).double())
+        host.record(0, cf, chosen, through)
+        device.record(0, cf, torch.tensor(chosen).double(), torch.tensor(through).double())
         (host.commit if counts else host.rollback)()
         device.commit_where(torch.tensor(counts))
         for asked in (2.0, 4.0, 8.0, 60.0):

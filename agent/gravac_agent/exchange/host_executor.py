@@ -68,7 +68,7 @@ class HostExecutor:
         seed: Seed of all random numbers.
     """
 
-    late, device = False, None  # a step's result is known before the optimizer steps
+    defers_result, device = False, None  # a step's result is known before the optimizer steps
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The exchange on a device: no thread and no waiting, only work queued on a stream beside the trainer's.
 
 The thread that calls the hook queues everything. Per bucket: encode, and issue the collective. After the last bucket:
-sum the tick over ranks, settle the error memory by it, decode all means, and complete the futures. The host reads the
+sum the tick over ranks, resolve the error memory by it, decode all means, and complete the futures. The host reads the
 tick when the next step begins, by which time the device is long past it.
 
 Python's own bookkeeping runs at once, inside of what is given to ``Device.run``; nothing in there reads a tensor.

@@ -38,7 +38,7 @@ class BenchStep:
         """Run ours with the last step's threshold. Returns indices and values; ``p`` holds the residual."""
         if k not in self._sifters:
             self._sifters[k] = kernels.Sifter(k, self.g.numel())
-            self._sifters[k].learn(kernels.tally(self.g, self.e, out=self.p))
+            self._sifters[k].update_threshold(kernels.tally(self.g, self.e, out=self.p))
         sifted = self._sifters[k].sift(self.g, self.e, self.p)
         indices, values = self._buffer("first", k)
         return kernels.take_top(self.p, k, sifted, clear=True, indices=indices, values=values)

@@ -240,7 +240,7 @@ def check_state(codec: Compressor, other: Compressor, x: Tensor, cf: float) -> N
     def learn(step: int) -> None:
         codec.observe(x * (step + 1), (cf,))
         codec.compress(x * (step + 1), cf, KEY._replace(step=step), torch.float32)
-        codec.learn(codec.local_statistics())
+        codec.apply_mean_statistics(codec.local_statistics())
 
     for step in range(4):
         learn(step)

@@ -158,7 +158,7 @@ def take_in(encoder: Encoder, task: Task, step: int, result: StepResult) -> bool
     """What ``StepLoop`` does with a step's result. Returns whether the step counts."""
     counts = result.finite and not result.tick.sums.nonfinite
     if counts:
-        encoder.aggregator.learn(result.tick.means)
+        encoder.aggregator.apply_mean_statistics(result.tick.means)
         encoder.commit()
     else:
         encoder.rollback()
