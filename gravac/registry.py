@@ -236,8 +236,8 @@ def _distribution(entry: EntryPoint) -> str:
 
 def _described(entries: list[EntryPoint]) -> str:
     return " and ".join(
-        f"the plugin {_distribution(each)} (entry point {each.name} = {each.value!r} of {each.group})"
-        for each in entries
+        f"the plugin {_distribution(entry)} (entry point {entry.name} = {entry.value!r} of {entry.group})"
+        for entry in entries
     )
 
 
@@ -323,7 +323,7 @@ def _settings(kind: Callable[..., object]) -> list[str]:
     if hasattr(kind, "Settings"):
         return list(kind.Settings.model_fields)
     return [
-        name for name, each in inspect.signature(kind).parameters.items() if each.kind is each.KEYWORD_ONLY
+        name for name, param in inspect.signature(kind).parameters.items() if param.kind is param.KEYWORD_ONLY
     ]
 
 

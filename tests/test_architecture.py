@@ -38,7 +38,7 @@ def test_every_place_exists(page: str, file: str, function: str) -> None:
     """A renamed or moved function would leave the page pointing at nothing."""
     files = [base / file for base in BASES if (base / file).exists()]
     assert files, f"{page}: there is no file {file} in a package"
-    assert any(defines(each, function) for each in files), f"{page}: {file} does not define {function}"
+    assert any(defines(file, function) for file in files), f"{page}: {file} does not define {function}"
 
 
 def test_the_life_of_a_bucket_and_of_a_window_are_described() -> None:

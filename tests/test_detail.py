@@ -74,7 +74,7 @@ def test_compressed_steps_send_less_and_keep_part(windows: list[WindowReport]) -
 
 
 def test_a_step_that_is_not_finite_has_no_norms(windows: list[WindowReport]) -> None:
-    (window,) = (each for each in windows if each.nonfinite_steps)
+    (window,) = (window for window in windows if window.nonfinite_steps)
     at = SPOILT - detail(window).first_step
     assert detail(window).nonfinite_ranks == tuple(int(i == at) for i in range(LISTED))
     assert [value is None for value in detail(window).sent_sq] == [i == at for i in range(LISTED)]

@@ -202,7 +202,7 @@ def test_one_clear_error(path: Path, name: str) -> None:
     assert len(str(caught.value)) < 600 + len(str(path))
     found = check(path)  # which never raises for a bad trace
     assert not found.ok
-    assert any(caught.value.message in one.message for one in found.differences)
+    assert any(caught.value.message in difference.message for difference in found.differences)
 
 
 @pytest.mark.parametrize("name", DECIDED)
@@ -211,7 +211,9 @@ def test_what_only_replay_can_find(path: Path, name: str) -> None:
     broken(path, change)
     list(read_trace(path, verify=False))
     found = check(path)
-    assert any(words in one.message for one in found.differences), [one.message for one in found.differences]
+    assert any(words in difference.message for difference in found.differences), [
+        difference.message for difference in found.differences
+    ]
 
 
 @pytest.mark.parametrize("name", REPAIRED)
@@ -233,7 +235,7 @@ def test_a_folder_and_nothing_at_all(tmp_path: Path, path: Path) -> None:
             read_trace(source)
     path.write_bytes(b"")
     assert list(read_trace(path)) == []
-    assert [one.message for one in check(path).differences] == ["the trace is empty"]
+    assert [difference.message for difference in check(path).differences] == ["the trace is empty"]
 
 
 LIMITED = """

@@ -43,7 +43,7 @@ def names() -> dict[str, Any]:
 
     def wrapped(model: nn.Module) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
         module = DistributedDataParallel(model)
-        trainable = [one for one in module.parameters() if one.requires_grad]
+        trainable = [param for param in module.parameters() if param.requires_grad]
         return module, torch.optim.SGD(trainable, lr=0.1)
 
     def train_one_step() -> None:
@@ -90,7 +90,9 @@ def test_it_runs(alone: None, block: str) -> None:
     if "ddp" in block:  # the block wraps the model itself, a second time
         inner[0].requires_grad_(False)
     module = DistributedDataParallel(inner)
-    found["optimizer"] = torch.optim.SGD([one for one in module.parameters() if one.requires_grad], lr=0.1)
+    found["optimizer"] = torch.optim.SGD(
+        [param for param in module.parameters() if param.requires_grad], lr=0.1
+    )
     found["model"], found["ddp"] = (inner if "ddp" in block else module), module
     del module
     before = {name: one.detach().clone() for name, one in inner.named_parameters()}

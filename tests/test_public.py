@@ -63,11 +63,11 @@ def test_type_checkers_see_the_same_names() -> None:
     """The stub for type checkers, the table of homes and ``__all__`` cannot drift."""
     stub = ast.parse(Path(gravac.__file__).with_suffix(".pyi").read_text())
     imported = {
-        (node.module, each.name)
+        (node.module, name.name)
         for node in ast.walk(stub)
         if isinstance(node, ast.ImportFrom)
-        for each in node.names
-        if each.name == each.asname
+        for name in node.names
+        if name.name == name.asname
     }
     assert imported == {
         *((home, name) for name, home in gravac._HOMES.items()),

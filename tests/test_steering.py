@@ -92,9 +92,13 @@ def test_no_decision_names_a_cf_that_the_compressor_does_not_reach(policy: str) 
         decisions = [fold.decision, *run(fold, 30)]
         named = {
             cf
-            for one in decisions
-            if one.codec is None
-            for cf in (one.cf_minimum, one.cf_candidate, *(row.cf for row in one.candidates if not row.codec))
+            for decision in decisions
+            if decision.codec is None
+            for cf in (
+                decision.cf_minimum,
+                decision.cf_candidate,
+                *(row.cf for row in decision.candidates if not row.codec),
+            )
         }
         assert named <= {1.0, *(size.cf for size in sizes)}
         assert fold.policy.spec() == parse(policy).spec()

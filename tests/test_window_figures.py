@@ -24,7 +24,7 @@ def sums(**changes: float) -> GainSums:
 
 def report(*of_levels: GainSums, **changes: object) -> WindowReport:
     empty = level_sums(0, 10.0, 10, 5, 0.1, 0.05)
-    levels = tuple(empty.model_copy(update={"sums": one}) for one in of_levels)
+    levels = tuple(empty.model_copy(update={"sums": level}) for level in of_levels)
     return window_report(**({"levels": levels, "first_step": 100, "last_step": 119} | changes))
 
 

@@ -71,7 +71,7 @@ def _switches(count: int, codecs: list[str], seed: int) -> int:
         middle = time.monotonic()
         found = differences(on_streams(task, seed), host)
         end = time.monotonic()
-        counted = sum(one.finite and not one.tick.sums.nonfinite for one in host[0].results)
+        counted = sum(result.finite and not result.tick.sums.nonfinite for result in host[0].results)
         print(
             f"{codec:22} {buckets} buckets: {counted} of {count + 1} steps count, host {middle - start:5.1f} s, "
             f"streams {end - middle:5.1f} s, {len(found)} differences {'; '.join(found[:5])}",

@@ -167,7 +167,7 @@ _ALIASES = {
 def keywords_checked(init: Callable[P, None]) -> Callable[P, None]:
     """Let an ``__init__`` raise SetupError, with the closest name, for an argument that it does not have."""
     parameters = inspect.signature(init).parameters
-    named = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    named = [name for name, param in parameters.items() if param.kind is param.KEYWORD_ONLY]
     first = len(parameters) - len(named)
 
     @functools.wraps(init)

@@ -77,7 +77,7 @@ class _Draft:
             plan = self.owner.plan(self.tensors, cf)
             matrices = [group.stack(self.x) for group in plan.groups]
             starts = [self.owner.start(self.tensors, group, self.key, self.x.device) for group in plan.groups]
-            first = [each @ _orthonormal(start) for each, start in zip(matrices, starts, strict=True)]
+            first = [matrix @ _orthonormal(start) for matrix, start in zip(matrices, starts, strict=True)]
             self.first_round[cf] = _FirstRound(plan, starts, matrices, first)
         return self.first_round[cf]
 
@@ -181,7 +181,7 @@ class PowerSGD(Aggregator):
         self.communicator.sum(message).wait()  # the second round needs P of all ranks
         *flat, dense = message.split([*(each.numel() for each in first), plan.dense_numel])
         left = [_orthonormal(one.view_as(each)) for one, each in zip(flat, first, strict=True)]
-        own = [each.mT @ p for each, p in zip(matrices, left, strict=True)]
+        own = [matrix.mT @ p for matrix, p in zip(matrices, left, strict=True)]
 
         through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
         sent = torch.zeros(x.numel(), device=x.device, dtype=torch.float32)

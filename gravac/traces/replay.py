@@ -35,7 +35,7 @@ class Replay:
     @property
     def differing(self) -> tuple[ReplayedDecision, ...]:
         """The decisions that differ from the recorded ones in any byte."""
-        return tuple(each for each in self.decisions if not each.same)
+        return tuple(decision for decision in self.decisions if not decision.same)
 
 
 @dataclass

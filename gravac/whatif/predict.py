@@ -137,7 +137,7 @@ class Predictor:
     def _sent(self, compressor: str) -> list[Sample]:
         """Return the samples of this compressor."""
         own = self.recording.spec.compressor
-        return [each for each in self.fit.samples if (each.observation.codec or own) == compressor]
+        return [sample for sample in self.fit.samples if (sample.observation.codec or own) == compressor]
 
     def _as_measured(self, sized: Volume, compressor: str, cf: float) -> Volume:
         """Scale a volume by measured over expected payload at the compressor's nearest CF that was recorded."""
@@ -246,9 +246,9 @@ class Predictor:
 def best(predictions: Sequence[Prediction]) -> Prediction | None:
     """Return the prediction with the highest useful throughput; None if no efficiency is known."""
     usable = [
-        (each.useful_samples_per_second, each)
-        for each in predictions
-        if each.useful_samples_per_second is not None
+        (prediction.useful_samples_per_second, prediction)
+        for prediction in predictions
+        if prediction.useful_samples_per_second is not None
     ]
     return max(usable, key=lambda pair: pair[0])[1] if usable else None
 
@@ -259,7 +259,7 @@ def _listed(cfs: Sequence[float]) -> str:
 
 def _error_of_unseen_cfs(fitted: Fit) -> float:
     """Return the model's relative error at a CF it was not fitted on: the median over CFs, each left out once."""
-    cfs = sorted({each.cf for each in fitted.samples})
+    cfs = sorted({sample.cf for sample in fitted.samples})
     if len(cfs) < 3:
         return 0.0
     return median(abs(error) for error in _errors_left_out(fitted, cfs))
@@ -267,9 +267,9 @@ def _error_of_unseen_cfs(fitted: Fit) -> float:
 
 def _errors_left_out(fitted: Fit, cfs: Sequence[float]) -> Iterator[float]:
     for cf in cfs:
-        rest = [each for each in fitted.samples if each.cf != cf]
+        rest = [sample for sample in fitted.samples if sample.cf != cf]
         other = fit_samples(rest, fitted.model.elements)
-        yield median(other.error(each) for each in fitted.samples if each.cf == cf)
+        yield median(other.error(sample) for sample in fitted.samples if sample.cf == cf)
 
 
 def _joined(recordings: Sequence[Recording]) -> Recording:

@@ -108,7 +108,7 @@ def _residuals(
 
 
 def _spread(residuals: Sequence[float]) -> float:
-    return median(abs(each) for each in residuals) / MAD_OF_A_NORMAL
+    return median(abs(residual) for residual in residuals) / MAD_OF_A_NORMAL
 
 
 def _huber(residual: float) -> float:

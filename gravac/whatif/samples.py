@@ -101,9 +101,9 @@ def medians(samples: Sequence[Sample]) -> Iterator[Sample]:
 def noise_of(samples: Sequence[Sample]) -> float:
     """Return the relative standard error of a group's median: the median over groups of at least three windows."""
     groups: dict[tuple[float, str | None, Network | None], list[float]] = {}
-    for each in samples:
-        key = (each.cf, each.observation.codec, each.network)
-        groups.setdefault(key, []).append(each.observation.seconds)
+    for sample in samples:
+        key = (sample.cf, sample.observation.codec, sample.network)
+        groups.setdefault(key, []).append(sample.observation.seconds)
     found = []
     for seconds in groups.values():
         middle = median(seconds)

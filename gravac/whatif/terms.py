@@ -48,7 +48,9 @@ def coding_terms(samples: Sequence[Sample], elements: int) -> CodingTerms:
         samples: one for each CF.
         elements: gradient elements.
     """
-    known = [each for each in samples if each.cf > 1.0 and each.observation.compress_seconds is not None]
+    known = [
+        sample for sample in samples if sample.cf > 1.0 and sample.observation.compress_seconds is not None
+    ]
     cfs = sorted({each.cf for each in known})
     if len(cfs) > 1:
         compress = _coding_line(
@@ -167,10 +169,10 @@ def exchange_terms(
     """
     known = samples[0].network
     remainders = sorted(
-        (_Remainder.of(each, coding, elements) for each in samples),
+        (_Remainder.of(sample, coding, elements) for sample in samples),
         key=lambda each: (each.certain, each.link_bytes),
     )
-    sizes = {round(each.certain + 1e-9 * each.link_bytes, 7) for each in remainders}
+    sizes = {round(remainder.certain + 1e-9 * remainder.link_bytes, 7) for remainder in remainders}
     needed = MIN_SIZES + (known is None)
     unknown: list[str] = []
     last, hidden, slower = 1.0, 0.0, 0.0
@@ -193,7 +195,7 @@ def exchange_terms(
             "overlap: how much of a transfer hides behind backward; only what must hide is taken to hide. A trace "
             f"with {needed} CFs determines it"
         )
-    compute = min(base, median(each.rest - each.exposed for each in remainders))
+    compute = min(base, median(remainder.rest - remainder.exposed for remainder in remainders))
     network = known
     if network is None:
         network, assumed = _fitted_network(byte)
@@ -219,8 +221,8 @@ def _fitted_network(seconds_per_byte: float) -> tuple[Network, str]:
 
 def _single(remainders: Sequence[_Remainder], known: bool) -> tuple[float, float, float]:
     """Return base, seconds a byte and hidden seconds for one size of transfer."""
-    base = median(each.rest - each.exposed for each in remainders)
-    over = median(each.exposed - each.certain for each in remainders)
+    base = median(remainder.rest - remainder.exposed for remainder in remainders)
+    over = median(remainder.exposed - remainder.certain for remainder in remainders)
     nbytes = remainders[0].link_bytes
     if over < 0:  # less than the wire alone takes: the rest must have been hidden
         return base, 0.0, -over
@@ -238,7 +240,10 @@ def _fit(remainders: Sequence[_Remainder], last: float, large_from: int) -> Line
         share = 1.0 if large else last
         rows.append((1.0, share * each.link_bytes, -float(large), share * each.wire))
         values.append(each.rest - share * each.certain + (1 - last) * each.coding * large)
-    scale, weights = [each.scale for each in remainders], [each.weight for each in remainders]
+    scale, weights = (
+        [remainder.scale for remainder in remainders],
+        [remainder.weight for remainder in remainders],
+    )
     if remainders[0].known:  # priors: cores are alike, and so, less closely, are links of one rate
         rows += [(0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)]
         values += [HANDLING_SECONDS_PER_BYTE, 0.0]
@@ -251,8 +256,9 @@ def _worst(remainders: Sequence[_Remainder], line: LinearFit) -> float:
     """Return the largest relative error of a step without overlap."""
     base, byte, _, slower = line.terms
     return max(
-        abs(each.rest - base - each.certain - slower * each.wire - byte * each.link_bytes) / each.scale
-        for each in remainders
+        abs(remainder.rest - base - remainder.certain - slower * remainder.wire - byte * remainder.link_bytes)
+        / remainder.scale
+        for remainder in remainders
     )
 
 

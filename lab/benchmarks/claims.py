@@ -104,7 +104,7 @@ def page(
     yield f"The target is the held-out loss of dense training after {TARGET:.0%} of its steps.\n"
     yield from noise(runs, TARGET)
     yield ""
-    names = list(dict.fromkeys(name for one in compared for name in one.jobs))
+    names = list(dict.fromkeys(name for pair in compared for name in pair.jobs))
     for section in (
         *(tables.regrets(compared, name, bound_of(name)) for name in names),
         tables.rivals(compared, f"`{DEFAULT}`", tables.always(DEFAULT)),
@@ -132,7 +132,7 @@ def suited(rival: Contender) -> str:
 
 def headlines(compared: Sequence[Cell], jobs: Sequence[JobRow]) -> Iterator[str]:
     """Yield the table of what the papers claim."""
-    slow = [one for one in compared if one.link in ("30mbit", "100mbit")]
+    slow = [pair for pair in compared if pair.link in ("30mbit", "100mbit")]
     yield "| claim | the paper | here | what differs |"
     yield "|---|---|---|---|"
     yield _line(
@@ -209,11 +209,11 @@ def _speedups(compared: Sequence[Cell], rival: tuple[str, ...]) -> str:
     shown = []
     for policy in (DEFAULT, UNBOUNDED):
         found = []
-        for one in compared:
-            best = one.rival(rival)
+        for pair in compared:
+            best = pair.rival(rival)
             if rival[0] == "topk":
-                best = one.plans.get("topk+bf16@10")
-            speedup = None if best is None or policy not in one.jobs else one.speedup(policy, best)
+                best = pair.plans.get("topk+bf16@10")
+            speedup = None if best is None or policy not in pair.jobs else pair.speedup(policy, best)
             if speedup is not None:
                 found.append(speedup)
         if found:

@@ -46,11 +46,11 @@ class Ranks(SimulatedRanks):
         step: int,
         surveyed: bool = False,
     ) -> Exchanged:
-        for one in gradients:
+        for gradient in gradients:
             factor = SPIKE_SIZE if self.spike and step == SPIKE_AT else 1.0
             if self.limit is not None:
-                factor *= min(1.0, self.limit / (factor * _norm(one)))
-            for flat in one:
+                factor *= min(1.0, self.limit / (factor * _norm(gradient)))
+            for flat in gradient:
                 flat.mul_(factor)
         self.true_norm = _norm([torch.stack(flats).mean(0) for flats in zip(*gradients, strict=True)])
         return super().exchange(buckets, gradients, plan, step, surveyed)
@@ -70,14 +70,14 @@ class Other(Clipper):
         parameters = list(parameters)
         if self._recipe == "no-spikes":
             return Clipped(super().clip(parameters, max_norm).norm)
-        norm = nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+        norm = nn.utils.get_total_norm([param.grad for param in parameters if param.grad is not None])
         own, dense = (min(1.0, max_norm / one) for one in (float(norm), self._all.true_norm))
         factor = {"true": dense, "dgc": 1.0}.get(self._recipe, own)
         back = {"back": 1.0 - own, "surplus": max(0.0, dense - own)}.get(self._recipe, 0.0)
         for encoder in self._all.encoders if back else ():
             for bucket in self._buckets:
                 grads = [self._named[name].grad for name in bucket.names]
-                flat = torch.cat([one.flatten() for one in grads if one is not None])
+                flat = torch.cat([grad.flatten() for grad in grads if grad is not None])
                 encoder.memory.hold_back(bucket, flat * back)
             encoder.memory.commit()
         for one in parameters:

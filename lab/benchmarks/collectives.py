@@ -152,7 +152,7 @@ def main() -> None:
                     flush=True,
                 )
     if group.rank == 0 and chosen.json:
-        print(json.dumps([asdict(one) for one in results]))
+        print(json.dumps([asdict(result) for result in results]))
     dist.destroy_process_group()
 
 

@@ -167,13 +167,13 @@ def main() -> None:
     for name in RUNS:
         row: dict[str, float | str] = {"name": name}
         for key in ("loss", "accuracy", "training_loss", "step_seconds"):
-            values = [one[name][key] for one in seeds]
+            values = [seed[name][key] for seed in seeds]
             row[key] = statistics.mean(values)
             row[f"{key}_error"] = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
         row["memory_bytes"] = seeds[0][name]["memory_bytes"]
         row["saved_percent"] = 100 * (1 - seeds[0][name]["memory_bytes"] / textbook)
         row["time_over_ef"] = statistics.median(
-            one[name]["step_seconds"] / one["EF"]["step_seconds"] for one in seeds
+            seed[name]["step_seconds"] / seed["EF"]["step_seconds"] for seed in seeds
         )
         rows.append(row)
     if options.json:

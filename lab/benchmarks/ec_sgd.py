@@ -124,7 +124,7 @@ def main() -> None:
     summary = {
         "quick": options.quick,
         "seconds": time.perf_counter() - begun,
-        "results": [dataclasses.asdict(one) for one in results],
+        "results": [dataclasses.asdict(result) for result in results],
     }
     text = table(results)
     (options.output / "ec_sgd.json").write_text(json.dumps(summary))
@@ -132,7 +132,7 @@ def main() -> None:
     drawing = not options.no_plots and plots.available()
     drawn = [plots.plot(result, options.output) for result in results] if drawing else []
     if options.json:
-        short = [{k: v for k, v in one.items() if k != "runs"} for one in summary["results"]]
+        short = [{k: v for k, v in result.items() if k != "runs"} for result in summary["results"]]
         print(json.dumps(summary | {"results": short}))
         return
     print(text)

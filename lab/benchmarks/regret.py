@@ -110,7 +110,7 @@ def table(given: argparse.Namespace) -> None:
     compared, notes = cells(read_rows(given.rows), read_jobs(given.jobs), given.target)
     if not compared:
         sys.exit("\n".join(("No job can be compared.", *notes)))
-    names = list(dict.fromkeys(name for one in compared for name in one.jobs))
+    names = list(dict.fromkeys(name for pair in compared for name in pair.jobs))
     sections = [tables.regrets(compared, name, bound_of(name)) for name in names]
     sections += [tables.rivals(compared, f"`{name}`", tables.always(name)) for name in names]
     sections.append(tables.learning(compared, names))

@@ -27,7 +27,7 @@ TASKS = {
 def main() -> None:
     """Print a row for each task: medians over seeds of the time of dense / the time of the job."""
     compared, _ = cells(read_rows(ROWS), read_jobs(JOBS), TARGET)
-    found = {(one.task, one.link): one.jobs[DEFAULT].times for one in compared if one.ranks == RANKS}
+    found = {(pair.task, pair.link): pair.jobs[DEFAULT].times for pair in compared if pair.ranks == RANKS}
     for task, words in TASKS.items():
         print(f"| {words} | " + " | ".join(f"{1 / median(found[task, link]):.1f}" for link in LINKS) + " |")
 

@@ -31,14 +31,14 @@ def sums(single_sq: float, residual_share: float = 0.0, residual_sq: float = 1e6
 
 
 def weights(*gradients: Tensor) -> list[nn.Parameter]:
-    found = [nn.Parameter(torch.zeros_like(one)) for one in gradients]
+    found = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
     for parameter, gradient in zip(found, gradients, strict=True):
         parameter.grad = gradient.clone()
     return found
 
 
 def grads(parameters: list[nn.Parameter]) -> list[Tensor]:
-    return [one.grad for one in parameters if one.grad is not None]
+    return [param.grad for param in parameters if param.grad is not None]
 
 
 GRADIENTS = torch.tensor([3.0, 0.0, 4.0]), torch.tensor([[12.0], [0.0]])
@@ -88,8 +88,8 @@ def test_the_smaller_norm_counts() -> None:
         clipper.end_step(sums(single_sq), numbers(dense_norm**2, single_sq), raw=False)
         clipped = clipper.clip(parameters, 1.0)
         assert float(clipped.norm) == 13.0
-        for one, before in zip(grads(parameters), GRADIENTS, strict=True):
-            torch.testing.assert_close(one, before / counts)
+        for grad, before in zip(grads(parameters), GRADIENTS, strict=True):
+            torch.testing.assert_close(grad, before / counts)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_what_is_left_to_torch_has_its_bits(why: str, max_norm: float) -> None:
     clipped = clipper.clip(ours, max_norm, norm_type)
     assert torch.equal(clipped.norm, norm)
     assert clipped.residual_factor == 1.0
-    for one, other in zip(grads(ours), grads(theirs), strict=True):
-        assert torch.equal(one, other)
+    for grad, other in zip(grads(ours), grads(theirs), strict=True):
+        assert torch.equal(grad, other)
 
 
 def test_a_non_finite_norm_changes_no_average() -> None:
@@ -180,7 +180,7 @@ def test_a_non_finite_norm_changes_no_average() -> None:
     clipper.end_step(StepSums(nonfinite=1.0), numbers(math.nan, math.nan), raw=False)
     bad = weights(torch.tensor([1.0, math.nan]))
     assert math.isnan(float(clipper.clip(bad, 1.0).norm))
-    assert all(bool(one.isnan().all()) for one in grads(bad)), "as torch"
+    assert all(bool(grad.isnan().all()) for grad in grads(bad)), "as torch"
     assert clipper.state() == before
     with pytest.raises(RuntimeError, match="non-finite"):
         clipper.clip(bad, 1.0, error_if_nonfinite=True)

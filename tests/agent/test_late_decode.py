@@ -222,9 +222,9 @@ def test_a_mean_that_overflows_float16_undoes_the_buckets_before_it(monkeypatch:
     """It shows only when it is decoded, so all means are checked before the first one is written."""
     running = executor_on(Alone())
     try:
-        given = [one.half() for one in gradients(7)]
+        given = [gradient.half() for gradient in gradients(7)]
         running.begin_step(PLAN, 0, surveyed=False)
-        for future in submit(running, [one.half() for one in gradients(0)]):
+        for future in submit(running, [gradient.half() for gradient in gradients(0)]):
             future.wait()
         running.wait_step()
         running.encoder.commit()

@@ -18,8 +18,8 @@ def test_plans_that_would_make_a_device_wait_are_left_out() -> None:
 def test_every_plan_has_its_bytes_and_seconds() -> None:
     plans = AutoPolicy().plans("topk+bf16")
     found = {
-        Plan(each.codec, each.cf): each
-        for each in plan_costs(plans, "topk+bf16", 1_000_000, 4, NETWORK, "auto")
+        Plan(cost.codec, cost.cf): cost
+        for cost in plan_costs(plans, "topk+bf16", 1_000_000, 4, NETWORK, "auto")
     }
     assert tuple(found) == plans
     dense, seven = found[Plan(None, 1.0)], found[Plan("nearest:levels=7", 10.1)]

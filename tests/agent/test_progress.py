@@ -37,8 +37,8 @@ def bucket(number: int, parameters: dict[str, nn.Parameter], names: str) -> tupl
 
 
 def fill(parameters: dict[str, nn.Parameter], step: int) -> None:
-    for at, one in enumerate(parameters.values()):
-        one.grad = torch.randn(one.shape, generator=torch.Generator().manual_seed(100 * step + at))
+    for at, param in enumerate(parameters.values()):
+        param.grad = torch.randn(param.shape, generator=torch.Generator().manual_seed(100 * step + at))
 
 
 def test_the_sample_does_not_depend_on_the_buckets() -> None:
@@ -342,7 +342,7 @@ def test_progress_is_counted_by_level_of_the_window() -> None:
     assert level.progress.steps == 1, (
         "what was exchanged before the window and never stepped with does not count"
     )
-    assert sum(each.progress.steps for each in first.levels.values()) == 10
+    assert sum(level.progress.steps for level in first.levels.values()) == 10
 
 
 def test_products_with_the_next_gradient_stay_within_a_plan() -> None:

@@ -35,7 +35,7 @@ def trained(
         x = torch.randn(32, 20)
         optimizer.zero_grad()
         (model(x) - x[:, :5]).square().mean().backward()
-        flat = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+        flat = torch.cat([param.grad.flatten() for param in model.parameters() if param.grad is not None])
         sent = share * flat
         reference.exchanged(flat[places], sent[places])
         for one, piece in zip(model.parameters(), sent.split(numels), strict=True):
@@ -90,8 +90,8 @@ def test_a_step_without_an_exchange_does_not_count() -> None:
     reference = DenseReference(optimizer, named, coordinates)
 
     def step(exchanged: bool) -> None:
-        for one in model.parameters():
-            one.grad = torch.ones_like(one)
+        for param in model.parameters():
+            param.grad = torch.ones_like(param)
         if exchanged:
             flat: Tensor = torch.ones(10)
             sampled = flat[coordinates.in_bucket(["weight", "bias"], [8, 2])]
@@ -128,8 +128,8 @@ def test_the_norm_that_clipping_went_by_is_taken_into_account(as_dense: bool, ra
         sampled = flat[coordinates.in_bucket(["weight", "bias"], [8, 2])]
         reference.exchanged(sampled, 4.0 * sampled)
         share = 0.1 if as_dense else 0.1 / 4.0
-        for one in model.parameters():
-            one.grad = torch.full_like(one, 4.0 * share)
+        for param in model.parameters():
+            param.grad = torch.full_like(param, 4.0 * share)
         reference.before_step(clipped_as_dense=as_dense)
         optimizer.step()
         reference.after_step()

@@ -407,7 +407,7 @@ def test_a_policy_that_names_a_codec_it_does_not_list_ends_no_training(
     assert "codec 'qsgd'; besides the job's compressor the ranks have none" in caplog.text
     reporter.close(job_end(1))
     lines = [line.record for line in read_trace(tmp_path / "job" / "journal.jsonl")]
-    assert [each.codec for each in lines if isinstance(each, Decision)] == [None, "qsgd"]
+    assert [line.codec for line in lines if isinstance(line, Decision)] == [None, "qsgd"]
 
 
 def test_a_server_without_keep_alive_works_without_a_token() -> None:

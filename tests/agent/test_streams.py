@@ -111,7 +111,7 @@ def test_what_trainers_do_besides(trainer: str, codec: str) -> None:
     """Where no mean leaves float16: on the host the excess waits in the memory, on a device the step does not count."""
     task = Task(codec, 6, switching(12), **TRAINERS[trainer])
     host = on_host(task)
-    counted = [one.finite and not one.tick.sums.nonfinite for one in host[0].results]
+    counted = [result.finite and not result.tick.sums.nonfinite for result in host[0].results]
     assert any(counted)
     if task.dtype is torch.float16:
         assert not all(counted[3:]), "the scale has grown until something overflowed"

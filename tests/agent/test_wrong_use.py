@@ -509,7 +509,7 @@ def test_a_later_chdir_does_not_split_the_journal(
             step(module, optimizer)
     assert list((tmp_path / "later").iterdir()) == []
     records = [line.record for line in read_trace(tmp_path / "begun/runs/mine/journal.jsonl")]
-    assert [type(each) for each in records].count(WindowReport) >= 3
+    assert [type(record) for record in records].count(WindowReport) >= 3
     assert isinstance(records[-1], End)
 
 

@@ -55,13 +55,15 @@ def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> N
 
 def test_no_two_members_of_a_kind_have_the_same_line() -> None:
     lines = [(entry.kind, entries.what(entry, ENTRIES)) for entry in ENTRIES]
-    assert len(set(lines)) == len(lines), {one for one in lines if lines.count(one) > 1}
+    assert len(set(lines)) == len(lines), {line for line in lines if lines.count(line) > 1}
 
 
 def test_json_round_trip() -> None:
     code, output = run("--json")
     assert code == 0
-    read = [CatalogueEntry.model_validate_json(json.dumps(one)) for one in json.loads(output)["members"]]
+    read = [
+        CatalogueEntry.model_validate_json(json.dumps(member)) for member in json.loads(output)["members"]
+    ]
     assert tuple(read) == ENTRIES
     code, output = run("--json", "topk")
     (one,) = json.loads(output)["members"]

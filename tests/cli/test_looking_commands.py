@@ -76,7 +76,7 @@ def test_a_trace_is_read_window_by_window() -> None:
     alive = [sum(isinstance(one, WindowView) for one in gc.get_objects()) for _ in source.windows("job")]
     assert len(alive) == 8
     assert max(alive) <= 3
-    assert [one.decision.window for one in source.decisions("job", after=5)] == [6, 7]
+    assert [decision.decision.window for decision in source.decisions("job", after=5)] == [6, 7]
 
 
 def test_old_jobs_are_left_out(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_what_cannot_be_shown(arguments: list[str], code: int, words: str) -> No
 
 def test_top_of_a_trace_tells_each_window_and_each_change() -> None:
     lines = run("top", TRACE).splitlines()
-    assert len([one for one in lines if "  step " in one]) == 8
-    assert [int(found[1]) for one in lines if (found := re.search(r"epoch (\d):", one))] == [1, 2, 3]
+    assert len([line for line in lines if "  step " in line]) == 8
+    assert [int(found[1]) for line in lines if (found := re.search(r"epoch (\d):", line))] == [1, 2, 3]
     assert "step 400  largest 10 % (hold)  220 ms/step  η 0.7 (0.6–0.8)  useful 204/s" in lines[-1]
     objects = [json.loads(one) for one in run("top", TRACE, "--json").splitlines()]
     assert [one["window"]["report"]["window"] for one in objects] == list(range(8))

@@ -27,7 +27,7 @@ OPERATOR = "an-operators-token-0123456789abc"
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(main, [str(one) for one in arguments])
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())
 

@@ -144,7 +144,7 @@ def test_the_plan_space_of_a_policy_is_compared(recorded: Path) -> None:
     (scenario,) = asked(recorded, *KNOWN, "--policy", "auto:plans=nearest:levels=7/topk+bf16@50")["scenarios"]
     plans = [(row["codec"], row["cf"]) for row in scenario["factors"]]
     assert plans == [("topk", 1), ("nearest:levels=7", 10.1), ("topk+bf16", 50)]
-    assert {(one["codec"], one["cf"]) for one in scenario["path"]["stretches"]} >= {
+    assert {(stretch["codec"], stretch["cf"]) for stretch in scenario["path"]["stretches"]} >= {
         ("nearest:levels=7", 10.1)
     }
 

@@ -47,7 +47,7 @@ def journal(app: InProcess) -> str:
 
 
 def fields(problem: Any) -> list[str]:
-    return [one["field"] for one in problem["errors"]]
+    return [error["field"] for error in problem["errors"]]
 
 
 def test_the_report_is_fine_to_begin_with(app: InProcess, report: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ def test_full_columns_are_merged_and_hold_the_largest() -> None:
     for number in range(9):
         heat.add(window(number, 0.1, 0.1, 0.3 if number == 2 else 0.1))
     assert heat.windows_per_column == 4
-    assert [(one.first, one.last) for one in heat.columns] == [(0, 3), (4, 7), (8, 8)]
+    assert [(column.first, column.last) for column in heat.columns] == [(0, 3), (4, 7), (8, 8)]
     assert cells(heat) == [[100, 100, 300], [100, 100, 100], [100, 100, 100]]
 
 
@@ -62,7 +62,7 @@ def test_a_lost_window_is_a_gap_between_columns() -> None:
     heat = RankHeat()
     for number in (0, 1, 5):
         heat.add(window(number, 0.1, 0.1))
-    assert [(one.first, one.last) for one in heat.columns] == [(0, 0), (1, 1), (5, 5)]
+    assert [(column.first, column.last) for column in heat.columns] == [(0, 0), (1, 1), (5, 5)]
 
 
 def test_ranks_without_time_are_unknown() -> None:

@@ -26,7 +26,7 @@ def test_a_job_from_registration_to_end(app: InProcess) -> None:
     assert view["latest"]["report"]["window"] == 11
     assert view["baseline_step_seconds"] == pytest.approx(0.5)
     assert view["totals"]["dense_bytes"] == sum(400_000 + n for n in range(12))
-    assert [one["event"]["kind"] for one in view["events"]] == ["registered"]
+    assert [event["event"]["kind"] for event in view["events"]] == ["registered"]
     post(app, "/v1/jobs/job/end", End(incarnation="first", windows=12, steps=600, message="done"))
     assert app.client.get("/v1/jobs/job").json()["state"] == "ended"
     trace = check(app.services.settings.data_dir / "job" / "journal.jsonl")
@@ -180,9 +180,9 @@ def test_jobs_of_one_controller_are_independent(app: InProcess) -> None:
     for name in ("b", "a", "c"):
         run(app, Trainer(job=name), register(app, job=name).decision, 2)
     page = app.client.get("/v1/jobs?limit=2").json()
-    assert [one["job"] for one in page["items"]] == ["a", "b"]
+    assert [item["job"] for item in page["items"]] == ["a", "b"]
     rest = app.client.get(f"/v1/jobs?after={page['next']}").json()
-    assert ([one["job"] for one in rest["items"]], rest["next"]) == (["c"], None)
+    assert ([item["job"] for item in rest["items"]], rest["next"]) == (["c"], None)
 
 
 def test_jobs_are_bounded(open_app: Callable[..., InProcess]) -> None:

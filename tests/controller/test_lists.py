@@ -52,22 +52,22 @@ def test_windows_by_steps(job: InProcess, from_step: int, to_step: int | None) -
 
 def test_windows_and_decisions_by_epoch_and_phase(job: InProcess) -> None:
     windows, decisions = walk(job, "windows", 1000), walk(job, "decisions", 1000)
-    epochs = {one["report"]["epoch"] for one in windows}
+    epochs = {window["report"]["epoch"] for window in windows}
     assert len(epochs) > 2
     for epoch in epochs:
         assert walk(job, f"windows?epoch={epoch}", 11) == [
             w for w in windows if w["report"]["epoch"] == epoch
         ]
-        of_epoch = [one for one in decisions if one["decision"]["epoch"] == epoch]
+        of_epoch = [decision for decision in decisions if decision["decision"]["epoch"] == epoch]
         assert walk(job, f"decisions?epoch={epoch}", 11) == of_epoch
         assert [one["changed"] for one in of_epoch] == [True] + [False] * (len(of_epoch) - 1)
     for phase in ("warmup", "explore", "hold", "fallback"):
         assert walk(job, f"windows?phase={phase}", 11) == [
             w for w in windows if w["report"]["phase"] == phase
         ]
-        found = [one for one in decisions if one["decision"]["phase"] == phase]
+        found = [decision for decision in decisions if decision["decision"]["phase"] == phase]
         assert walk(job, f"decisions?phase={phase}", 11) == found
-    changed = [one for one in decisions if one["changed"]]
+    changed = [decision for decision in decisions if decision["changed"]]
     assert walk(job, "decisions?changed=true", 3) == changed
     assert [one["decision"]["epoch"] for one in changed] == sorted(
         epochs | {changed[-1]["decision"]["epoch"]}
@@ -110,7 +110,7 @@ def test_jobs_by_state(open_app: Callable[..., InProcess]) -> None:
     end = {"incarnation": "first", "windows": 0, "steps": 0, "message": ""}
     assert app.client.post("/v1/jobs/b/end", json=end).status_code == 200
     found = {
-        state: [one["job"] for one in app.client.get(f"/v1/jobs?state={state}").json()["items"]]
+        state: [item["job"] for item in app.client.get(f"/v1/jobs?state={state}").json()["items"]]
         for state in ("running", "stale", "ended")
     }
     assert found == {"running": ["a", "c"], "stale": [], "ended": ["b"]}

@@ -48,7 +48,7 @@ def test_a_deleted_journal_is_written_back_completely(
     assert on_disk(path) == list(range(6))
     assert path.read_bytes().startswith(before)
     assert path.stat().st_mode & 0o777 == 0o600
-    notes = [one["event"]["message"] for one in app.client.get("/v1/jobs/job").json()["events"]]
+    notes = [event["event"]["message"] for event in app.client.get("/v1/jobs/job").json()["events"]]
     assert "was deleted while it was being written" in notes[-1]
     run(app, trainer, decision, 3)
     assert check(path).ok
@@ -128,7 +128,7 @@ def test_an_ended_job_whose_journal_was_deleted_starts_over(app: InProcess, path
     post(app, "/v1/jobs/job/end", End(incarnation="first", windows=3, steps=150, message="done"))
     shutil.rmtree(path.parent)
     post(app, "/v1/jobs", spec(incarnation="second"), status=503)
-    assert [one["job"] for one in app.client.get("/v1/jobs").json()["items"]] == ["job"]
+    assert [item["job"] for item in app.client.get("/v1/jobs").json()["items"]] == ["job"]
     answer = register(app, incarnation="second")
     assert answer.next_window == 0
     assert app.client.get("/v1/jobs").json()["items"][0]["windows"] == 0

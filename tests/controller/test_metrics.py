@@ -59,14 +59,14 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_missing_windows_total": 0,
         "gravac_steps_total": 450,
         "gravac_global_batch_samples": 64,
-        "gravac_samples_total": sum(one.samples for one in reports),
-        "gravac_gradient_dense_bytes_total": sum(one.dense_bytes for one in reports),
-        "gravac_gradient_payload_bytes_total": sum(one.payload_bytes for one in reports),
+        "gravac_samples_total": sum(report.samples for report in reports),
+        "gravac_gradient_dense_bytes_total": sum(report.dense_bytes for report in reports),
+        "gravac_gradient_payload_bytes_total": sum(report.payload_bytes for report in reports),
         "gravac_gain_ratio": figures.gain(last),
         "gravac_backlog": figures.backlog(last),
         "gravac_error_feedback_ratio": figures.residual_ratio(last),
         "gravac_step_seconds": figures.step_seconds(last),
-        "gravac_training_seconds_total": sum(one.seconds for one in reports),
+        "gravac_training_seconds_total": sum(report.seconds for report in reports),
         "gravac_samples_per_second": figures.samples_per_second(last),
         "gravac_statistical_efficiency_ratio": learned.likely,
         "gravac_statistical_efficiency_low_ratio": learned.low,
@@ -86,7 +86,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     }
     assert {name: seen[name][()] for name in single} == pytest.approx(single)
     for phase in ("data_wait", "compute", "compress", "communicate", "decompress"):
-        total = sum(getattr(one.phases, phase) for one in reports)
+        total = sum(getattr(report.phases, phase) for report in reports)
         assert seen["gravac_phase_seconds_total"][(phase,)] == pytest.approx(total)
         step = getattr(last.phases, phase) / 50
         assert seen["gravac_step_phase_seconds"][(phase,)] == pytest.approx(step)
@@ -111,13 +111,17 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     assert seen["gravac_own_work_seconds"] == pytest.approx(own)
     assert "gravac_emulated_link_bytes_per_second" not in seen
     assert seen["gravac_rank_step_seconds"] == pytest.approx({("0",): 9.75 / 50, ("1",): 10.75 / 50})
-    gains = {(f"{one.cf:g}", "topk"): one.gain for one in decision.candidates if one.gain is not None}
+    gains = {
+        (f"{candidate.cf:g}", "topk"): candidate.gain
+        for candidate in decision.candidates
+        if candidate.gain is not None
+    }
     assert gains
     assert seen["gravac_candidate_gain_ratio"] == pytest.approx(gains)
     useful = {
-        (f"{one.cf:g}", "topk"): one.useful_samples_per_second
-        for one in decision.candidates
-        if one.useful_samples_per_second is not None
+        (f"{candidate.cf:g}", "topk"): candidate.useful_samples_per_second
+        for candidate in decision.candidates
+        if candidate.useful_samples_per_second is not None
     }
     assert seen["gravac_candidate_useful_samples_per_second"] == pytest.approx(useful)
 

@@ -45,8 +45,8 @@ def test_every_list_works_beside_odd_folders(open_app: Callable[..., InProcess])
     page = again.client.get("/v1/jobs")
     assert page.status_code == 200, page.text
     found = page.json()
-    assert [one["job"] for one in found["items"]] == ["run1"]
-    reasons = {one["job"]: one["reason"] for one in found["unreadable"]}
+    assert [item["job"] for item in found["items"]] == ["run1"]
+    reasons = {journal["job"]: journal["reason"] for journal in found["unreadable"]}
     assert set(reasons) == set(ODD.values())
     assert all("name is not a job's" in reason for reason in reasons.values())
     assert again.client.get("/metrics").text.count("gravac_unreadable_jobs 9.0") == 1

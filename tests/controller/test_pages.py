@@ -99,9 +99,9 @@ def test_ranks_are_compared_by_their_own_work(open_app: Callable[..., InProcess]
     run(app, Trainer(), register(app).decision, 1)
     view = app.client.get("/v1/jobs/job/ranks").json()
     own = [0.5 + 5.0 + 1.0 + 0.25, 0.5 + 6.0 + 1.0 + 0.25]
-    assert [one["row"]["rank"] for one in view["ranks"]] == [0, 1]
-    assert [one["relative_speed"] for one in view["ranks"]] == pytest.approx([1.0, own[0] / own[1]])
-    assert [one["step_seconds"] for one in view["ranks"]] == pytest.approx([9.75 / 50, 10.75 / 50])
+    assert [rank["row"]["rank"] for rank in view["ranks"]] == [0, 1]
+    assert [rank["relative_speed"] for rank in view["ranks"]] == pytest.approx([1.0, own[0] / own[1]])
+    assert [rank["step_seconds"] for rank in view["ranks"]] == pytest.approx([9.75 / 50, 10.75 / 50])
 
 
 def test_candidates_are_those_of_the_decision_in_force(open_app: Callable[..., InProcess]) -> None:

@@ -49,12 +49,12 @@ def test_the_plan_in_force_those_measured_and_the_next_three_come_first() -> Non
         measured("nearest:levels=2", 25.6, "too_strong", 300.0, 0.5),
     )
     views = plan_views(decision(*rows, codec="nearest:levels=7", cf=10.1), "topk+bf16")
-    assert [one.words for one in views if one.notable] == [
+    assert [view.words for view in views if view.notable] == [
         *("7 levels", "signs", "dense", "15 levels", "39 levels", "8 bits"),
     ]
-    assert [one.words for one in views if not one.notable] == ["16 bits", "3 levels"]
+    assert [view.words for view in views if not view.notable] == ["16 bits", "3 levels"]
     assert views == plan_views(decision(*reversed(rows), codec="nearest:levels=7", cf=10.1), "topk+bf16")
-    why = {one.words: one.why for one in views}
+    why = {view.words: view.why for view in views}
     assert why["7 levels"] == "in force"
     assert why["dense"] == "measured: 0.20 times the useful throughput of the one in force"
     assert why["8 bits"] == "predicted: 0.45 times the useful throughput of the one in force"
@@ -86,9 +86,9 @@ def test_a_policy_by_gains_says_which_gain_was_too_low() -> None:
         row(None, 40.0, "untried"),
     )
     views = plan_views(decision(*rows, codec=None, cf=10.0, epsilon=0.3), "topk")
-    assert [one.words for one in views] == ["largest 10 %", "largest 5 %", "dense", "largest 2.5 %"]
-    assert all(one.notable for one in views)
-    assert [one.why for one in views[1:]] == [
+    assert [view.words for view in views] == ["largest 10 %", "largest 5 %", "dense", "largest 2.5 %"]
+    assert all(view.notable for view in views)
+    assert [view.why for view in views[1:]] == [
         "its gain of 0.20 is below ε 0.30",
         "measured: 0.29 times the useful throughput of the one in force",
         "not measured",

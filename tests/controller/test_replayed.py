@@ -96,7 +96,7 @@ def test_before_the_first_window(recorded: tuple[Path, dict[int, dict[str, Any]]
     view = job_views.job_view(ReplayedJob(recorded[0], folder, SETTINGS).as_of(-1))
     assert view.latest is None
     assert view.decision.window == -1
-    assert [one.event.kind for one in view.events] == ["registered"]
+    assert [event.event.kind for event in view.events] == ["registered"]
 
 
 @pytest.mark.parametrize("kind", ["gzip", "crlf", "torn", "cut gzip"])
@@ -145,8 +145,8 @@ def test_a_long_trace_is_shown_while_it_is_read(
     assert job_views.rank_heat(job.live).columns[-1].last_window == 19
     assert shown(job.as_of(5)) == seen[5]
     windows, decisions = job.drawn()
-    assert [one.number("window") for one in windows] == list(range(20))
-    assert [one.decision.window for one in decisions] == list(range(-1, 20))
+    assert [window.number("window") for window in windows] == list(range(20))
+    assert [decision.decision.window for decision in decisions] == list(range(-1, 20))
     job.read_on()
     assert (job.done, job.share, job.problem) == (True, 1.0, "")
     assert job.live.windows == 20, "until it is drawn again"
@@ -196,8 +196,8 @@ def test_the_server_is_read_only(client: TestClient) -> None:
     numbers, after = [], ""
     while True:
         page = client.get(f"/v1/jobs/job/windows?ranks=false&limit=50{after}").json()
-        numbers += [one["report"]["window"] for one in page["items"]]
-        assert all(one["report"]["ranks"] == [] for one in page["items"])
+        numbers += [item["report"]["window"] for item in page["items"]]
+        assert all(item["report"]["ranks"] == [] for item in page["items"])
         if page["next"] is None:
             break
         after = f"&after={page['next']}"

@@ -171,7 +171,7 @@ def test_a_broken_journal_is_named_and_the_others_are_served(
     path.write_text(broken)
     again = open_app()
     page = again.client.get("/v1/jobs").json()
-    assert [one["job"] for one in page["items"]] == ["good"]
+    assert [item["job"] for item in page["items"]] == ["good"]
     assert [one["job"] for one in page["unreadable"]] == ["bad"]
     assert words in page["unreadable"][0]["reason"]
     response = again.client.get("/v1/jobs/bad")

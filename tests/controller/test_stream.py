@@ -49,8 +49,8 @@ def test_a_snapshot_then_changes(fast: Controller) -> None:
         first = reader.next()
         assert first is not None
         assert first.name == "snapshot"
-        assert [one["report"]["window"] for one in first.data["windows"]] == [0, 1, 2]
-        assert [one["decision"]["window"] for one in first.data["decisions"]] == [-1, 0, 1, 2]
+        assert [window["report"]["window"] for window in first.data["windows"]] == [0, 1, 2]
+        assert [decision["decision"]["window"] for decision in first.data["decisions"]] == [-1, 0, 1, 2]
         assert first.data["job"] == fast.ask("GET", "/v1/jobs/job").json
         decision = run(fast, trainer, decision)
         second = reader.next()
@@ -83,8 +83,8 @@ def test_resuming_sends_only_later_changes(fast: Controller) -> None:
     run(fast, trainer, decision, 3)
     with Reader(fast, after=str(first.id)) as reader:
         seen = [reader.next() for _ in range(3)]
-    assert [one and one.name for one in seen] == ["window"] * 3
-    assert [one and one.data["window"]["report"]["window"] for one in seen] == [3, 4, 5]
+    assert [row and row.name for row in seen] == ["window"] * 3
+    assert [row and row.data["window"]["report"]["window"] for row in seen] == [3, 4, 5]
     with Reader(fast, after=str(seen[1] and seen[1].id)) as reader:
         again = reader.next()
     assert again == seen[2]
@@ -129,7 +129,7 @@ def test_messages_are_spaced_but_none_is_lost(start: Callable[..., Controller]) 
         run(controller, trainer, decision, 12)
         seen = [reader.next() for _ in range(12)]
         assert time.monotonic() - began > 0.95
-    assert [one and one.data["window"]["report"]["window"] for one in seen] == list(range(12))
+    assert [row and row.data["window"]["report"]["window"] for row in seen] == list(range(12))
 
 
 def test_a_reader_far_behind_gets_a_fresh_snapshot(open_app: Callable[..., InProcess]) -> None:

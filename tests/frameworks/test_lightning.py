@@ -92,7 +92,7 @@ def test_decision_loss_and_throughput_reach_the_logger(found: Found, folder: Pat
     # At step 16 the window of steps 8 to 11 is the last that all ranks have added up, or the one after it.
     mean = [(a + b) / 2 for a, b in zip(*(rank["topk"]["losses"] for rank in found), strict=True)]
     windows = [sum(mean[start : start + 4]) / 4 for start in (8, 12)]
-    assert any(float(last["gravac/loss"]) == pytest.approx(each, rel=1e-5) for each in windows)
+    assert any(float(last["gravac/loss"]) == pytest.approx(window, rel=1e-5) for window in windows)
 
 
 def test_a_wrong_setting_is_named() -> None:

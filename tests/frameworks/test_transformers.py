@@ -83,7 +83,7 @@ def test_decision_loss_and_throughput_reach_the_logger(found: Found) -> None:
     assert 0 < lines[-1]["gravac/useful_samples_per_second"] <= lines[-1]["gravac/samples_per_second"]
     # The trainer's own loss is the mean over ranks and 4 steps too: the agent got each step's loss, and no other.
     assert any(
-        lines[-1]["gravac/loss"] == pytest.approx(each, rel=1e-5) for each in found[0]["topk"]["losses"][2:]
+        lines[-1]["gravac/loss"] == pytest.approx(loss, rel=1e-5) for loss in found[0]["topk"]["losses"][2:]
     )
 
 

@@ -70,14 +70,14 @@ def test_it_changes_no_bit_of_any_codec(backend: Literal["cpu", "reference"]) ->
 def bits(ranks: list[list[list[checks.Step]]]) -> list[tuple[object, ...]]:
     return [
         (
-            one.mean.dtype,
-            one.mean.view(torch.int32).tolist(),
-            one.sent.view(torch.int32).tolist(),
-            one.payload_bytes,
+            bucket.mean.dtype,
+            bucket.mean.view(torch.int32).tolist(),
+            bucket.sent.view(torch.int32).tolist(),
+            bucket.payload_bytes,
         )
         for steps in ranks
         for buckets in steps
-        for one in buckets
+        for bucket in buckets
     ]
 
 
@@ -89,5 +89,7 @@ def test_it_changes_no_bit_of_any_memory(text: str) -> None:
         memory = build(text)
         for number, (layout, cf) in enumerate([(ONE, 5.0), (ONE, 5.0), (TWO, 5.0), (TWO, 1.0), (TWO, 5.0)]):
             step(memory, layout, gradients(number), number, cf=cf)
-        found.append({name: (one.dtype, one.tolist()) for name, one in residuals(memory).items()})
+        found.append(
+            {name: (residual.dtype, residual.tolist()) for name, residual in residuals(memory).items()}
+        )
     assert found[0] == found[1] == found[2]

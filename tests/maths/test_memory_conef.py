@@ -372,7 +372,7 @@ def test_what_the_memory_draws_is_independent_of_what_the_wire_and_other_ranks_d
     text, counts, common = "conef:codec=randomk-unbiased,cf=2", [], []
     for step in range(20):
         ranks = [keep(text, "randomk", 10.0, rank=rank, step=step).state_dict()["x"] != 0 for rank in (0, 1)]
-        counts += [int(one.sum()) for one in ranks]
+        counts += [int(rank.sum()) for rank in ranks]
         common.append(int((ranks[0] & ranks[1]).sum()))
     assert sum(counts) / len(counts) == pytest.approx(450, abs=6)  # standard error 1.1
     assert sum(common) / len(common) == pytest.approx(225, abs=12)  # standard error 2.4

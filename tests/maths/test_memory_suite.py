@@ -93,7 +93,7 @@ def test_the_residual_of_unused_parameters_waits(text: str, cf: float) -> None:
     memory, twin = used(text), used(text)
     before = residuals(memory)
     for number, (unused, keep) in enumerate([("ad", True), ("c", False), ("ad", True), ("cd", True)], 3):
-        grads = {name: one * (name not in unused) for name, one in gradients(number).items()}
+        grads = {name: gradient * (name not in unused) for name, gradient in gradients(number).items()}
         at_first = memory.state_dict()
         sent = step(memory, ONE, grads, number, cf=cf, unused=unused, keep=keep)
         assert not any(bool(sent[name].any()) for name in unused)
@@ -110,7 +110,9 @@ def test_the_residual_of_unused_parameters_waits(text: str, cf: float) -> None:
     step(twin, ONE, gradients(3), 3, cf=cf)
     assert not equal(residuals(twin), before)
     step(memory, ONE, gradients(9), 9, cf=1.0)
-    assert not any(bool(one.any()) for one in residuals(memory).values()), "used again, all of it is sent"
+    assert not any(bool(residual.any()) for residual in residuals(memory).values()), (
+        "used again, all of it is sent"
+    )
 
 
 @pytest.mark.parametrize("text", [text for text in ALL if MEMORIES[text.partition(":")[0]].transforms])
@@ -118,7 +120,7 @@ def test_the_momentum_of_unused_parameters_waits_with_the_residual(text: str) ->
     memory = used(text)
     inflow, before = Inflow(memory), residuals(memory)
     for number, cf in enumerate((9.0, 1.0, 9.0), 3):
-        grads = {name: one * (name not in "ad") for name, one in gradients(number).items()}
+        grads = {name: gradient * (name not in "ad") for name, gradient in gradients(number).items()}
         came = inflow(grads)
         sent = step(memory, ONE, grads, number, cf=cf, unused="ad")
         inflow.keep(grads, sent, dense=cf == 1.0)

@@ -38,5 +38,5 @@ def test_a_memory_takes_parameters_without_an_element(text: str) -> None:
     state = memory.state_dict()
     again = build(text)
     again.load_state_dict(state)
-    assert all(bool(one.isfinite().all()) for one in residuals(again).values())
+    assert all(bool(residual.isfinite().all()) for residual in residuals(again).values())
     assert offers(again, LAYOUT).keys() == numels.keys()

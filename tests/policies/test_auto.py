@@ -44,7 +44,7 @@ def test_a_slow_link_gets_few_dense_steps(probe: float | None, most: int) -> Non
 def test_the_reason_of_a_trial_has_its_evidence() -> None:
     job = Job(World(ranks=2, megabits=100.0, kind="adam", probe=None, noise=0.0, reference=True))
     job.windows(10)
-    tried = next(each for each in job.decisions if each.rule == "explore")
+    tried = next(decision for decision in job.decisions if decision.rule == "explore")
     assert tried.reason == (
         "Dense steps take 1.37 s, 1.07 s of it waiting for the network; 5 levels sends 11.8 times less than "
         "dense and is expected to keep 97 % of the progress per step: trying it, predicted 3.15 times the useful "
@@ -129,7 +129,7 @@ def test_a_trial_a_little_below_the_simulated_range_does_not_contradict_it() -> 
     job.windows(6)
     assert job.plan == Plan("bf16", 2.0)
     job.windows(24)
-    assert {each.codec for each in job.decisions if each.phase == "hold"} == {"int8", "bf16"}, (
+    assert {decision.codec for decision in job.decisions if decision.phase == "hold"} == {"int8", "bf16"}, (
         "a plan that was left is tried again before it is held"
     )
     assert job.rules.count("explore") > 8
@@ -152,7 +152,7 @@ def test_a_noisy_gradient_bears_stronger_plans() -> None:
     strong = held(noisy, 20)
     assert strong.cf > usual.cf
     assert strong == noisy.world.best_static(400.0, 0.02)[0]
-    first = next(window for window, each in enumerate(noisy.reports) if each.phase == "hold")
+    first = next(window for window, report in enumerate(noisy.reports) if report.phase == "hold")
     assert noisy.decisions[first + 1].rule == "explore", "one window that shows it is enough"
     assert "as 98 % of the mean gradient is noise" in noisy.decisions[first + 1].reason
     assert Plan(None, 25.0) not in noisy.sent[: noisy.reports[first].first_step], "doubtful plans wait for it"
@@ -222,7 +222,7 @@ def test_it_learns_from_the_shortest_windows(megabits: float) -> None:
     best, _ = job.world.best_static(400.0, 0.02)
     job.windows(60)
     assert job.plan == best
-    assert not any("Too few settled steps" in each.reason for each in job.decisions[20:])
+    assert not any("Too few settled steps" in decision.reason for decision in job.decisions[20:])
 
 
 def test_one_bad_window_changes_nothing() -> None:
@@ -296,7 +296,7 @@ def test_looks_at_a_network_that_stays_cost_less_than_one_percent() -> None:
     plan = held(job, 40)
     steps, seconds, progress = len(job.sent), job.seconds, job.progress
     job.windows(600)
-    looks = [each for each in job.decisions[40:] if each.rule == "explore"]
+    looks = [decision for decision in job.decisions[40:] if decision.rule == "explore"]
     assert looks
     assert {each.cf_candidate for each in looks} == {1.0}
     assert all("Dense steps were not measured for" in each.reason for each in looks)
@@ -339,7 +339,7 @@ def test_a_plan_that_was_left_is_retried_ever_less_often() -> None:
     assert held(job).cf == 10.0
     job.change(severity=3.0)
     job.windows(100)
-    tried = [each.window for each in job.decisions[12:] if each.rule == "explore"]
+    tried = [decision.window for decision in job.decisions[12:] if decision.rule == "explore"]
     assert len(tried) >= 3
     pauses = [after - before for before, after in pairwise(tried)]
     assert pauses == sorted(pauses)
@@ -367,7 +367,9 @@ def test_a_trial_without_settled_steps_is_given_up() -> None:
     job.windows(12)
     assert job.last.phase == "hold"
     assert job.plan == DENSE
-    assert "gave no settled step" in next(each.reason for each in job.decisions if each.rule == "saturated")
+    assert "gave no settled step" in next(
+        decision.reason for decision in job.decisions if decision.rule == "saturated"
+    )
 
 
 def test_a_replay_decides_the_same_and_the_state_survives_json() -> None:

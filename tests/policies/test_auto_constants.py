@@ -190,7 +190,7 @@ def test_a_window_counts_from_a_few_settled_steps_on(phase: str, least: int) -> 
     job = held(World(megabits=30.0))
     decision = state_of(job).decision.model_copy(update={"phase": phase})
     for steps in (least - 1, least):
-        levels = [each.model_copy(update={"settled_steps": steps}) for each in job.reports[-1].levels]
+        levels = [level.model_copy(update={"settled_steps": steps}) for level in job.reports[-1].levels]
         report = job.reports[-1].model_copy(update={"levels": tuple(levels)})
         assert (after(job, report, decision=decision).measured is not None) == (steps == least)
 

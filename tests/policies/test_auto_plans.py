@@ -38,7 +38,7 @@ def every_size() -> list[Plan]:
 
 def test_offers_are_read_from_files_as_python_reads_them() -> None:
     members = {**COMPRESSORS, **AGGREGATORS}
-    stated = {name: vars(each)["offer"] for name, each in members.items() if "offer" in vars(each)}
+    stated = {name: vars(member)["offer"] for name, member in members.items() if "offer" in vars(member)}
     assert stated == offers.own()
     assert offers.of("topk+bf16:x=1") == TopK.offer.stacks["bf16"]
     assert offers.of("redsync-trimmed") == offers.of("topk+int8") == offers.UNKNOWN, "nothing is inherited"
@@ -135,7 +135,7 @@ def test_sizes_that_a_codec_does_not_have_are_left_out() -> None:
 
 def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None:
     spec = Job(World(ranks=2, megabits=100.0)).fold.spec
-    costs = tuple(each.model_copy(update={"codec": None}) for each in spec.plans if each.codec is None)
+    costs = tuple(plan.model_copy(update={"codec": None}) for plan in spec.plans if plan.codec is None)
     chosen = AutoPolicy().fitted(spec.model_copy(update={"compressor": "dgc", "plans": costs}))
     first = chosen.start().decision
     assert (first.phase, first.codec, first.cf_candidate) == ("explore", None, 1000.0)
@@ -145,7 +145,7 @@ def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None
 def fitted(job: Job) -> PlanTimeModel:
     """Return the time model after the windows that a job has had."""
     state = AutoState.model_validate_json(job.fold.policy_state)
-    fresh = [each for each in state.seen if each.fresh]
+    fresh = [row for row in state.seen if row.fresh]
     policy = job.fold.policy
     assert isinstance(policy, AutoPolicy)
     return timemodel.fit(policy._space, fresh, state.codings, fresh[-1], None, None)

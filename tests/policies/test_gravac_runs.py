@@ -80,14 +80,17 @@ def test_a_network_that_becomes_faster_is_noticed(seconds: float) -> None:
     run.windows(15)
     best = max((cf for cf in (1.0, *GAINS) if run.cluster.gain(cf) >= 0.3), key=run.cluster.t_comp)
     assert held.cf_candidate > run.last.cf_candidate == best
-    assert any("before" in each.reason and "measuring them again" in each.reason for each in run.decisions)
+    assert any(
+        "before" in decision.reason and "measuring them again" in decision.reason
+        for decision in run.decisions
+    )
 
 
 def test_looks_at_a_network_that_stays_are_rare_and_short() -> None:
     run = Run(GravacPolicy(), Cluster(compute_seconds=0.5, network_seconds=2.0))
     run.until_hold()
     run.windows(1000)
-    looks = [each for each in run.decisions if each.rule == "reexplore"]
+    looks = [decision for decision in run.decisions if decision.rule == "reexplore"]
     assert 2 <= len(looks) <= 5
     assert all(each.window_steps == 10 for each in looks)
     pauses = [after.window - before.window for before, after in pairwise(looks)]

@@ -66,7 +66,7 @@ def test_candidates_are_told_apart_by_their_codec() -> None:
     assert candidates.row(rows, 10.0, "qsgd").gain == 0.6
     assert candidates.row(rows, 10.0).gain is None
     rows = candidates.mark(rows, 10.0, "too_strong", codec="qsgd")
-    assert [each.verdict for each in rows] == ["untried", "untried", "too_strong"]
+    assert [row.verdict for row in rows] == ["untried", "untried", "too_strong"]
 
 
 def test_a_pin_keeps_the_codec_in_force_or_names_one() -> None:

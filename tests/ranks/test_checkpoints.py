@@ -62,7 +62,9 @@ def test_rank_0_moves_to_another_host_and_back(
         assert gravac.check(path).ok
         records = [line.record for line in gravac.read_trace(path)]
         numbers[host] = [
-            (one.window, one.first_step, one.incarnation) for one in records if isinstance(one, WindowReport)
+            (record.window, record.first_step, record.incarnation)
+            for record in records
+            if isinstance(record, WindowReport)
         ]
     assert [one[:2] for one in numbers["one"]] == [(window, 5 * window) for window in range(8)]
     assert [one[:2] for one in numbers["two"]] == [(1, 10), (2, 15), (3, 20), (4, 25)]

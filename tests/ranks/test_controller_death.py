@@ -110,9 +110,9 @@ def test_another_training_under_a_known_name_gets_its_own(
         assert check(folder / job / "journal.jsonl").ok
         records = [line.record for line in read_trace(folder / job / "journal.jsonl")]
         assert isinstance(records[-1], End)
-        reports = [one for one in records if isinstance(one, WindowReport)]
-        assert {one.job for one in reports} == {job}
-        windows[job] = [one.window for one in reports]
+        reports = [record for record in records if isinstance(record, WindowReport)]
+        assert {report.job for report in reports} == {job}
+        windows[job] = [report.window for report in reports]
         used = {spec.optimizer.name for spec in records if isinstance(spec, JobSpec) and spec.optimizer}
         assert used == ({"AdamW", "SGD"} if job == "same" else {"AdamW"})
     assert windows == {"same": [*range(6)], "same-2": [*range(4)]}

@@ -44,7 +44,7 @@ def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunE
 
 def test_parameters_without_a_gradient_keep_their_residual_and_get_none_of_others(run_each: RunEach) -> None:
     codecs = ("topk", "int4", "powersgd")
-    cases: list[dict[str, object]] = [{"compressor": one, "shards_of": 2} for one in codecs]
+    cases: list[dict[str, object]] = [{"compressor": codec, "shards_of": 2} for codec in codecs]
     check_branches(run_each("branches_conserved", 4, [*cases, {**cases[0], "late": True}]))
 
 

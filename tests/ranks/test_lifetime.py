@@ -26,9 +26,9 @@ def test_fifty_agents_in_one_process_leave_nothing(run_ranks: RunRanks) -> None:
     for result in (one, two):
         first, counts = result["counts"][1], result["counts"]
         assert counts[0][2] == 1
-        assert all(each[2] == 1 for each in counts), counts
+        assert all(count[2] == 1 for count in counts), counts
         # The first agent's reductions start torch's own threads.
-        assert all(each[:2] == first[:2] for each in counts[2:]), counts
+        assert all(count[:2] == first[:2] for count in counts[2:]), counts
         assert not [name for name in result["threads"] if name.startswith("gravac")]
 
 

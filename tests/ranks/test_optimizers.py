@@ -37,6 +37,6 @@ def test_a_nan_on_one_rank_stays_out_whatever_optimizer_steps(run_each: RunEach)
     cases = [{"how": how, "cf": 4.0, "bad_step": 20} for how in ("swapped", "sam", "sam, closure")]
     for case, results in run_each("stepped_by_others", 2, cases):
         assert results[0]["agent"]["parameters"] == results[1]["agent"]["parameters"], case
-        for each in results:
-            assert math.isnan(each["plain"]["loss"]), case
-            assert each["agent"]["loss"] < 0.65, case
+        for result in results:
+            assert math.isnan(result["plain"]["loss"]), case
+            assert result["agent"]["loss"] < 0.65, case

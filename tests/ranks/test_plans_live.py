@@ -53,7 +53,7 @@ def test_plans_change_on_all_ranks_at_once_and_lose_nothing(
     decisions = [record for record in records if isinstance(record, Decision)]
     lengths = [window.last_step - window.first_step + 1 for window in windows]
     assert lengths[: len(PLAYS)] == [each[2] or WINDOW for each in PLAYS]
-    assert [each.codec for each in decisions[:6]] == [play[0] for play in plays]
+    assert [decision.codec for decision in decisions[:6]] == [play[0] for play in plays]
     for before, window in zip(decisions, windows, strict=False):
         own = [level for level in window.levels if level.epoch == before.epoch]
         assert {level.codec for level in own} == {before.codec}

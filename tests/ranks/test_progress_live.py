@@ -28,7 +28,7 @@ CASES: list[dict[str, Any]] = [
 
 def check(case: dict[str, Any], results: list[dict[str, Any]]) -> None:
     first = results[0]
-    assert [each["sums"] for each in results] == [first["sums"]] * len(results), case
+    assert [result["sums"] for result in results] == [first["sums"]] * len(results), case
     assert first["sums"].keys() == first["dense"].keys(), case
     steps = 0
     for level, sums in first["sums"].items():
@@ -43,7 +43,7 @@ def check(case: dict[str, Any], results: list[dict[str, Any]]) -> None:
         elif level.endswith(" 50") and case.get("optimizer") != "sgd":
             assert ratio < 0.8, (case, level)
     assert steps == STEPS - sum(name in case for name in ("bad_step", "left_out")), case
-    assert all(each["on"] for each in results), case
+    assert all(result["on"] for result in results), case
 
 
 def test_the_agents_measure_what_a_second_optimizer_of_the_whole_model_finds(run_each: RunEach) -> None:
@@ -84,9 +84,9 @@ def windows(journal: Path) -> list[WindowReport]:
 def test_off_where_it_is_switched_off_or_cannot_be_measured(run_each: RunEach, tmp_path: Path) -> None:
     cases: list[dict[str, Any]] = [{"progress": False}, {"optimizer": "subclass"}, {"optimizer": "closure"}]
     for number, (case, results) in enumerate(run_each("progress_off", 2, cases)):
-        assert not any(each["on"] for each in results), case
+        assert not any(result["on"] for result in results), case
         journal = tmp_path / str(number) / "off" / "journal.jsonl"
-        assert {level.sums.progress_steps for each in windows(journal) for level in each.levels} == {0}
+        assert {level.sums.progress_steps for window in windows(journal) for level in window.levels} == {0}
         notes = [line.record.message for line in read_trace(journal) if isinstance(line.record, Event)]
         said = [
             note for note in notes if note.startswith("The progress next to dense training is not measured: ")

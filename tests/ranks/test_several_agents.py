@@ -63,7 +63,9 @@ def test_the_first_dropped_step_stays_in_the_memory_and_is_reported(
     assert one["parameters"] == two["parameters"]
     events = [line.record for line in read_trace(tmp_path / "d" / "journal.jsonl")]
     said = [
-        each.message for each in events if isinstance(each, Event) and "This once, they stay" in each.message
+        event.message
+        for event in events
+        if isinstance(event, Event) and "This once, they stay" in event.message
     ]
     assert len(said) == 1
 

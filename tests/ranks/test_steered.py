@@ -65,7 +65,7 @@ def test_a_pin_is_what_is_sent_or_is_refused(run_ranks: RunRanks, tmp_path: Path
         assert plans[step] == plan
         assert 0.8 * wire < one["wire"][step] < 1.5 * wire  # of small buckets, with bfloat16 and positions
     records = [line.record for line in read_trace(tmp_path / "steered" / "journal.jsonl")]
-    asked = {(one.codec, one.cf): one for one in records if isinstance(one, Override)}
+    asked = {(record.codec, record.cf): record for record in records if isinstance(record, Override)}
     assert list(asked) == [(rounding, 5.7), ("topk+bf16", 20.0), ("nearest:levels=15", 7.5)]
     found = check(tmp_path / "steered" / "journal.jsonl")
     assert found.ok, found.differences

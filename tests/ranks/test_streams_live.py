@@ -23,8 +23,8 @@ def test_an_agent_on_streams_trains_as_one_with_threads(run_each: RunEach) -> No
     ]
     for case, ranks in run_each("on_streams", 2, cases):
         assert ranks[0]["streams"]["parameters"] == ranks[1]["streams"]["parameters"], case
-        for one in ranks:
-            threads, streams = one["threads"], one["streams"]
+        for rank in ranks:
+            threads, streams = rank["threads"], rank["streams"]
             assert (threads.pop("streams"), streams.pop("streams")) == (False, True), case
             residuals = threads.pop("residual"), streams.pop("residual")
             assert math.isclose(*residuals, rel_tol=1e-5 if "clip" in case else 1e-12), case

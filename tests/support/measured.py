@@ -22,12 +22,12 @@ def bench(*words: str) -> dict[str, Any]:
     assert result["machine"]["cores"] >= 1
     assert result["machine"]["torch"]
     assert result["rows"]
-    for each in result["rows"]:
-        assert set(each) >= FIELDS
+    for row in result["rows"]:
+        assert set(row) >= FIELDS
         for name in ("seconds", "baseline", "ratio", *(("cpu_ratio",) if words[0] == "hook" else ())):
-            assert 0 < each[name] < math.inf, each
-        assert 0 < each["quartiles"][0] <= each["ratio"] <= each["quartiles"][1] < math.inf, each
-        assert str(each["name"]) in done.stderr, "the table shows it"
+            assert 0 < row[name] < math.inf, row
+        assert 0 < row["quartiles"][0] <= row["ratio"] <= row["quartiles"][1] < math.inf, row
+        assert str(row["name"]) in done.stderr, "the table shows it"
     for limit in result.get("limits", ()):
         assert limit["copy_bytes_per_second"] == pytest.approx(8 * limit["n"] / limit["copy_seconds"])
         moved = 12 * limit["n"]

@@ -121,7 +121,7 @@ class Replayed:
         end = None if later is None else place + 1 + later
         try:
             return self._wrong(follower, line) or any(
-                self._wrong(follower, each) for each in self.lines[place + 1 : end]
+                self._wrong(follower, line) for line in self.lines[place + 1 : end]
             )
         except ValueError:
             return True

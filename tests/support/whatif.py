@@ -114,5 +114,7 @@ def recording(**options: object) -> Recording:
 
 def trace(path: Path, **options: object) -> Path:
     """Write them as a trace without decisions."""
-    write(path, [(spec(world_size=options.get("ranks", RANKS)),), *((one,) for one in windows(**options))])  # type: ignore[arg-type]
+    write(
+        path, [(spec(world_size=options.get("ranks", RANKS)),), *((window,) for window in windows(**options))]
+    )  # type: ignore[arg-type]
     return path

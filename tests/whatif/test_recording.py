@@ -17,7 +17,7 @@ from tests.support.whatif import CFS, NETWORK, recording, spec, windows
 
 
 def lines(*records: TraceRecord) -> list[Line]:
-    return [Line(number, kind_of(one), 0.0, one, "", "") for number, one in enumerate(records)]
+    return [Line(number, kind_of(record), 0.0, record, "", "") for number, record in enumerate(records)]
 
 
 def test_steps_that_failed_or_were_not_finite_do_not_count() -> None:

@@ -41,7 +41,7 @@ def test_a_static_policy_takes_steps_over_efficiency(predictor: Predictor) -> No
     scenario = Scenario(network=NETWORK, ranks=RANKS, compressor="topk")
     step = predictor.predict(scenario, 100.0).step.seconds
     path = walked(predictor, "static:cf=100", 10_000.0)
-    assert [each.cf for each in path.stretches] == [100.0]
+    assert [stretch.cf for stretch in path.stretches] == [100.0]
     assert path.seconds_to_samples == pytest.approx(10_000 / SAMPLES * step)
     assert path.seconds_to_useful_samples == pytest.approx(
         10_000 / SAMPLES * step / efficiency(100.0), rel=1e-3
@@ -52,7 +52,7 @@ def test_a_static_policy_takes_steps_over_efficiency(predictor: Predictor) -> No
 
 def test_the_warm_up_of_a_policy_counts(predictor: Predictor) -> None:
     path = walked(predictor, "static:cf=100,warmup_windows=3", 10_000.0)
-    assert [(each.cf, each.windows) for each in path.stretches[:1]] == [(1.0, 3)]
+    assert [(stretch.cf, stretch.windows) for stretch in path.stretches[:1]] == [(1.0, 3)]
     alone = walked(predictor, "static:cf=100", 10_000.0)
     assert path.seconds_to_samples > alone.seconds_to_samples
 
@@ -77,7 +77,7 @@ def test_gravac_settles_about_where_t_comp_is_highest(predictor: Predictor, netw
 
 def test_the_gate_sends_what_keeps_epsilon(predictor: Predictor) -> None:
     path = walked(predictor, f"static:cf=100,epsilon={true_gain(100.0) + 0.01:.3f}", 10_000.0)
-    assert {each.cf for each in path.stretches} == {1.0}
+    assert {stretch.cf for stretch in path.stretches} == {1.0}
 
 
 def test_a_gain_that_cannot_be_told_stops_it() -> None:
@@ -117,7 +117,10 @@ def test_an_unknown_efficiency_leaves_the_time_to_useful_samples_open() -> None:
 
 def test_a_policy_that_chooses_codecs_walks_through_plans(predictor: Predictor) -> None:
     path = walked(predictor, "auto:plans=nearest:levels=7/topk+bf16@100", 1e5, SLOW)
-    assert {(each.codec, each.cf) for each in path.stretches} >= {("topk", 1.0), ("nearest:levels=7", 10.1)}
+    assert {(stretch.codec, stretch.cf) for stretch in path.stretches} >= {
+        ("topk", 1.0),
+        ("nearest:levels=7", 10.1),
+    }
 
 
 def test_what_a_recording_showed_of_a_codec_stands_in_for_simulations() -> None:

@@ -43,7 +43,7 @@ def kills(folder: Path, count: int, chance: random.Random) -> dict[str, Any]:
             os.kill(victim["pid"], signal.SIGKILL)
             killed.append(victim["rank"])
             print(f"kill {len(killed)}: rank {victim['rank']}, started at step {victim['step']}", flush=True)
-            while any(alive(one, folder) for one in ranks):
+            while any(alive(rank, folder) for rank in ranks):
                 time.sleep(0.02)
         code = run.wait()
     finally:
@@ -76,7 +76,7 @@ def joining(folder: Path, chance: random.Random) -> dict[str, Any]:
         second = Torchrun(folder, [*shared, "--nproc-per-node", "1"], 400, EVERY, COMPRESSED)
         ranks = wait_for_steps(first, 3, 5 * EVERY)
         second.process.kill()
-        children = [one["pid"] for one in ranks if parent(one["pid"]) in (1, second.process.pid)]
+        children = [rank["pid"] for rank in ranks if parent(rank["pid"]) in (1, second.process.pid)]
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         wait_for_steps(first, 2, 5 * EVERY)

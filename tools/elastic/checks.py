@@ -86,18 +86,20 @@ def journal(folder: Path) -> tuple[int, int, list[str]]:
         return 0, 0, ["there is no journal"]
     found = [str(difference) for difference in check(path).differences]
     records = [line.record for line in read_trace(path)]
-    incarnations = list(dict.fromkeys(one.incarnation for one in records if isinstance(one, JobSpec)))
-    windows = [one for one in records if isinstance(one, WindowReport)]
+    incarnations = list(
+        dict.fromkeys(record.incarnation for record in records if isinstance(record, JobSpec))
+    )
+    windows = [record for record in records if isinstance(record, WindowReport)]
     for one, following in pairwise(windows):
         expected = following.window == one.window + 1
         lost = following.window > one.window and following.incarnation != one.incarnation
         if not (expected or lost):
             found.append(f"window {following.window} follows window {one.window}")
-    order = [one.incarnation for one in windows]
+    order = [window.incarnation for window in windows]
     if order != sorted(order, key=incarnations.index):
         found.append("windows of an earlier start follow those of a later one")
     for incarnation in incarnations:
-        steps = [one.first_step for one in windows if one.incarnation == incarnation]
+        steps = [window.first_step for window in windows if window.incarnation == incarnation]
         if steps != sorted(set(steps)):
             found.append(f"incarnation {incarnation} has windows from the steps {steps}")
     return len(incarnations), len(windows), found

@@ -226,7 +226,7 @@ class Job:
 
     @property
     def rules(self) -> list[str]:
-        return [each.rule for each in self.decisions]
+        return [decision.rule for decision in self.decisions]
 
     def change(self, **changes: object) -> None:
         """Change the world in mid-run."""

@@ -222,7 +222,7 @@ def _data_doc(module: str, name: str) -> str:
     """The string below the definition of a constant, in the module that defines it."""
     body = ast.parse(inspect.getsource(import_module(module))).body
     for node, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.ImportFrom) and node.module and name in {one.name for one in node.names}:
+        if isinstance(node, ast.ImportFrom) and node.module and name in {name.name for name in node.names}:
             return _data_doc(node.module, name)
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):

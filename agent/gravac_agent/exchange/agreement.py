@@ -227,10 +227,11 @@ def check_equal(setup: dict[str, object], group: dist.ProcessGroup, what: str = 
     found = gather_texts(text, group)
     if len(set(found)) > 1:
         setups = [json.loads(one) for one in found]
-        names = dict.fromkeys(name for one in setups for name in one)  # in order
-        fields = [name for name in names if any(one.get(name) != setups[0].get(name) for one in setups)]
+        names = dict.fromkeys(name for setup in setups for name in setup)  # in order
+        fields = [name for name in names if any(setup.get(name) != setups[0].get(name) for setup in setups)]
         shown = "; ".join(
-            f"{name}: " + ", ".join(f"rank {rank} has {one.get(name)!r}" for rank, one in enumerate(setups))
+            f"{name}: "
+            + ", ".join(f"rank {rank} has {setup.get(name)!r}" for rank, setup in enumerate(setups))
             for name in fields[:3]
         )
         raise AgreementError(f"all ranks need the same {what}, but {shown}")

@@ -151,7 +151,9 @@ class Encoder:
 
     def learning_codecs(self) -> frozenset[int]:
         """Return the numbers of the codecs that must learn from a dense step before they send at a new CF."""
-        return frozenset(number for number, one in enumerate(self.aggregators) if one.local_statistics())
+        return frozenset(
+            number for number, aggregator in enumerate(self.aggregators) if aggregator.local_statistics()
+        )
 
     def encode(
         self,

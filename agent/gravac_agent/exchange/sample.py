@@ -35,7 +35,7 @@ class Coordinates:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], seed: int) -> None:
-        self.places = _choose({name: one for name, one in parameters.items() if _is_flat(one)}, seed)
+        self.places = _choose({name: param for name, param in parameters.items() if _is_flat(param)}, seed)
         """Chosen elements of each parameter, in the order of its memory."""
         self.slots: dict[str, slice] = {}
         """Where each parameter's coordinates are in the sample."""
@@ -133,7 +133,7 @@ def _is_flat(parameter: Tensor) -> bool:
 def _choose(parameters: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     # Systematic sampling: a hit every ``step`` elements, so a parameter is hit in proportion to its size.
-    step = sum(one.numel() for one in parameters.values()) / TENSORS
+    step = sum(param.numel() for param in parameters.values()) / TENSORS
     at = step * float(torch.rand((), generator=generator, dtype=torch.float32))
     found: dict[str, Tensor] = {}
     end = 0

@@ -29,9 +29,9 @@ class ReplicatedSlot(ModuleHook):
         self._partial: dict[
             str, Tensor
         ] = {}  # by parameter: gradients of backwards without an all-reduce, added up
-        for one in model.groups:
-            one.all_reduce_hook = AgentAllReduce(self, one)
-            one.watch()
+        for group in model.groups:
+            group.all_reduce_hook = AgentAllReduce(self, group)
+            group.watch()
 
     def take_over(self) -> None:
         """Do nothing: the hooks are there already."""
@@ -96,7 +96,7 @@ def attach_replicated(model: ReplicatedModel) -> ReplicatedSlot:
     Raises:
         SetupError: Another agent is open on the model.
     """
-    found = {hook.slot for one in model.groups if (hook := one.all_reduce_hook) is not None}
+    found = {hook.slot for group in model.groups if (hook := group.all_reduce_hook) is not None}
     if any(slot.handler is not None for slot in found):
         raise SetupError(
             "this FSDP2 model is wrapped by another Agent already; leave that `with` block first"

@@ -97,7 +97,7 @@ class ShardedGroup:
     @property
     def by_rows(self) -> bool:
         """Whether all its parameters are sharded along their first dimension."""
-        return all(one.param.fsdp_placement.dim == 0 for one in self._params)
+        return all(param.param.fsdp_placement.dim == 0 for param in self._params)
 
     @property
     def calls(self) -> int:
@@ -114,7 +114,7 @@ class ShardedGroup:
         reduce = type(group).post_backward
 
         def post_backward(*unused: Any) -> None:
-            self._present = tuple(one for one in self._params if one.has_gradient(group))
+            self._present = tuple(param for param in self._params if param.has_gradient(group))
             reduce(group, *unused)
 
         group.post_backward = post_backward
@@ -134,13 +134,13 @@ class ShardedGroup:
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield its sharded parameters."""
-        for one in self._params:
-            yield one.name, one.param.sharded_param
+        for param in self._params:
+            yield param.name, param.param.sharded_param
 
     def lengths(self) -> Iterator[tuple[str, int]]:
         """Yield each parameter's name and the elements of a rank's piece of it, padding included."""
-        for one in self._params:
-            yield one.name, one.numel
+        for param in self._params:
+            yield param.name, param.numel
 
     @property
     def all_reduce_hook(self) -> Any:
@@ -199,7 +199,7 @@ class ShardedGroup:
 
     def full_bucket(self, rows: int) -> Bucket:
         """Describe the gradient of all its parameters, as ``bucket`` does for the first call in a backward."""
-        parts = tuple((one.name, one.numel, one.shape) for one in self._params)
+        parts = tuple((param.name, param.numel, param.shape) for param in self._params)
         return _described(self.number, parts, "", rows)
 
 

@@ -48,7 +48,7 @@ class ShardedModel:
             )
         for one in self.groups:
             self._check(one)
-        meshes = {one.group.mesh_info.shard_process_group for one in self.groups}
+        meshes = {group.group.mesh_info.shard_process_group for group in self.groups}
         if len(meshes) > 1:
             raise SetupError(
                 f"the model's FSDP modules are sharded over {len(meshes)} different process groups: call fully_shard "
@@ -91,7 +91,7 @@ class ShardedModel:
     @property
     def by_rows(self) -> bool:
         """Whether all parameters are sharded along their first dimension."""
-        return all(one.by_rows for one in self.groups)
+        return all(group.by_rows for group in self.groups)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the sharded parameters, which the optimizer steps, even while the module holds gathered ones."""
@@ -109,7 +109,7 @@ class ShardedModel:
 
     def named_calls(self, parameter: str) -> list[str]:
         """Return the names of a parameter in the reductions of one backward."""
-        calls = max(one.calls for one in self.groups)
+        calls = max(group.calls for group in self.groups)
         return [parameter, *(f"{parameter}{CALL}{call}" for call in range(1, calls))]
 
     def _check(self, one: ShardedGroup) -> None:

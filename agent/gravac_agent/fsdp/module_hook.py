@@ -68,7 +68,7 @@ class ModuleHook(ABC):
     def release(self, leftover: Memory) -> None:
         """Reduce densely again. A parameter with a residual sends it with the next gradient, in its first reduction."""
         self.handler, self.leftover = None, leftover
-        if any(one.calls > 1 for one in self._model.groups):
+        if any(group.calls > 1 for group in self._model.groups):
             self.leftover = ResidualMemory()
             self.leftover.load_state_dict(first_calls(to_dense(leftover.state_dict())))
 

@@ -37,14 +37,14 @@ def mean_by_shard(states: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     Raises:
         SetupError: The state of a rank is missing.
     """
-    have = sorted(one["rank"] for one in states)
+    have = sorted(state["rank"] for state in states)
     if not states or have != list(range(len(states))) or len(states) != states[0]["world_size"]:
         raise SetupError(f"pass the states of all ranks of the earlier run; the list has ranks {have}")
     if states[0].get("shard") is None:
-        return reshard([one["residual"] for one in states])
+        return reshard([state["residual"] for state in states])
     found: dict[str, Tensor] = {}
     for shard in range(states[0]["shard"][1]):
-        mean = reshard([one["residual"] for one in states if one["shard"][0] == shard])
+        mean = reshard([state["residual"] for state in states if state["shard"][0] == shard])
         found |= {piece_name(name, shard): value for name, value in to_dense(mean).items()}
         found |= {VELOCITY + piece_name(name, shard): value for name, value in velocities(mean).items()}
     return found

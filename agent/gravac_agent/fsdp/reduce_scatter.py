@@ -25,20 +25,20 @@ class ShardedSlot(ModuleHook):
 
     def __init__(self, model: ShardedModel) -> None:
         super().__init__(model)
-        self._plain = [_plain(one.reduce_scatter) for one in model.groups]
+        self._plain = [_plain(group.reduce_scatter) for group in model.groups]
         self._op: Any = dist.ReduceOp.AVG
 
     def take_over(self) -> None:
         """Put the agent's reduce-scatter into all modules."""
-        for one in self._model.groups:
-            one.reduce_scatter = AgentReduceScatter(self, one, self._plain[one.number])
-            one.watch()
+        for group in self._model.groups:
+            group.reduce_scatter = AgentReduceScatter(self, group, self._plain[group.number])
+            group.watch()
 
     def release(self, leftover: Memory) -> None:
         """Give the modules back to FSDP2. A module with a residual sends it with its next gradient first."""
         super().release(leftover)
-        for one in self._model.groups:
-            self._give_back(one)
+        for group in self._model.groups:
+            self._give_back(group)
 
     def _give_back(self, one: ShardedGroup) -> None:
         """Give a module back, unless one of its parameters has a residual that waits for the next gradient."""
@@ -116,8 +116,8 @@ def attach_sharded(model: ShardedModel) -> ShardedSlot:
         SetupError: Another agent is open on the model.
     """
     leftover: Memory = NoMemory()
-    for one in model.groups:
-        comm = one.reduce_scatter
+    for group in model.groups:
+        comm = group.reduce_scatter
         if isinstance(comm, AgentReduceScatter):
             if comm.slot.handler is not None:
                 raise SetupError(

@@ -78,7 +78,7 @@ def load(agent: Agent, folders: Iterable[Path]) -> bool:
         everyone = dist.group.WORLD
         assert everyone is not None
         missing = [
-            str(number) for number, one in enumerate(gather_texts(str(len(found)), everyone)) if one == "0"
+            str(number) for number, text in enumerate(gather_texts(str(len(found)), everyone)) if text == "0"
         ]
         if not missing:
             with fail_together(everyone):

@@ -167,7 +167,7 @@ def _json_object(body: bytes) -> dict[str, Any] | None:
 
 def _detail(problem: dict[str, Any]) -> str:
     errors = problem.get("errors")
-    faults = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
+    faults = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
     more = "; ".join(f"{fault.get('field')}: {fault.get('message')}" for fault in faults)
     return f"{problem.get('detail', 'no detail')} {more}".strip()
 

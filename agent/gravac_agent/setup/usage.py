@@ -72,7 +72,7 @@ def unwrapped_module(module: nn.Module) -> nn.Module:
     what = f"torch.compile of {type(inner).__name__}" if inner is not module else type(module).__name__
     if not isinstance(inner, nn.Module):
         raise SetupError(_no_module(inner))
-    if any(is_sharded(one) for one in inner.modules()):
+    if any(is_sharded(module) for module in inner.modules()):
         raise SetupError(
             f"fully_shard was called on parts of {what} and not on the whole: call fully_shard(model) last, on the "
             "model itself, so that all of its gradients are reduced"
@@ -325,7 +325,7 @@ def around_steps(
 
     def of_ours(hook: Any) -> Any:
         def called(stepped: Any, args: Any, kwargs: Any) -> None:
-            if any(id(one) in parameters for group in stepped.param_groups for one in group["params"]):
+            if any(id(param) in parameters for group in stepped.param_groups for param in group["params"]):
                 hook(stepped, args, kwargs)
 
         return called
@@ -346,8 +346,8 @@ def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer)
     groups = {id(group) for group in optimizer.param_groups}
     if any(id(group) in groups for group in stepped.param_groups):
         return False
-    theirs = {id(one) for group in stepped.param_groups for one in group["params"]}
-    return any(id(one) in theirs for group in optimizer.param_groups for one in group["params"])
+    theirs = {id(param) for group in stepped.param_groups for param in group["params"]}
+    return any(id(param) in theirs for group in optimizer.param_groups for param in group["params"])
 
 
 def is_trained(module: DataParallel) -> bool:
@@ -357,16 +357,16 @@ def is_trained(module: DataParallel) -> bool:
 
 def gradients_are_zero(module: DataParallel) -> bool:
     """Return whether every gradient is None or zero, as after ``zero_grad``."""
-    gradients = [one.grad for one in module.parameters() if one.grad is not None]
+    gradients = [param.grad for param in module.parameters() if param.grad is not None]
     if isinstance(module, ShardedModel):
         return not gradients  # a shard of zeros says nothing of the others
-    return not any(one.is_sparse or bool(one.any()) for one in gradients)
+    return not any(gradient.is_sparse or bool(gradient.any()) for gradient in gradients)
 
 
 @torch.no_grad()
 def checksums(module: DataParallel) -> list[float]:
     """Return a sum of each parameter's elements on this rank: it shows whether anything has moved them."""
-    local = (getattr(one, "_local_tensor", one).detach() for one in module.parameters())
+    local = (getattr(param, "_local_tensor", param).detach() for param in module.parameters())
     return [
         float((torch.view_as_real(one) if one.is_complex() else one).sum(dtype=torch.float64))
         for one in local
@@ -384,7 +384,9 @@ def drop_gradients(
         spared: ``id`` of parameters to leave alone: those of other agents, which decide for themselves.
         zeros: Set them to zero instead, for a step that computes new ones by a closure and needs some to begin with.
     """
-    stepped = (one for group in optimizer.param_groups for one in group["params"] if id(one) not in spared)
+    stepped = (
+        param for group in optimizer.param_groups for param in group["params"] if id(param) not in spared
+    )
     for parameter in (*module.parameters(), *stepped):
         if not zeros:
             parameter.grad = None

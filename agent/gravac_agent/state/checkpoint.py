@@ -166,7 +166,7 @@ class Loaded:
             "gains": _short(sorted(self.averages.items())),
             "buckets": _short(self.first["buckets"]),
             "network": str(self.builder),
-            "codecs": [one.state_digest()[:16] for one in self.aggregators],
+            "codecs": [aggregator.state_digest()[:16] for aggregator in self.aggregators],
         }
 
 

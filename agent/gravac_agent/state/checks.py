@@ -104,7 +104,7 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
 
 def _numbers(name: str, values: object) -> None:
     if not isinstance(values, list | tuple) or not all(
-        isinstance(one, float | int) and 0.0 <= one < math.inf for one in values
+        isinstance(value, float | int) and 0.0 <= value < math.inf for value in values
     ):
         raise SetupError(_said(name, values, "finite numbers of at least 0"))
 

@@ -78,7 +78,7 @@ class LearningRates:
         self._scale, *self._rates = state
 
     def _named(self, group: dict[str, Any]) -> set[str]:
-        names = {self._names[id(one)] for one in group["params"] if id(one) in self._names}
+        names = {self._names[id(param)] for param in group["params"] if id(param) in self._names}
         return names if self._pieces is None else {piece for name in names for piece in self._pieces(name)}
 
     def _read(self) -> list[float]:

@@ -104,7 +104,7 @@ class Clipper:
             scale: Loss scale that the gradients had in the exchange and do not have any more.
         """
         parameters = list(parameters)
-        gradients = [one.grad for one in parameters if one.grad is not None]
+        gradients = [param.grad for param in parameters if param.grad is not None]
         norm = nn.utils.get_total_norm(gradients, norm_type, error_if_nonfinite, foreach)
         if isinstance(norm, DTensor):  # of sharded gradients
             norm = norm.full_tensor()

@@ -88,7 +88,9 @@ class DenseReference:
         self._optimizer = optimizer
         self.exact = steps_elements_alone(optimizer)
         """Whether it does exactly what the optimizer would; else, as for LAMB, its norms are of the sample only."""
-        groups = {id(one): at for at, group in enumerate(optimizer.param_groups) for one in group["params"]}
+        groups = {
+            id(param): at for at, group in enumerate(optimizer.param_groups) for param in group["params"]
+        }
         pieces: dict[tuple[object, ...], list[_Piece]] = {}
         self._owned = torch.zeros(coordinates.size, dtype=torch.float64)
         self._owners: dict[int, _Piece] = {}
@@ -254,7 +256,7 @@ class DenseReference:
             states = [piece.state(self._optimizer) for piece in flat.pieces]
             scalars = [{key: value for key, value in one.items() if not _is_long(value)} for one in states]
             alike = all(one.keys() == states[0].keys() for one in states)
-            if alike and all(one == scalars[0] for one in scalars):
+            if alike and all(scalar == scalars[0] for scalar in scalars):
                 merged = dict(scalars[0])
                 for key in states[0].keys() - merged.keys():
                     merged[key] = torch.cat([one[key] for one in states])
@@ -277,7 +279,9 @@ class DenseReference:
         at = self._flats.index(flat)
         self._flats[at : at + 1] = parts
         params = self._reference.param_groups[flat.group]["params"]
-        params[:] = [one for one in params if one is not flat.parameter] + [one.parameter for one in parts]
+        params[:] = [param for param in params if param is not flat.parameter] + [
+            part.parameter for part in parts
+        ]
         start = 0
         for part in parts:
             span = slice(start, start := start + part.parameter.numel())

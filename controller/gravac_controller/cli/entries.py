@@ -57,7 +57,7 @@ def grouped(kind: Kind, entries: Sequence[CatalogueEntry]) -> Iterator[tuple[str
 
 def use(entry: CatalogueEntry) -> str:
     """Code that chooses the entry. A setting without a default stands for itself: ``static:cf=…``."""
-    required = ",".join(f"{one.name}=…" for one in entry.settings if one.default is None)
+    required = ",".join(f"{setting.name}=…" for setting in entry.settings if setting.default is None)
     return KINDS[entry.kind].use.format(f"{entry.name}:{required}" if required else entry.name)
 
 
@@ -94,8 +94,12 @@ def bound(cost: Cost) -> str:
 def settings(entry: CatalogueEntry) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table of settings; no rows where there are none."""
     rows = [
-        [one.name, "required" if one.default is None else one.default, prose(one.meaning or "see above")]
-        for one in entry.settings
+        [
+            setting.name,
+            "required" if setting.default is None else setting.default,
+            prose(setting.meaning or "see above"),
+        ]
+        for setting in entry.settings
     ]
     return ["Setting", "Default", "Meaning"], rows
 

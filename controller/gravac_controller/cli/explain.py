@@ -195,7 +195,7 @@ def _many(count: int, what: str) -> str:
 
 def _plans(rows: Sequence[PlanView]) -> Listing:
     """The table of plans. Only the policy that decides by gains has them."""
-    by_efficiency = any(one.efficiency is not None for one in rows)
+    by_efficiency = any(row.efficiency is not None for row in rows)
     useful_head, kept = ("Useful/s", "η") if by_efficiency else ("T_comp", "Gain")
     leaving = ("Window", "Samples/s", kept)
     table = Listing(("Plan",), (kept, "Samples/s", useful_head, "Window"), prose="Why", leaving=leaving)

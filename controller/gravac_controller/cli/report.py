@@ -69,7 +69,7 @@ def report(
         if output is not None:
             output.write_text(page(summaries), encoding="utf-8")
             _written(output)
-        jobs = [lines_of(one, name) for one, name in zip(summaries, labels(summaries), strict=True)]
+        jobs = [lines_of(summary, name) for summary, name in zip(summaries, labels(summaries), strict=True)]
         if svg is not None:
             write_figure(jobs, svg, "svg")
             _written(svg)

@@ -45,7 +45,7 @@ def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_j
     given, token = asked(words), token_of(token_file)
     try:
         if given.job is None:
-            found = [_read(one, None) for one in sources(given.source, data_dir, token)]
+            found = [_read(source, None) for source in sources(given.source, data_dir, token)]
         else:
             found = [_read(one_source(given.source, data_dir, token, given.job), given.job)]
     except (ControllerError, TraceError) as error:

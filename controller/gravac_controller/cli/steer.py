@@ -251,7 +251,7 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
     slow: TimedOut | None = None
     for client in running_controllers(data_dir, token, steering=True):
         try:
-            names = [one.job for one in client.jobs()]
+            names = [job.job for job in client.jobs()]
         except TimedOut as error:
             slow = error
             continue

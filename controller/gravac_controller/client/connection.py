@@ -40,7 +40,7 @@ class Refused(ControllerError):
     """
 
     def __init__(self, status: int, problem: Problem) -> None:
-        errors = "; ".join(f"{one.field}: {one.message}" for one in problem.errors[1:])
+        errors = "; ".join(f"{error.field}: {error.message}" for error in problem.errors[1:])
         super().__init__(f"{status} {problem.title}: {problem.detail}{f' ({errors})' if errors else ''}")
         self.status, self.problem = status, problem
 

@@ -90,8 +90,8 @@ def write_parquet(table: Table, path: Path) -> int:
         while some := list(islice(rest, ROW_GROUP)):
             values = zip(*some, strict=True)
             arrays = [
-                pyarrow.array(each, type=types[column.kind])
-                for column, each in zip(table.columns, values, strict=True)
+                pyarrow.array(value, type=types[column.kind])
+                for column, value in zip(table.columns, values, strict=True)
             ]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
             rows += len(some)

@@ -54,7 +54,7 @@ def job_view(job: LiveJob) -> JobView:
         **dict(summary(job)),
         spec=spec,
         decision=decision,
-        plans=tuple(each for each in plan_views(decision, spec.compressor) if each.notable),
+        plans=tuple(view for view in plan_views(decision, spec.compressor) if view.notable),
         latest=job.latest,
         risk=_risk(job),
         totals=job.totals,
@@ -124,8 +124,10 @@ def rank_heat(job: LiveJob) -> RankHeatView:
     spec, _ = job.spec_and_decision()
     heat = job.heat
     columns = (
-        HeatColumn(first_window=one.first, last_window=one.last, percent=tuple(x or None for x in one.cells))
-        for one in heat.columns
+        HeatColumn(
+            first_window=column.first, last_window=column.last, percent=tuple(x or None for x in column.cells)
+        )
+        for column in heat.columns
     )
     return RankHeatView(job=spec.job, ranks_per_row=heat.ranks_per_row, columns=tuple(columns))
 

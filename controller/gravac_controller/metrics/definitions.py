@@ -141,7 +141,10 @@ def per_candidate(name: str, text: str, value: Callable[[Candidate], float | Non
     """A gauge for each plan that a job may choose. Dense has the job's compressor as its codec."""
 
     def samples(job: JobValues) -> Iterator[Sample]:
-        rows = {(one.codec or job.spec.compressor, f"{one.cf:g}"): one for one in job.decision.candidates}
+        rows = {
+            (candidate.codec or job.spec.compressor, f"{candidate.cf:g}"): candidate
+            for candidate in job.decision.candidates
+        }
         for plan, candidate in rows.items():
             number = value(candidate)
             if number is not None:

@@ -76,9 +76,9 @@ def _needs(security: list[dict[str, Any]]) -> str:
 
 def _parameters(parameters: Any) -> str:
     rows = "".join(
-        f"<tr><td><code>{escape(one['name'])}</code></td><td>{escape(one['in'])}</td><td>{_type(one['schema'])}</td>"
-        f"<td>{_prose(one.get('description', ''))}{_default(one['schema'])}</td></tr>"
-        for one in parameters
+        f"<tr><td><code>{escape(param['name'])}</code></td><td>{escape(param['in'])}</td><td>{_type(param['schema'])}</td>"
+        f"<td>{_prose(param.get('description', ''))}{_default(param['schema'])}</td></tr>"
+        for param in parameters
     )
     head = "<tr><th>Parameter</th><th>In</th><th>Type</th><th>Meaning</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>" if rows else ""
@@ -92,7 +92,7 @@ def _answers(responses: dict[str, Any]) -> str:
             _type(one["schema"]) if one.get("schema") else escape(kind) for kind, one in kinds.items()
         )
         rows += f"<tr><td>{escape(status)}</td><td>{_prose(answer['description'])}</td><td>{types}</td></tr>"
-        example += "".join(_example("Example answer", one.get("example")) for one in kinds.values())
+        example += "".join(_example("Example answer", kind.get("example")) for kind in kinds.values())
     head = "<tr><th>Status</th><th>When</th><th>Body</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{example}"
 
@@ -142,7 +142,7 @@ def _example(title: str, example: Any) -> str:
 def _prose(text: str) -> str:
     """Return text as HTML, with `code` in backticks (single, or double as in docstrings) and paragraphs."""
     pieces = escape(text).replace("``", "`").split("`")
-    marked = "".join(f"<code>{one}</code>" if number % 2 else one for number, one in enumerate(pieces))
+    marked = "".join(f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces))
     return marked.replace("\n\n", "<br><br>")
 
 

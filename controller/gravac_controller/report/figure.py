@@ -59,14 +59,14 @@ def lines_of(summary: TraceSummary, name: str) -> Lines:
     """The lines of one trace, labeled ``name``."""
 
     def column(title: str) -> list[float]:
-        return [one.number(title) or 0.0 for one in summary.history.windows]
+        return [window.number(title) or 0.0 for window in summary.history.windows]
 
     return Lines(
         name=name,
         first=column("first_step"),
         steps=column("last_step"),
         cfs=column("cf"),
-        gains=[one.number("gain") for one in summary.history.windows],
+        gains=[window.number("gain") for window in summary.history.windows],
     )
 
 

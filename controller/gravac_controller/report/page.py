@@ -91,7 +91,7 @@ def _checked(script: str) -> str:
 
 def document(summaries: list[TraceSummary]) -> str:
     """The data of the page as JSON. ``<`` is escaped, so that no text can end the element."""
-    jobs = [_job(one, label) for one, label in zip(summaries, labels(summaries), strict=True)]
+    jobs = [_job(summary, label) for summary, label in zip(summaries, labels(summaries), strict=True)]
     whole = {"format": FORMAT, "made_by": f"gravac {version('gravac')}", "jobs": jobs}
     return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace(
         "<", "\\u003c"

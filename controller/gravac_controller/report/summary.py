@@ -119,10 +119,10 @@ def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
 def labels(summaries: list[TraceSummary]) -> list[str]:
     """A unique name for each."""
     given: list[str] = []
-    for one in summaries:
-        name, number = one.view.job, 2
+    for summary in summaries:
+        name, number = summary.view.job, 2
         while name in given:
-            name, number = f"{one.view.job} ({number})", number + 1
+            name, number = f"{summary.view.job} ({number})", number + 1
         given.append(name)
     return given
 

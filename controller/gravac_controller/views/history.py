@@ -43,9 +43,9 @@ class History:
 
     def decisions(self) -> list[DecisionView]:
         """Return the decisions on the windows that remain, the changing ones, and the first; in order."""
-        found = [one.decision for one in self.windows if one.decision is not None]
+        found = [window.decision for window in self.windows if window.decision is not None]
         there = {id(one) for one in found}
-        found += [one for one in self._changes if id(one) not in there]
+        found += [change for change in self._changes if id(change) not in there]
         if self._first is not None and id(self._first) not in there:
             found.append(self._first)
         return sorted(found, key=lambda one: (one.decision.window, one.decision.epoch))
@@ -54,16 +54,16 @@ class History:
 def plain(windows: Sequence[ThinnedWindow], decisions: Iterable[DecisionView], exact: bool) -> Plain:
     """Return the JSON that ``static/rows.js`` reads. Unless ``exact``, numbers have nine digits, in curves three."""
     plan = NAMES.index("plan")
-    plans = list(dict.fromkeys(str(one.row[plan]) for one in windows))
+    plans = list(dict.fromkeys(str(window.row[plan]) for window in windows))
     columns: dict[str, list[Value]] = {
-        column.name: [_number(column.name, one.row[at], exact) for one in windows]
+        column.name: [_number(column.name, window.row[at], exact) for window in windows]
         for at, column in enumerate(COLUMNS)
     }
     return {
-        "columns": columns | {"plan": [plans.index(str(one.row[plan])) for one in windows]},
+        "columns": columns | {"plan": [plans.index(str(window.row[plan])) for window in windows]},
         "plans": plans,
         "curves": _curves(windows, exact),
-        "dense": [[at, *one.dense] for at, one in enumerate(windows) if one.dense != (None, None)],
+        "dense": [[at, *window.dense] for at, window in enumerate(windows) if window.dense != (None, None)],
         **_decisions(decisions, exact),
     }
 
@@ -89,9 +89,14 @@ def _curves(windows: Sequence[ThinnedWindow], exact: bool) -> list[object]:
     """Return [index of the window, steps, own, gains] of each curve that is included."""
     every, last = -(-len(windows) // MOST_CURVES), len(windows) - 1
     return [
-        [at, one.curve[0], one.curve[1], [_short(gain, CURVE_DIGITS, exact) for gain in one.curve[2]]]
-        for at, one in enumerate(windows)
-        if one.curve is not None and (at % every == 0 or one.marked or at == last)
+        [
+            at,
+            window.curve[0],
+            window.curve[1],
+            [_short(gain, CURVE_DIGITS, exact) for gain in window.curve[2]],
+        ]
+        for at, window in enumerate(windows)
+        if window.curve is not None and (at % every == 0 or window.marked or at == last)
     ]
 
 
@@ -104,23 +109,23 @@ def _decisions(views: Iterable[DecisionView], exact: bool) -> Plain:
         indices = [
             places.setdefault(
                 (
-                    one.cf,
-                    _short(one.gain, DIGITS, exact),
-                    _short(one.samples_per_second, DIGITS, exact),
-                    _short(one.useful_samples_per_second, DIGITS, exact),
-                    one.window,
-                    one.verdict,
-                    one.codec,
-                    _short(one.efficiency, DIGITS, exact),
-                    _short(one.predicted_samples_per_second, DIGITS, exact),
+                    candidate.cf,
+                    _short(candidate.gain, DIGITS, exact),
+                    _short(candidate.samples_per_second, DIGITS, exact),
+                    _short(candidate.useful_samples_per_second, DIGITS, exact),
+                    candidate.window,
+                    candidate.verdict,
+                    candidate.codec,
+                    _short(candidate.efficiency, DIGITS, exact),
+                    _short(candidate.predicted_samples_per_second, DIGITS, exact),
                     words,
                 ),
                 len(places),
             )
-            for one, words in zip(it.candidates, view.candidate_plans, strict=True)
+            for candidate, words in zip(it.candidates, view.candidate_plans, strict=True)
         ]
         made = [view.time if exact else round(view.time, 3), view.changed, view.plan_before, view.plan]
         what = [it.window, it.epoch, it.phase, it.codec, it.cf_minimum, it.cf_candidate, it.epsilon]
         what += [it.rule, it.reason]
         rows.append([*made, *what, indices])
-    return {"candidates": [list(one) for one in places], "decisions": rows}
+    return {"candidates": [list(place) for place in places], "decisions": rows}

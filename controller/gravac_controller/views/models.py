@@ -200,7 +200,9 @@ def _chosen(decision: Decision, compressor: str) -> str:
 
 def candidate_plans(decision: Decision, compressor: str) -> tuple[str, ...]:
     """Return the plans of a decision's candidates in plain words."""
-    return tuple(plan_in_words(one.codec or compressor, one.cf) for one in decision.candidates)
+    return tuple(
+        plan_in_words(candidate.codec or compressor, candidate.cf) for candidate in decision.candidates
+    )
 
 
 class EventView(Record):

@@ -23,7 +23,7 @@ def jit(*signatures: str) -> Callable[[F], F]:
     def compile_(function: F) -> F:
         try:
             kernel = _njit(function, cache=True)
-            if not all(_cached(kernel, one) for one in signatures):
+            if not all(_cached(kernel, signature) for signature in signatures):
                 backend.fill_cache()
             _compile(kernel, signatures)
         except Exception as error:
@@ -46,8 +46,8 @@ def _cached(kernel: Any, signature: str) -> bool:
 
 
 def _compile(kernel: Any, signatures: tuple[str, ...]) -> None:
-    for one in signatures:
-        kernel.compile(one)
+    for signature in signatures:
+        kernel.compile(signature)
     kernel.disable_compile()
 
 

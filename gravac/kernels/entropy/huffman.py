@@ -87,7 +87,7 @@ def _encode(symbols: Tensor) -> Tensor | None:
         place = torch.arange(owner.numel(), dtype=torch.int64) - (each.cumsum(0) - each)[owner]
         found = ((codes[stream.long()][owner] >> place) & 1).to(torch.uint8)
         streams.append(pack(torch.nn.functional.pad(found, (0, -found.numel() % 32)), 1).view(torch.int32))
-        ends[number:] = sum(each.numel() for each in streams)
+        ends[number:] = sum(stream.numel() for stream in streams)
     head = (symbols.new_tensor([CODED]), pack(lengths, 4), ends.view(torch.uint8))
     return torch.cat((*head, torch.cat(streams).view(torch.uint8)))
 

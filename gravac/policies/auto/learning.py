@@ -204,7 +204,7 @@ class Learning:
         if abs(took - timemodel.coding(self.space, self.state.codings, row.plan)) <= self.state.noise * own:
             return
         name = timemodel.family(self.space.codec(row.plan))
-        kept = tuple(each for each in self.state.codings if each.family != name)
+        kept = tuple(coding for coding in self.state.codings if coding.family != name)
         ratio = min(100.0, max(0.0, took / prior))
         self.change(codings=(*kept, Coding(family=name, ratio=ratio)))
 

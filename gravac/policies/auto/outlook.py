@@ -192,7 +192,7 @@ class Outlook:
     def _row(self, plan: Plan, chosen: Plan, trying: bool, samples: float, gain: float | None) -> Candidate:
         row, likely = self.seen.get(plan), self.efficiency(plan)
         rate = None if row is None else min(MOST, samples / max(1e-9, row.step_seconds))
-        known = any(each.fresh for each in self.seen.values())
+        known = any(row.fresh for row in self.seen.values())
         predicted = None if not known or self.fresh(plan) else min(MOST, samples / self.seconds(plan))
         return Candidate.model_validate(
             {
@@ -230,6 +230,6 @@ def before_any_window(space: Space, bound: float, state: AutoState) -> Outlook:
 def outlook(space: Space, bound: float, model: PlanTimeModel, state: AutoState, window: int) -> Outlook:
     """Return the outlook by a state after a window."""
     resting = frozenset(rest.plan for rest in state.resting if rest.until > window)
-    seen = {each.plan: each for each in state.seen}
+    seen = {row.plan: row for row in state.seen}
     left = frozenset(rest.plan for rest in state.resting)
     return Outlook(space, bound, model, seen, state.severity, state.confirmed, window, resting, left)

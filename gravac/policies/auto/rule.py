@@ -143,7 +143,7 @@ class AutoEvaluation(Learning):
             )
             return self._conclude("hold", reason, self.plan, "hold", None)
         self.follow_network(found)
-        seen = tuple(each.model_copy(update={"fresh": False}) for each in self.state.seen)
+        seen = tuple(row.model_copy(update={"fresh": False}) for row in self.state.seen)
         self.change(seen=seen, resting=(), trials=0, off=0, outside=0, noise=max(self.state.noise, NOISE))
         self.change(freed=not slower, looks=0, unlooked=0)
         row = self.note(found)

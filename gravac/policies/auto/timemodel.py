@@ -143,7 +143,7 @@ def fit(
         waiting: As fitted to two plans before the step time last moved; None: never.
         per_byte: The same.
     """
-    dense = next((each for each in seen if each.cf == 1.0), None)
+    dense = next((row for row in seen if row.cf == 1.0), None)
     base = newest if dense is None else dense
     own = base.step_seconds - base.exposed_seconds - coding(space, codings, base.plan)
     own = max(own, LEAST_OWN * base.step_seconds)

@@ -27,9 +27,9 @@ def plot(result: Result, folder: Path) -> Path:
         ("steps", "bits sent, positions counted"),
         strict=True,
     ):
-        for one in result.runs:
-            points = [point for point in one.points if getattr(point, field) > 0]
-            name = f"{one.estimator}, {one.compressor}, {one.problem}, γ={one.step_size:.3g}"
+        for run in result.runs:
+            points = [point for point in run.points if getattr(point, field) > 0]
+            name = f"{run.estimator}, {run.compressor}, {run.problem}, γ={run.step_size:.3g}"
             axes.plot([getattr(p, field) for p in points], [p.gap for p in points], label=name, linewidth=1)
         axes.set(xlabel=label, yscale="log", xscale="log" if field == "bits" else "linear")
         axes.grid(alpha=0.3)

@@ -87,6 +87,6 @@ def _without_rate(task: str) -> tuple[str, str]:
     """Return the task at its own learning rate, and the other rate in words."""
     name, _, text = task.partition(":")
     settings = text.split(",") if text else []
-    rates = [each.removeprefix("rate=") for each in settings if each.startswith("rate=")]
-    own = ",".join(each for each in settings if not each.startswith("rate="))
+    rates = [setting.removeprefix("rate=") for setting in settings if setting.startswith("rate=")]
+    own = ",".join(setting for setting in settings if not setting.startswith("rate="))
     return f"{name}:{own}" if own else name, f", rate {rates[0]}" if rates else ""

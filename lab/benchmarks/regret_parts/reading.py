@@ -95,17 +95,17 @@ def _dense(runs: Sequence[Run], target: float) -> dict[str, float]:
 
 def _default(compared: Sequence[Cell], policy: str) -> dict[str, float]:
     """Return what jobs of the default policy learned."""
-    cells = [one for one in compared if policy in one.jobs]
-    learned = [(one, each) for one in cells for each in one.learned[policy]]
+    cells = [pair for pair in compared if policy in pair.jobs]
+    learned = [(cell, each) for cell in cells for each in cell.learned[policy]]
     kept = [each.retained for _, each in learned if each.retained is not None]
     calm = [each for one, each in learned if not one.task.startswith(NOISY)]
-    times = [time for one in cells for time in one.jobs[policy].times]
+    times = [time for cell in cells for time in cell.jobs[policy].times]
     return {
         "all_jobs": len(times),
         "missed": sum(map(math.isinf, times)),
         "near": _near([each for _, each in learned]),
         "cells": len(cells),
-        "medians": sum(median(each.above_dense for each in one.learned[policy]) <= NEAR for one in cells),
+        "medians": sum(median(each.above_dense for each in cell.learned[policy]) <= NEAR for cell in cells),
         "calm": len(calm),
         "calm_near": _near(calm),
         "least_kept": min(kept),
@@ -122,11 +122,11 @@ def _unbounded(compared: Sequence[Cell], default: str, unbounded: str) -> dict[s
     """Return how jobs without a bound compare with those of the default in the same cell and seed, on slow links."""
     found = dict.fromkeys(("jobs", "sooner", "later", "only_default", "only_unbounded"), 0)
     ratios = []
-    for one in compared:
-        if one.link == "loopback" or default not in one.jobs or unbounded not in one.jobs:
+    for pair in compared:
+        if pair.link == "loopback" or default not in pair.jobs or unbounded not in pair.jobs:
             continue
         ours, other = (
-            dict(zip(job.seeds, job.times, strict=True)) for job in (one.jobs[default], one.jobs[unbounded])
+            dict(zip(job.seeds, job.times, strict=True)) for job in (pair.jobs[default], pair.jobs[unbounded])
         )
         for seed in ours.keys() & other.keys():
             here, there = ours[seed], other[seed]

@@ -64,7 +64,7 @@ class MethodAnswers:
 
 def heldout_loss(answers: Sequence[dict[str, Any]]) -> float:
     """Nats per predicted byte, over all ranks."""
-    return float(sum(each["nats"] for each in answers) / sum(each["predicted"] for each in answers))
+    return float(sum(answer["nats"] for answer in answers) / sum(answer["predicted"] for answer in answers))
 
 
 def quartiles(values: Sequence[float]) -> list[float]:

@@ -99,7 +99,7 @@ def summary(
     return {
         "benchmark": "tournament",
         "target": target,
-        "rows": [_row(each) for each in standings(runs, step_seconds, target)],
+        "rows": [_row(standing) for standing in standings(runs, step_seconds, target)],
     }
 
 

@@ -204,8 +204,8 @@ def simulate(
 def show(result: dict[str, Any], console: Console) -> None:
     """Print a row for each job, then which plans the policy used when, and why."""
     links = ", ".join(
-        rate(each["bits_per_second"]) + (f" from step {each['first_step']}" if each["first_step"] else "")
-        for each in result["links"]
+        rate(link["bits_per_second"]) + (f" from step {link['first_step']}" if link["first_step"] else "")
+        for link in result["links"]
     )
     console.print(
         f"{printable(result['task'])} on {printable(result['data'])}, {result['elements']:,} parameters, "

@@ -69,9 +69,11 @@ def _retained(rows: Sequence[dict[str, Any]], path: Path) -> None:
         at = [row["wire_cf"] for row in points]
         spreads = [row["retained"] for row in points]
         color, marker = COLORS[number % len(COLORS)], "os^v"[number // len(COLORS) % 4]
-        middle = [each["median"] for each in spreads]
+        middle = [spread["median"] for spread in spreads]
         handles += axes.plot(at, middle, color=color, marker=marker, markersize=4, linestyle="none")
-        axes.vlines(at, [each["low"] for each in spreads], [each["high"] for each in spreads], color=color)
+        axes.vlines(
+            at, [spread["low"] for spread in spreads], [spread["high"] for spread in spreads], color=color
+        )
     axes.axhline(1.0, color="#000000", linewidth=0.8)
     axes.axhline(0.0, color="#000000", linewidth=0.8, dashes=(4, 3))
     axes.set(xscale="log", xlabel="Compression factor on the wire", ylabel="Retained value")

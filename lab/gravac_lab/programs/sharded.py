@@ -44,7 +44,7 @@ class Sharding:
 
 def shard(model: nn.Module, how: Sharding) -> nn.Module:
     """Shard each layer of a model, and the rest of it, over all ranks. Raises ValueError for an LSTM."""
-    if any(isinstance(one, nn.RNNBase) for one in model.modules()):
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         raise ValueError(
             "FSDP2 cannot shard nn.LSTM, which keeps its weights in a list of its own; use --task gpt"
         )

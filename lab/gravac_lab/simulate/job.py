@@ -124,7 +124,7 @@ class SimulatedJob:
             memory=setting.memory,
             model=ModelShape(
                 name=type(model).__name__,
-                tensors=sum(one.requires_grad for one in model.parameters()),
+                tensors=sum(param.requires_grad for param in model.parameters()),
                 elements=elements,
             ),
             environment=Environment(

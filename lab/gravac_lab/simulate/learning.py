@@ -112,7 +112,7 @@ class Learner:
             gradients.append(self._flat())
         if self._observe is not None:
             self._observe(gradients)
-        raw = torch.stack([self._sample(one) for one in gradients]).mean(0)
+        raw = torch.stack([self._sample(gradient) for gradient in gradients]).mean(0)
         exchanged = self.ranks.exchange(self.buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
             self.reference.exchanged(raw, self._sample(gradients[0]))
@@ -151,8 +151,10 @@ class Learner:
         return [
             torch.cat(
                 [
-                    torch.zeros(one.numel(), dtype=one.dtype) if one.grad is None else one.grad.flatten()
-                    for one in members
+                    torch.zeros(member.numel(), dtype=member.dtype)
+                    if member.grad is None
+                    else member.grad.flatten()
+                    for member in members
                 ]
             )
             for _, members in self._grouped

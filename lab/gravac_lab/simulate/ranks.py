@@ -120,7 +120,7 @@ class SimulatedRanks:
             ValueError: The plans of the buckets have different codecs.
         """
         plans = [plan] * len(buckets) if isinstance(plan, StepPlan) else plan
-        if len({each.codec for each in plans}) > 1:
+        if len({plan.codec for plan in plans}) > 1:
             raise ValueError(
                 f"plan={plans} names several codecs, and an encoder has one in a step: give each bucket the same codec"
             )
@@ -222,7 +222,7 @@ def buckets_in(module: nn.Module, layout: Sequence[Sequence[str]]) -> list[tuple
     found = []
     for number, names in enumerate(layout):
         members = [known[name] for name in names]
-        numels, shapes = (one.numel() for one in members), (tuple(one.shape) for one in members)
+        numels, shapes = (member.numel() for member in members), (tuple(member.shape) for member in members)
         found.append((Bucket(number, tuple(names), tuple(numels), tuple(shapes)), members))
     return found
 

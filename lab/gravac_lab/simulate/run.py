@@ -121,8 +121,8 @@ def _rounded(seed: int, repeat: int) -> Callable[[Sequence[Sequence[Tensor]]], N
     generator = torch.Generator().manual_seed(seed * (MOST_REPEATS + 1) + repeat)
 
     def observe(gradients: Sequence[Sequence[Tensor]]) -> None:
-        for one in gradients:
-            for flat in one:
+        for gradient in gradients:
+            for flat in gradient:
                 flat.mul_(1.0 + ROUNDING * torch.randn(flat.shape, generator=generator, dtype=torch.float32))
 
     return observe

@@ -169,7 +169,7 @@ class Cell:
 
     def rival(self, families: Sequence[str]) -> Contender | None:
         """Return the fastest plan of some families, whatever it loses; None: there is no such plan."""
-        known = [each for name, each in self.plans.items() if family(name) in families]
+        known = [plan for name, plan in self.plans.items() if family(name) in families]
         return min(known, key=lambda each: each.time, default=None)
 
     def speedup(self, policy: str, over: Contender) -> float | None:
@@ -181,7 +181,7 @@ class Cell:
 def fastest(plans: Iterable[Contender], bound: float) -> Contender:
     """Return the fastest plan that keeps a bound; dense, which must be among them, where none is faster."""
     return min(
-        (each for each in plans if each.keeps(bound)), key=lambda each: (each.time, each.name != DENSE)
+        (plan for plan in plans if plan.keeps(bound)), key=lambda each: (each.time, each.name != DENSE)
     )
 
 

@@ -31,7 +31,7 @@ def trained(method: str, folder: Path, clip_norm: float) -> tuple[Tensor, Traine
     with apply(method, task, "none", folder, 20) as applied:
         trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1)
         trainer.train(STEPS)
-        return torch.cat([each.detach().flatten() for each in task.model.parameters()]), trainer
+        return torch.cat([param.detach().flatten() for param in task.model.parameters()]), trainer
 
 
 def test_an_agent_that_stays_dense_is_plain_ddp(tmp_path: Path) -> None:

@@ -129,11 +129,11 @@ def test_with_equal_levels_it_is_the_codec_alone() -> None:
     for _ in range(6):
         step = ours.train(accordion.plans(1.0))
         assert step == static.train(parse("topk@20").plan())
-    for one, other, begun in zip(
+    for param, other, begun in zip(
         ours.model.parameters(), static.model.parameters(), model.parameters(), strict=True
     ):
-        assert torch.equal(one, other)
-        assert not torch.equal(one, begun)
+        assert torch.equal(param, other)
+        assert not torch.equal(param, begun)
 
 
 def test_a_change_of_level_loses_nothing() -> None:
@@ -180,7 +180,7 @@ def test_a_run_counts_what_each_layer_sends(codec: str) -> None:
     assert strong["payload_bytes"] < row["payload_bytes"] < mild["payload_bytes"]
     assert 0.0 < row["strong_share"] <= 0.5
     assert (row["plan"], len(row["curve"])) == (text, 2)
-    vectors = sum(4 * one.numel() for one in make(task).build_model(1).parameters() if one.dim() < 2)
+    vectors = sum(4 * param.numel() for param in make(task).build_model(1).parameters() if param.dim() < 2)
     assert strong["payload_bytes"] > vectors > 0
     if codec == "topk":
         assert row["sent_bytes"] == pytest.approx(row["payload_bytes"])  # with 2 ranks

@@ -42,7 +42,7 @@ def plainly_trained(recipe: Recipe, ranks: int, steps: int) -> list[Tensor]:
         loss_of(model(inputs), classes).backward()
         recipe.clip(model.parameters())
         optimizer.step()
-    return [one.detach() for one in model.parameters()]
+    return [param.detach() for param in model.parameters()]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

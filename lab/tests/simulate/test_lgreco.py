@@ -35,9 +35,9 @@ def test_a_peaked_layer_is_sent_stronger_within_the_same_error() -> None:
     plan = parse_lgreco("lgreco:topk@10,interval=2")
     rule = Lgreco(plan, LAYERS)
     for _ in range(2):
-        assert [one.cf for one in rule.plans(1.0)] == [10.0, 1.0, 10.0], "uniform in the first interval"
+        assert [plan.cf for plan in rule.plans(1.0)] == [10.0, 1.0, 10.0], "uniform in the first interval"
         rule.observe(gradients())
-    flat, bias, peaked = (one.cf for one in rule.plans(1.0))
+    flat, bias, peaked = (plan.cf for plan in rule.plans(1.0))
     assert bias == 1.0
     assert peaked >= 40.0, "20 of 1,000 elements hold the energy"
     assert flat <= 10.0
@@ -55,7 +55,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     broken[1][2][5] = math.inf
     rule.plans(1.0)
     rule.observe(broken)
-    assert [one.cf for one in rule.plans(1.0)] == [10.0, 1.0, 10.0]
+    assert [plan.cf for plan in rule.plans(1.0)] == [10.0, 1.0, 10.0]
     rule.observe(gradients())
     assert rule.plans(1.0)[2].cf > 10.0, "the sums hold nothing of the step before"
 

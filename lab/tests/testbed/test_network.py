@@ -36,7 +36,7 @@ print(took, time.monotonic() - begun, flush=True)
 
 
 def mine(names: list[str]) -> list[str]:
-    return [each for each in names if each.startswith(f"gravac-{os.getpid()}-")]
+    return [name for name in names if name.startswith(f"gravac-{os.getpid()}-")]
 
 
 def transfer(sender: Host, receiver: Host, seconds: float) -> tuple[int, float]:

@@ -66,7 +66,9 @@ def test_a_repetition_is_of_its_own_seed_and_no_plan_in_hindsight() -> None:
 
 
 def test_standings_show_by_how_much_dense_runs_differ() -> None:
-    found = {one.plan: one for one in standings(repeated(run("topk@10", PLAN)), lambda _: 1.0, 0.8)}
+    found = {
+        standing.plan: standing for standing in standings(repeated(run("topk@10", PLAN)), lambda _: 1.0, 0.8)
+    }
     assert found["dense"].above_dense is not None
     assert found["dense"].above_dense.median == pytest.approx(1.0 / 1.4 - 1.0)
     assert found["dense:repeat=2"].above_dense is not None

@@ -90,7 +90,7 @@ def train(
         "digest": digest(model),
         "steps": trainer.global_step,
         "losses": probe.losses,
-        "finite": all(bool(one.isfinite().all()) for one in model.parameters()),
+        "finite": all(bool(param.isfinite().all()) for param in model.parameters()),
         "clip": trainer.gradient_clip_val,
         "own_methods": sorted({"save_checkpoint", "remove_checkpoint"} & set(vars(trainer.strategy))),
         "state": None

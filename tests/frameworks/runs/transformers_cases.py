@@ -94,7 +94,7 @@ def train(
         "steps": trainer.state.global_step,
         "history": trainer.state.log_history,
         "losses": [line["loss"] for line in trainer.state.log_history if "loss" in line],
-        "finite": all(bool(one.isfinite().all()) for one in model.parameters()),
+        "finite": all(bool(param.isfinite().all()) for param in model.parameters()),
         "clip": arguments.max_grad_norm,
         "state": None
         if state is None

@@ -17,5 +17,8 @@ def on(*places: Place) -> Any:
     names = {CPU: "cpu", NCCL: "nccl", GLOO: "gloo-cuda"}
     return pytest.mark.parametrize(
         "place",
-        [pytest.param(one, id=names[one], marks=() if one == CPU else pytest.mark.gpu) for one in places],
+        [
+            pytest.param(place, id=names[place], marks=() if place == CPU else pytest.mark.gpu)
+            for place in places
+        ],
     )

@@ -71,7 +71,7 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         packet, mine = (
             func.overloadpacket,
-            [one for one in _tensors((args, kwargs)) if self._tainted.has(one)],
+            [tensor for tensor in _tensors((args, kwargs)) if self._tainted.has(tensor)],
         )
         if mine:
             self._check(packet, args, kwargs)
@@ -84,12 +84,14 @@ class _Operations(TorchDispatchMode):
     def _check(self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if packet in _READS:
             raise ReadsTheDevice(f"{packet} reads a tensor of the device")
-        if packet in _INDEXING and any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(args[1])):
+        if packet in _INDEXING and any(
+            tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors(args[1])
+        ):
             raise ReadsTheDevice(f"{packet} with a mask: the result's size is only known to the device")
         if packet is aten.repeat_interleave and isinstance(args[-1], Tensor) and "output_size" not in kwargs:
             raise ReadsTheDevice("repeat_interleave without output_size")
         if packet in (aten._to_copy, aten.copy_) and not kwargs.get("non_blocking", args[-1] is True):
-            ends = {one.device.type for one in _tensors((args, kwargs))} | {
+            ends = {tensor.device.type for tensor in _tensors((args, kwargs))} | {
                 str(kwargs["device"]).partition(":")[0] for _ in range(kwargs.get("device") is not None)
             }
             if len(ends) > 1:
@@ -110,7 +112,7 @@ class _Calls(TorchFunctionMode):
         if func in _METHODS and self._tainted.has(args[0]):
             raise ReadsTheDevice(f"Tensor.{func.__name__} reads a tensor of the device")
         if func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor):
-            if any(self._tainted.has(one) for one in _tensors(args[0])):
+            if any(self._tainted.has(tensor) for tensor in _tensors(args[0])):
                 raise ReadsTheDevice("torch.tensor reads the tensors that it is given")
             if str(kwargs.get("device")) == "meta":
                 raise ReadsTheDevice("a tensor of Python numbers on a device waits for the copy")

@@ -99,4 +99,4 @@ def _rank(
             for one in parameters.values():
                 if one.grad is not None:
                     one.add_(one.grad, alpha=-rate)  # as SGD does, to the last bit
-    return [one.detach() for one in parameters.values()]
+    return [param.detach() for param in parameters.values()]

@@ -242,7 +242,7 @@ class SimulatedDevice(Device):
                 continue
             turns = self._turns
             if turns is None or turns.failed or not (self.transfers and turns.wait(self._rank)):
-                raise Deadlock(f"nothing can run on {[one for one in self._streams if one.pieces]}")
+                raise Deadlock(f"nothing can run on {[stream for stream in self._streams if stream.pieces]}")
 
     def drain(self) -> None:
         """Run all that is queued."""
@@ -262,8 +262,10 @@ class SimulatedDevice(Device):
     def _run_one(self, awaited: SimulatedStream | None = None) -> bool:
         streams = (*self._streams, *self.transfers)
         if awaited is not None:
-            streams = tuple(one for one in self.transfers if one is awaited or not one.done)
-        able = [one for one in streams if one.pieces and one.pieces[0].ready()]
+            streams = tuple(
+                transfer for transfer in self.transfers if transfer is awaited or not transfer.done
+            )
+        able = [stream for stream in streams if stream.pieces and stream.pieces[0].ready()]
         if not able:
             return False
         stream = able[0] if self._random is None or len(able) == 1 else self._choice(able)

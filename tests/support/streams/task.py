@@ -96,13 +96,14 @@ class Net:
         draw = torch.Generator().manual_seed(1000 * step + rank)
         x = torch.randn(8, 10, generator=draw)
         with torch.enable_grad():
-            own = [one.detach().clone().requires_grad_() for one in self.parameters]
+            own = [param.detach().clone().requires_grad_() for param in self.parameters]
             hidden = torch.tanh(x @ own[0].T + own[1])
             hidden = torch.tanh(hidden @ own[2].T + own[3])
             loss = (hidden @ own[4].T + own[5] - x[:, :4].sin()).square().mean()
             found = torch.autograd.grad(loss * self.scale, own)
         flat = [
-            torch.cat([found[int(name[1:])].flatten() for name in one.names]) for one in task.layout(step)
+            torch.cat([found[int(name[1:])].flatten() for name in bucket.names])
+            for bucket in task.layout(step)
         ]
         if (step, rank) in task.bad:
             flat[len(flat) // 2][3] = float("inf")

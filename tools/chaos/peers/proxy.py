@@ -97,7 +97,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 sock = self._listener.accept()[0]
-                self._connections = [each for each in self._connections if each.fileno() >= 0] + [sock]
+                self._connections = [
+                    connection for connection in self._connections if connection.fileno() >= 0
+                ] + [sock]
                 threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:

@@ -177,7 +177,7 @@ def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, places: 
         **_network(scenario.network),
         "ranks": scenario.ranks,
         "compressor": scenario.compressor,
-        "factors": [_factor(each) for each in predictions],
+        "factors": [_factor(prediction) for prediction in predictions],
         "best_codec": None if chosen is None else chosen.codec,
         "best_cf": None if chosen is None else chosen.cf,
         "path": path,
@@ -244,14 +244,14 @@ def _path(path: SimulatedRun) -> dict[str, Any]:
         "changes": len(path.stretches) - 1,
         "stretches": [
             {
-                "first_window": each.first_window,
-                "windows": each.windows,
-                "codec": each.codec,
-                "cf": each.cf,
-                "phase": each.decision.phase,
-                "rule": each.decision.rule,
-                "reason": each.decision.reason,
+                "first_window": stretch.first_window,
+                "windows": stretch.windows,
+                "codec": stretch.codec,
+                "cf": stretch.cf,
+                "phase": stretch.decision.phase,
+                "rule": stretch.decision.rule,
+                "reason": stretch.decision.reason,
             }
-            for each in path.stretches[:STRETCHES]
+            for stretch in path.stretches[:STRETCHES]
         ],
     }

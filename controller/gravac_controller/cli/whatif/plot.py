@@ -38,8 +38,8 @@ def draw(answer: dict[str, Any], path: Path) -> None:
     if len(scenarios) == 1:
         _by_factor(scenarios[0], path)
         return
-    rates = {each["bandwidth_bits_per_second"] for each in scenarios}
-    counts = {each["ranks"] for each in scenarios}
+    rates = {scenario["bandwidth_bits_per_second"] for scenario in scenarios}
+    counts = {scenario["ranks"] for scenario in scenarios}
     if len(rates) >= len(counts):
         series = _sweep(scenarios, "bandwidth_bits_per_second", "ranks", "{} ranks".format)
         x_label, x_text = "bandwidth of a link", rate
@@ -59,8 +59,8 @@ def chart(
         MissingExtra: matplotlib is not installed.
         OSError: ``path`` cannot be written.
     """
-    xs = sorted({x for one in series for x, _ in one.points})
-    if not xs or min(value for one in series for point in one.points for value in point) <= 0:
+    xs = sorted({x for curve in series for x, _ in curve.points})
+    if not xs or min(value for curve in series for point in curve.points for value in point) <= 0:
         raise ValueError("nothing to draw: no values above 0")
     columns = 3
     figure = new_figure(7.6, 4.4 + 0.2 * math.ceil(len(series) / columns))
@@ -80,7 +80,7 @@ def chart(
     axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(color=GRID)
-    add_legend(figure, handles, [one.name for one in series], columns)
+    add_legend(figure, handles, [curve.name for curve in series], columns)
     save(figure, path, "svg")
 
 
@@ -129,9 +129,10 @@ def _sweep(
 ) -> list[Series]:
     """For each value of ``group_by``: a line of dense and one of the best plan, over ``along``."""
     series: list[Series] = []
-    for number, value in enumerate(dict.fromkeys(each[group_by] for each in scenarios)):
+    for number, value in enumerate(dict.fromkeys(scenario[group_by] for scenario in scenarios)):
         group = sorted(
-            (each for each in scenarios if each[group_by] == value), key=lambda each: float(each[along])
+            (scenario for scenario in scenarios if scenario[group_by] == value),
+            key=lambda each: float(each[along]),
         )
         dense = [(each[along], each["factors"][0]["samples_per_second"]) for each in group]
         series.append(Series(name=f"{name(value)}, dense", points=dense, color=number, dashed=True))

@@ -21,7 +21,7 @@ def show(answer: dict[str, Any], console: Console) -> None:
         _path(answer, scenarios[0], console)
     else:
         _sweep(scenarios, console)
-    unknown = list(dict.fromkeys(line for each in scenarios for line in each["cannot_know"]))
+    unknown = list(dict.fromkeys(line for scenario in scenarios for line in scenario["cannot_know"]))
     if unknown:
         console.print("Not determined by this trace, with the assumption made:", style="bold")
         for line in unknown:
@@ -176,21 +176,21 @@ def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
     )
     leaving = ("Interval", "Final plan", "Time to target", "Step", "Dense")
     table = Listing(("Network",), heads, leaving=leaving)
-    for each in scenarios:
-        dense = each["factors"][0]
-        best = next((row for row in each["factors"] if _is_best(row, each)), None)
-        path = each["path"]
+    for scenario in scenarios:
+        dense = scenario["factors"][0]
+        best = next((row for row in scenario["factors"] if _is_best(row, scenario)), None)
+        path = scenario["path"]
         useful = None if best is None else best["useful_samples_per_second"]
         table.add_row(
-            _where(each),
-            str(each["ranks"]),
+            _where(scenario),
+            str(scenario["ranks"]),
             brief(dense["step_seconds"]),
-            "–" if best is None else _plan(best["codec"], best["cf"], each),
+            "–" if best is None else _plan(best["codec"], best["cf"], scenario),
             "–" if best is None else brief(best["step_seconds"]),
             "–" if best is None else f"{brief(best['low_seconds'])} – {brief(best['high_seconds'])}",
             number(useful),
             "–" if not useful else f"{useful / dense['samples_per_second']:.2f}x",
-            "–" if path is None else _plan(path["settled_codec"], path["settled_cf"], each),
+            "–" if path is None else _plan(path["settled_codec"], path["settled_cf"], scenario),
             "–" if path is None else _long(path["seconds_to_useful_samples"]),
         )
     console.print(table)

@@ -47,8 +47,8 @@ def clipped(
     theirs, their_norms, their_residual, left_alone = _simulated(
         rank, world, compressor, plans, layouts, max_norm, steps
     )
-    mine = torch.cat([one.detach().flatten() for one in module.parameters()])
-    moved = mine - torch.cat([one.detach().flatten() for one in net().parameters()])
+    mine = torch.cat([param.detach().flatten() for param in module.parameters()])
+    moved = mine - torch.cat([param.detach().flatten() for param in net().parameters()])
     worst_residual = max(
         float((residual[name] - their_residual[name]).abs().max() / their_residual[name].abs().max())
         for name in their_residual
@@ -83,7 +83,7 @@ def _simulated(
     parameters = dict(model.named_parameters())
     from gravac_lab.simulate.ranks import SimulatedRanks  # only here: see tests/support/lab.py
 
-    ranks = SimulatedRanks(world, compressor, elements=sum(one.numel() for one in model.parameters()))
+    ranks = SimulatedRanks(world, compressor, elements=sum(param.numel() for param in model.parameters()))
     clipper, norms, left_alone = Clipper(world), [], 0
     for step, (plan, layout) in enumerate(zip(plans, layouts, strict=True)):
         gradients = []
@@ -98,11 +98,11 @@ def _simulated(
         for bucket, flat in zip(layout, gradients[0], strict=True):
             for name, piece in zip(bucket.names, flat.split(list(bucket.numels)), strict=True):
                 parameters[name].grad = piece.view_as(parameters[name])
-        exact = torch.cat([one.grad.flatten() for one in parameters.values() if one.grad is not None])
+        exact = torch.cat([param.grad.flatten() for param in parameters.values() if param.grad is not None])
         clipper.end_step(done.sums, done.raw_mean, done.mean_sq is not None)
         out = clipper.clip(model.parameters(), max_norm)
         norms.append(float(out.norm))
-        kept = torch.cat([one.grad.flatten() for one in parameters.values() if one.grad is not None])
+        kept = torch.cat([param.grad.flatten() for param in parameters.values() if param.grad is not None])
         as_torch = exact * min(1.0, max_norm / (norms[-1] + 1e-6))
         left_alone += torch.allclose(kept, as_torch, rtol=1e-5, atol=0.0)
         if out.residual_factor != 1.0:
@@ -111,7 +111,7 @@ def _simulated(
         with torch.no_grad():
             for one in parameters.values():
                 one -= RATE * one.grad  # type: ignore[operator]
-    flat = torch.cat([one.detach().flatten() for one in model.parameters()])
+    flat = torch.cat([param.detach().flatten() for param in model.parameters()])
     return flat, norms, ranks.encoders[rank].memory.state_dict(), left_alone
 
 

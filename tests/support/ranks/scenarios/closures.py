@@ -59,7 +59,7 @@ def _trained(rank: int, folder: str, kind: str, ends_backward: bool, policy: str
         assert agent.state is not None
         return {
             "parameters": fingerprint(module),
-            "finite": all(bool(one.isfinite().all()) for one in module.parameters()),
+            "finite": all(bool(param.isfinite().all()) for param in module.parameters()),
             "progress": agent._parts.loop.progress.on,
             "nonfinite": agent.state.nonfinite_steps,
         }

@@ -95,7 +95,7 @@ def replicas_conserve(
         residual = agent._parts.memory.state_dict()
         state = agent.state
         assert state is not None
-    total_elements = sum(one.numel() for one in dense.parameters() if one.requires_grad)
+    total_elements = sum(param.numel() for param in dense.parameters() if param.requires_grad)
     scale, worst, largest, waiting = (world / factor if factor else 1.0), 0.0, 0.0, 0.0
     nodes = world // SHARDS
     for name, parameter in dense.named_parameters():
@@ -168,7 +168,7 @@ def hybrid_resumed(rank: int, world: int, folder: str, compressor: str, memory: 
     with_agent = shards(model)
     # Closed, its hooks exchange dense gradients: the replicas stay equal.
     trained(model, optimizer, rank, range(14, 16))
-    ours = torch.cat([one.flatten() for one in shards(model).values()])
+    ours = torch.cat([shard.flatten() for shard in shards(model).values()])
     theirs = ours.clone()
     dist.broadcast(theirs, src=rank % SHARDS, group=mesh["replicate"].get_group())
     return {
@@ -189,7 +189,7 @@ def clipped_alike(rank: int, world: int, folder: str, replicas: bool) -> dict[st
             if isinstance(one, FSDPModule):
                 one.set_gradient_divide_factor(float(world))
                 one.set_force_sum_reduction_for_comms(True)
-        start = torch.cat([one.flatten() for one in shards(model).values()])
+        start = torch.cat([shard.flatten() for shard in shards(model).values()])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         options = {"policy": "static:cf=8", "compressor": "topk", "job": f"clipped{divided}", **AGENT}
         options |= {"replicate": mesh["replicate"]} if replicas else {}
@@ -199,12 +199,12 @@ def clipped_alike(rank: int, world: int, folder: str, replicas: bool) -> dict[st
                 loss_of(model, rank, step).backward()
                 agent.clip_grad_norm_(0.05)
                 norm: Any = nn.utils.get_total_norm(
-                    [one.grad for one in model.parameters() if one.grad is not None]
+                    [param.grad for param in model.parameters() if param.grad is not None]
                 )
                 cut += float(norm.full_tensor()) > 0.0501
                 optimizer.step()
                 optimizer.zero_grad()
-        found.append(torch.cat([one.flatten() for one in shards(model).values()]))
+        found.append(torch.cat([shard.flatten() for shard in shards(model).values()]))
     return {
         "differ": float((found[0] - found[1]).norm()),
         "moved": float((found[0] - start).norm()),
@@ -225,9 +225,9 @@ def hybrid_refused(rank: int, world: int, folder: str) -> dict[str, str]:
             return str(error)
 
     hooked = sharded_by(mesh["shard"])
-    for one in hooked.modules():
-        if isinstance(one, FSDPModule):
-            one.set_all_reduce_hook(lambda gradient: None)
+    for module in hooked.modules():
+        if isinstance(module, FSDPModule):
+            module.set_all_reduce_hook(lambda gradient: None)
     return {
         "native": said(sharded_by(mesh), None),
         "native with replicate": said(sharded_by(mesh), mesh["replicate"]),

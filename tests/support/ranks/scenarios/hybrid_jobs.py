@@ -115,7 +115,7 @@ def hybrid_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: fl
         optimizer.zero_grad()
         kept = same(before, shards(model))
         trained(model, optimizer, rank, range(5, 8))
-        finite = all(bool(torch.isfinite(one).all()) for one in shards(model).values())
+        finite = all(bool(torch.isfinite(shard).all()) for shard in shards(model).values())
         counted = agent.state.nonfinite_steps if agent.state else -1
         agent.switch(memory="residual-bf16")
         assert agent._parts is not None
@@ -140,7 +140,7 @@ def hybrid_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any
         trained(model, optimizer, rank, range(42), each=ratios)
         state, trace = agent.state, agent.trace_path
         assert state is not None
-    flat = torch.cat([one.reshape(-1) for one in shards(model).values()])
+    flat = torch.cat([shard.reshape(-1) for shard in shards(model).values()])
     mine = [torch.empty_like(flat) for _ in range(NODES)]
     dist.all_gather(mine, flat, group=mesh["replicate"].get_group())
     return {

@@ -217,7 +217,7 @@ def without_elements(rank: int, world: int, folder: str, **options: Any) -> dict
             for step in range(10):
                 train(module, optimizer, rank, range(step, step + 1))
             assert agent._parts is not None
-            loop, sizes = agent._parts.loop, [sum(one.numels) for one in agent._session.layout]
+            loop, sizes = agent._parts.loop, [sum(bucket.numels) for bucket in agent._session.layout]
             state = agent.state_dict()
         with Agent(
             module, optimizer, data_dir=folder, controller=None, **chosen | {"job": f"{name}2"}
@@ -330,7 +330,7 @@ def cannot_decode(rank: int, world: int, folder: str, culprits: list[int], **opt
             optimizer.zero_grad()
             sent.append(loop.payload_bytes - before)
             before = loop.payload_bytes
-        layout = [sum(one.numels) for one in agent._session.layout]
+        layout = [sum(bucket.numels) for bucket in agent._session.layout]
         residuals = flat(agent)["residual"]
         trace = agent.trace_path
         names = [name for name, _ in module.module.named_parameters()]
@@ -394,7 +394,7 @@ def memory_fails(rank: int, world: int, folder: str, method: str, **options: Any
             optimizer.zero_grad()
         residuals = flat(agent)["residual"]
         failed, trace = loop.failed_steps, agent.trace_path
-        held, others = (any(name in each for each in residuals) for name in (names[0], "0.weight"))
+        held, others = (any(name in residual for residual in residuals) for name in (names[0], "0.weight"))
     logging.getLogger("gravac.agent").removeHandler(listener)
     lines = [] if trace is None else trace.read_text().splitlines()
     return {

@@ -158,7 +158,7 @@ def momentum_in_the_memory(rank: int, world: int, folder: str) -> dict[str, Any]
         with Agent(module, optimizer, data_dir=folder, controller=None, window=5, **options) as agent:
             train(module, optimizer, rank, range(25))
             cf = agent.state.cf if agent.state else 0.0
-        return [one.detach() for one in module.parameters()], cf
+        return [param.detach() for param in module.parameters()], cf
 
     theirs, _ = trained(0.9, policy="dense", job="theirs")
     ours, _ = trained(0.0, policy="dense", memory="momentum:momentum=0.9", job="ours")

@@ -29,7 +29,7 @@ def _backward(module: nn.Module, rank: int, step: int) -> None:
 
 
 def _storages(tensors: Any) -> dict[int, int]:
-    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
 
 
 def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: float) -> dict[str, Any]:

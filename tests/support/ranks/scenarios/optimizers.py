@@ -23,13 +23,13 @@ class DistributedMuon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         number = 0
         for group in self.param_groups:
-            for one in group["params"]:
+            for param in group["params"]:
                 owner, number = number % dist.get_world_size(), number + 1
-                if owner == dist.get_rank() and one.grad is not None:
-                    mean = self.state[one].setdefault("mean", torch.zeros_like(one))
-                    mean.lerp_(one.grad, 1 - group["momentum"])
-                    one.sub_(_orthogonal(mean), alpha=group["lr"])
-                dist.broadcast(one.data, owner)
+                if owner == dist.get_rank() and param.grad is not None:
+                    mean = self.state[param].setdefault("mean", torch.zeros_like(param))
+                    mean.lerp_(param.grad, 1 - group["momentum"])
+                    param.sub_(_orthogonal(mean), alpha=group["lr"])
+                dist.broadcast(param.data, owner)
 
 
 def _orthogonal(x: Tensor) -> Tensor:
@@ -53,10 +53,10 @@ class RoundsAtRandom(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            for one in group["params"]:
-                if one.grad is not None:
-                    noise = torch.rand_like(one) - 0.5
-                    one.sub_(group["lr"] * (one.grad + 0.01 * noise))
+            for param in group["params"]:
+                if param.grad is not None:
+                    noise = torch.rand_like(param) - 0.5
+                    param.sub_(group["lr"] * (param.grad + 0.01 * noise))
 
 
 KINDS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -73,7 +73,7 @@ def own_optimizers(rank: int, world: int, folder: str, *, kind: str) -> dict[str
         for one in model.parameters():
             one.requires_grad_(one.ndim == 2)
         module = DistributedDataParallel(model, bucket_cap_mb=0.02)
-        optimizer = KINDS[kind]([one for one in model.parameters() if one.ndim == 2])
+        optimizer = KINDS[kind]([param for param in model.parameters() if param.ndim == 2])
         with Agent(
             module,
             optimizer,
@@ -105,7 +105,7 @@ class SAM(torch.optim.Optimizer):
 
     @torch.no_grad()
     def first_step(self) -> None:
-        every = [one for group in self.param_groups for one in group["params"] if one.grad is not None]
+        every = [param for group in self.param_groups for param in group["params"] if param.grad is not None]
         scale = self.param_groups[0]["rho"] / (torch.stack([one.grad.norm() for one in every]).norm() + 1e-12)
         for one in every:
             climb = one.grad * scale
@@ -136,15 +136,15 @@ class Handmade(SAM):
 
     @torch.no_grad()
     def first_step(self) -> None:
-        for one in self.param_groups[0]["params"]:
-            one.data.add_(one.grad, alpha=0.02)
-            self.state[one]["climb"] = one.grad.clone()
+        for param in self.param_groups[0]["params"]:
+            param.data.add_(param.grad, alpha=0.02)
+            self.state[param]["climb"] = param.grad.clone()
         self.zero_grad()
 
     @torch.no_grad()
     def second_step(self) -> None:
-        for one in self.param_groups[0]["params"]:
-            one.data.sub_(self.state[one]["climb"], alpha=0.02)
+        for param in self.param_groups[0]["params"]:
+            param.data.sub_(self.state[param]["climb"], alpha=0.02)
         self.base_optimizer.step()
         self.zero_grad()
 

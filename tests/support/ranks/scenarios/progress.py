@@ -50,7 +50,7 @@ class Dense:
         self.shadow.load_state_dict(self.module.state_dict())
         for group, their in zip(self.optimizer.param_groups, theirs.param_groups, strict=True):
             group["lr"] = their["lr"]
-        trained = [one.requires_grad for one in self.module.parameters()]
+        trained = [param.requires_grad for param in self.module.parameters()]
         for one, gradient, wanted in zip(self.shadow.parameters(), gradients, trained, strict=True):
             one.grad = gradient if wanted else None
         self.before = self.sample(self.module)
@@ -160,7 +160,7 @@ def progress(
         for other, part in itertools.product(range(world), range(micro_batches)):
             x, y = batch(other, micro_batches * step + part)
             (nn.functional.cross_entropy(plain(x), y) / world).backward()
-        gradients = [one.grad for one in plain.parameters() if one.grad is not None]
+        gradients = [param.grad for param in plain.parameters() if param.grad is not None]
         loop, plan = agent._parts.loop, agent._parts.loop.plan  # type: ignore[union-attr]
         level = f"{name} {plan.directive.epoch} {plan.codec} {plan.cf:g}"
         bad = step == bad_step
@@ -248,7 +248,7 @@ def progress_as_simulated(
         layout = [bucket.names for bucket in agent._session.layout]
     if rank:
         return {"live": live}
-    elements = sum(one.numel() for one in model.parameters())
+    elements = sum(param.numel() for param in model.parameters())
     ranks = SimulatedRanks(world, compressor, elements=elements)
     learner = Learner(recipe, world, 0, steps, ranks, layout)
     for step, plan in enumerate(plans):
@@ -256,8 +256,8 @@ def progress_as_simulated(
             learner.reference.change_plan()
         learner.train(plan)
     off = max(
-        float((one - other).detach().abs().max())
-        for one, other in zip(learner.model.parameters(), model.parameters(), strict=True)
+        float((param - other).detach().abs().max())
+        for param, other in zip(learner.model.parameters(), model.parameters(), strict=True)
     )
     return {"live": live, "simulated": asdict(learner.reference.pop()), "off": off}
 

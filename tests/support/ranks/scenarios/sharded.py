@@ -115,10 +115,10 @@ def rows_conserved(
     model = sharded(world)
     assert isinstance(model, FSDPModule)
     if factor:
-        for one in model.modules():
-            if isinstance(one, FSDPModule):
-                one.set_gradient_divide_factor(factor)
-                one.set_force_sum_reduction_for_comms(forced)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(factor)
+                module.set_force_sum_reduction_for_comms(forced)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     arrived: dict[str, Tensor] = {}
     steps = 12
@@ -302,7 +302,7 @@ def row_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: float
         optimizer.zero_grad()
         kept, after = same(before, shards(model)), agent._parts.memory.state_dict()
         trained(model, optimizer, rank, range(7, 12))
-        finite = all(bool(torch.isfinite(one).all()) for one in shards(model).values())
+        finite = all(bool(torch.isfinite(shard).all()) for shard in shards(model).values())
         moved = not same(before, shards(model))
         counted = agent.state.nonfinite_steps if agent.state else -1
     return {
@@ -321,9 +321,9 @@ def given_back(rank: int, world: int, folder: str) -> dict[str, Any]:
     def comms() -> list[Any]:
         return [
             group._reduce_scatter_comm
-            for one in model.modules()
-            if isinstance(one, FSDPModule)
-            for group in one._get_fsdp_state()._fsdp_param_groups
+            for module in model.modules()
+            if isinstance(module, FSDPModule)
+            for group in module._get_fsdp_state()._fsdp_param_groups
         ]
 
     model, dense = sharded(world), Uneven()
@@ -331,7 +331,7 @@ def given_back(rank: int, world: int, folder: str) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     options = {"policy": "static:cf=20", "compressor": "topk", **AGENT}
     with Agent(model, optimizer, data_dir=folder, window=5, **options):
-        taken = all(one is not other for one, other in zip(comms(), own, strict=True))
+        taken = all(comm is not other for comm, other in zip(comms(), own, strict=True))
         trained(model, optimizer, rank, range(4))
         loss_of(model, rank, 4).backward()
         arrived = shards(model, grad=True)
@@ -343,7 +343,7 @@ def given_back(rank: int, world: int, folder: str) -> dict[str, Any]:
             with_leftover = shards(model, grad=True)
         without = shards(model, grad=True)
         optimizer.zero_grad()
-    back = [one is other for one, other in zip(comms(), own, strict=True)]
+    back = [comm is other for comm, other in zip(comms(), own, strict=True)]
     for step in (0, 1, 2, 3, 4, 5):
         loss_of(dense, rank, step).backward()
     for parameter in dense.parameters():

@@ -29,8 +29,8 @@ def sharded_resumed(rank: int, world: int, folder: str, compressor: str, memory:
 
     def make() -> tuple[nn.Module, torch.optim.Optimizer]:
         model = sharded(world)
-        weights = [one for one in model.parameters() if one.dim() > 1]
-        biases = [one for one in model.parameters() if one.dim() == 1]
+        weights = [param for param in model.parameters() if param.dim() > 1]
+        biases = [param for param in model.parameters() if param.dim() == 1]
         return model, torch.optim.SGD([{"params": weights}, {"params": biases}], lr=0.05, momentum=0.9)
 
     def steps(agent: Agent, model: nn.Module, optimizer: torch.optim.Optimizer, some: range) -> list[float]:

@@ -86,7 +86,7 @@ def on_streams(
             "streams": isinstance(executor, StreamExecutor),
             "parameters": fingerprint(module),
             "norm": math.sqrt(
-                sum(float(one.detach().double().square().sum()) for one in module.parameters())
+                sum(float(param.detach().double().square().sum()) for param in module.parameters())
             ),
             "residual": sum(float(one.double().square().sum()) for one in state["residual"].values()),
             "step": found.step,
@@ -101,7 +101,9 @@ def on_streams(
 
 
 def _finite(module: torch.nn.Module) -> bool:
-    return all(bool(torch.isfinite(one.grad).all()) for one in module.parameters() if one.grad is not None)
+    return all(
+        bool(torch.isfinite(param.grad).all()) for param in module.parameters() if param.grad is not None
+    )
 
 
 def _evaluate(module: torch.nn.Module, rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,4 +127,4 @@ def _overflow(module: torch.nn.Module, rank: int) -> None:
 def _after(module: torch.nn.Module, rank: int) -> float:
     """A gradient after the agent closed, which carries the residual."""
     torch.nn.functional.cross_entropy(*_evaluate(module, rank, 1000)).backward()
-    return sum(float(one.grad.double().sum()) for one in module.parameters() if one.grad is not None)
+    return sum(float(param.grad.double().sum()) for param in module.parameters() if param.grad is not None)
