@@ -16,7 +16,7 @@ from gravac_agent.fsdp.module_hook import ModuleHook
 from gravac_agent.fsdp.replicas import ReplicatedModel
 
 
-class ReplicatedSlot(ModuleHook):
+class ReplicatedHook(ModuleHook):
     """The agent's end of a model with sharded replicas. Its hooks stay after the agent, as only they average replicas.
 
     Args:
@@ -52,59 +52,59 @@ class ReplicatedSlot(ModuleHook):
 
         return issue
 
-    def reduce(self, one: ShardedGroup, gradient: Tensor) -> None:
+    def reduce(self, sharded: ShardedGroup, gradient: Tensor) -> None:
         """Replace a shard's gradient by its mean over replicas, or by their sum if FSDP2 has divided already.
 
         After ``set_requires_all_reduce(False)`` the gradient becomes zero, and is added to that of the next backward
         with an all-reduce.
 
         Args:
-            one: The module's group.
+            sharded: The module's group.
             gradient: What its reduce-scatter made, shape ``(n,)``. Overwritten.
         """
-        pieces = one.pieces(gradient) if self._partial or not one.all_reduces else {}
+        pieces = sharded.pieces(gradient) if self._partial or not sharded.all_reduces else {}
         for name, piece in pieces.items():
             if (waiting := self._partial.pop(name, None)) is not None:
                 piece += waiting
-        if not one.all_reduces:
+        if not sharded.all_reduces:
             self._partial |= {name: piece.clone() for name, piece in pieces.items()}
             gradient.zero_()
             return
-        factor = self._replicas.factor(one)
+        factor = self._replicas.factor(sharded)
         if self.handler is not None:
             # A view, so that ``SubmittedBucket.sharded`` sees that this is not all of a gradient.
-            self.exchange(self.handler, one, gradient, gradient.view(-1), factor)
+            self.exchange(self.handler, sharded, gradient, gradient.view(-1), factor)
             return
         if self.leftover.nbytes():
-            self.add_leftover(one, gradient)
+            self.add_leftover(sharded, gradient)
         dist.all_reduce(gradient, _operation(factor), group=self._replicas.exchange_group)
 
 
 class AgentAllReduce:
     """The hook that FSDP2 calls for one module after its reduce-scatter."""
 
-    def __init__(self, slot: ReplicatedSlot, one: ShardedGroup) -> None:
-        self.slot, self._one = slot, one
+    def __init__(self, gradient_hook: ReplicatedHook, sharded: ShardedGroup) -> None:
+        self.gradient_hook, self._sharded = gradient_hook, sharded
 
     def __call__(self, gradient: Tensor) -> None:
-        self.slot.reduce(self._one, gradient)
+        self.gradient_hook.reduce(self._sharded, gradient)
 
 
-def attach_replicated(model: ReplicatedModel) -> ReplicatedSlot:
-    """Return the slot of a model with replicas, with the residual of an earlier, closed agent.
+def attach_replicated(model: ReplicatedModel) -> ReplicatedHook:
+    """Return the hook of a model with replicas, with the residual of an earlier, closed agent.
 
     Raises:
         SetupError: Another agent is open on the model.
     """
-    found = {hook.slot for group in model.groups if (hook := group.all_reduce_hook) is not None}
-    if any(slot.handler is not None for slot in found):
+    found = {hook.gradient_hook for group in model.groups if (hook := group.all_reduce_hook) is not None}
+    if any(gradient_hook.handler is not None for gradient_hook in found):
         raise SetupError(
             "this FSDP2 model is wrapped by another Agent already; leave that `with` block first"
         )
-    slot = ReplicatedSlot(model)
+    gradient_hook = ReplicatedHook(model)
     for earlier in found:
-        slot.leftover, slot._partial = earlier.leftover, earlier._partial
-    return slot
+        gradient_hook.leftover, gradient_hook._partial = earlier.leftover, earlier._partial
+    return gradient_hook
 
 
 def _operation(factor: float) -> Any:

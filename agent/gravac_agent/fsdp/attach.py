@@ -2,16 +2,16 @@
 
 from gravac_agent.exchange import hook
 from gravac_agent.exchange.hook import HookState
-from gravac_agent.fsdp.all_reduce import ReplicatedSlot, attach_replicated
+from gravac_agent.fsdp.all_reduce import ReplicatedHook, attach_replicated
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
-from gravac_agent.fsdp.reduce_scatter import ShardedSlot, attach_sharded
+from gravac_agent.fsdp.reduce_scatter import ShardedHook, attach_sharded
 from gravac_agent.fsdp.replicas import ReplicatedModel
 
-Slot = HookState | ShardedSlot | ReplicatedSlot
+GradientHook = HookState | ShardedHook | ReplicatedHook
 """The agent's end of a module."""
 
 
-def attach(module: DataParallel) -> Slot:
+def attach(module: DataParallel) -> GradientHook:
     """Return the agent's end of a module. Raise SetupError if another agent or hook takes its gradients."""
     if isinstance(module, ReplicatedModel):
         return attach_replicated(module)

@@ -37,7 +37,7 @@ class ShardedModel:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        names = {one: name for name, one in module.named_modules(remove_duplicate=True)}
+        names = {child: name for name, child in module.named_modules(remove_duplicate=True)}
         self.groups = tuple(
             ShardedGroup.of(number, label, group, names)
             for number, (label, group) in enumerate(_groups(module))
@@ -46,8 +46,8 @@ class ShardedModel:
             raise SetupError(
                 f"{type(module).__name__}: fully_shard was called, but the model has no parameters to shard"
             )
-        for one in self.groups:
-            self._check(one)
+        for sharded in self.groups:
+            self._check(sharded)
         meshes = {group.group.mesh_info.shard_process_group for group in self.groups}
         if len(meshes) > 1:
             raise SetupError(
@@ -78,15 +78,15 @@ class ShardedModel:
         factor = self.groups[0].divide_factor
         return 1.0 if factor is None else factor / self.ranks
 
-    def bucket(self, one: ShardedGroup, numel: int, call: int) -> Bucket:
+    def bucket(self, sharded: ShardedGroup, numel: int, call: int) -> Bucket:
         """Describe a gradient that ranks exchange.
 
         Args:
-            one: Its group.
+            sharded: Its group.
             numel: Its elements.
             call: How often the group was reduced before in this backward. Each time has a residual of its own.
         """
-        return one.bucket(numel, call, len(self.groups), self.ranks)
+        return sharded.bucket(numel, call, len(self.groups), self.ranks)
 
     @property
     def by_rows(self) -> bool:
@@ -112,22 +112,22 @@ class ShardedModel:
         calls = max(group.calls for group in self.groups)
         return [parameter, *(f"{parameter}{CALL}{call}" for call in range(1, calls))]
 
-    def _check(self, one: ShardedGroup) -> None:
+    def _check(self, sharded: ShardedGroup) -> None:
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
-        where = check_group(one)
-        if one.all_reduce_hook is not None:
+        where = check_group(sharded)
+        if sharded.all_reduce_hook is not None:
             raise SetupError(
                 f"{where} has an all-reduce hook, so the model has replicas: leave out set_all_reduce_hook, and write "
                 "Agent(model, optimizer, replicate=mesh['replicate']), which all-reduces over them"
             )
-        if one.ranks == 1:
+        if sharded.ranks == 1:
             raise SetupError(
                 f"{where} is sharded over 1 rank, where PyTorch calls no reduce-scatter: there is nothing to compress. "
                 "Pass enabled=False"
             )
-        comm = one.reduce_scatter
-        if not (type(comm) is DefaultReduceScatter or hasattr(comm, "slot")):
+        comm = sharded.reduce_scatter
+        if not (type(comm) is DefaultReduceScatter or hasattr(comm, "gradient_hook")):
             raise SetupError(
                 f"{where} has a reduce-scatter of its own, {type(comm).__name__}: leave out set_custom_reduce_scatter, "
                 "set_symm_mem_for_comm and set_allocate_memory_from_process_group_for_comm"
@@ -145,10 +145,10 @@ def named_parameters(module: DataParallel) -> Iterator[tuple[str, nn.Parameter]]
 
 def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
     seen: set[int] = set()
-    for label, one in module.named_modules():
-        if not is_sharded(one):
+    for label, child in module.named_modules():
+        if not is_sharded(child):
             continue
-        groups = one._get_fsdp_state()._fsdp_param_groups
+        groups = child._get_fsdp_state()._fsdp_param_groups
         if len(groups) > 1:
             raise SetupError(
                 f"FSDP module {label or 'model'!r} shards its parameters over {len(groups)} meshes, where PyTorch "
@@ -161,11 +161,11 @@ def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
                 yield label, group
 
 
-def check_group(one: ShardedGroup) -> str:
+def check_group(sharded: ShardedGroup) -> str:
     """Return a group's name for messages. Raise SetupError if the agent cannot compress its mesh or its formats."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
 
-    where, info = f"FSDP module {one.label or 'model'!r}", one.group.mesh_info
+    where, info = f"FSDP module {sharded.label or 'model'!r}", sharded.group.mesh_info
     if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
         raise SetupError(
             f"torch {torch.__version__} allows no custom reduce-scatter in FSDP2: update torch, or pass enabled=False"
@@ -182,8 +182,8 @@ def check_group(one: ShardedGroup) -> str:
             f"the gradient: write fully_shard(..., mesh=mesh[{inner!r}]) and Agent(model, optimizer, "
             f"replicate=mesh[{outer!r}]), which does this all-reduce"
         )
-    policy = one.group.mp_policy
-    dtypes = {param.sharded_param.dtype for param in one.group.fsdp_params}
+    policy = sharded.group.mp_policy
+    dtypes = {param.sharded_param.dtype for param in sharded.group.fsdp_params}
     if torch.float16 in {policy.reduce_dtype or policy.param_dtype or dtype for dtype in dtypes}:
         raise SetupError(
             f"{where} reduces its gradients in float16, which gradient + residual may leave: pass "

@@ -63,7 +63,7 @@ class ModuleHook(ABC):
 
     @abstractmethod
     def take_over(self) -> None:
-        """Let FSDP2 pass the gradients of all modules to this slot."""
+        """Let FSDP2 pass the gradients of all modules to this hook."""
 
     def release(self, leftover: Memory) -> None:
         """Reduce densely again. A parameter with a residual sends it with the next gradient, in its first reduction."""
@@ -82,13 +82,13 @@ class ModuleHook(ABC):
             self._running, self._abandoned, self._failed = False, True, False
 
     def exchange(
-        self, handler: ShardHandler, one: ShardedGroup, gradient: Tensor, out: Tensor, factor: float
+        self, handler: ShardHandler, sharded: ShardedGroup, gradient: Tensor, out: Tensor, factor: float
     ) -> None:
         """Let the agent reduce a gradient, and wait for it. It never raises.
 
         Args:
             handler: The handler of the open agent.
-            one: The module's group.
+            sharded: The module's group.
             gradient: The module's gradient.
             out: Receives ``factor`` times the mean of this rank's shard; zeros after a failure.
             factor: The factor of the mean.
@@ -102,26 +102,28 @@ class ModuleHook(ABC):
                 self._calls.clear()
                 handler.begin_backward(abandoned)
             if not self._failed:
-                call = self._calls[one.number]
-                self._calls[one.number] += 1
-                bucket = self._model.bucket(one, gradient.numel(), call)
+                call = self._calls[sharded.number]
+                self._calls[sharded.number] += 1
+                bucket = self._model.bucket(sharded, gradient.numel(), call)
                 handler.submit_sharded(bucket, gradient, out, factor).wait()
                 return
         except Exception as error:
             # Not raised into autograd, which would end this backward while other ranks wait in theirs: ``fail`` raises
             # it before the optimizer steps.
-            log.exception("the gradient of FSDP module %r could not be reduced", one.label or "model")
+            log.exception("the gradient of FSDP module %r could not be reduced", sharded.label or "model")
             self._failed = True
             handler.fail(error)
         out.zero_()
 
-    def add_leftover(self, one: ShardedGroup, gradient: Tensor) -> None:
+    def add_leftover(self, sharded: ShardedGroup, gradient: Tensor) -> None:
         """Add the residual of a closed agent to a gradient that is about to be reduced densely. It never raises."""
         try:
-            bucket = self._model.bucket(one, gradient.numel(), 0)
+            bucket = self._model.bucket(sharded, gradient.numel(), 0)
             add_leftover(self.leftover, bucket, gradient, self._model.exchange_group.size())
         except Exception:
-            log.exception("the residual of a closed agent is lost for FSDP module %r", one.label or "model")
+            log.exception(
+                "the residual of a closed agent is lost for FSDP module %r", sharded.label or "model"
+            )
 
     def _end_backward(self) -> None:
         self._running = False

@@ -16,7 +16,7 @@ from gravac_agent.fsdp.model import ShardedModel
 from gravac_agent.fsdp.module_hook import ModuleHook
 
 
-class ShardedSlot(ModuleHook):
+class ShardedHook(ModuleHook):
     """The agent's end of a sharded model: it replaces the reduce-scatter of each module.
 
     Args:
@@ -40,11 +40,11 @@ class ShardedSlot(ModuleHook):
         for group in self._model.groups:
             self._give_back(group)
 
-    def _give_back(self, one: ShardedGroup) -> None:
+    def _give_back(self, sharded: ShardedGroup) -> None:
         """Give a module back, unless one of its parameters has a residual that waits for the next gradient."""
-        if not self.leftover.has_residual(one.full_bucket(self._model.ranks)):
-            one.reduce_scatter = self._plain[one.number]
-            one.unwatch()
+        if not self.leftover.has_residual(sharded.full_bucket(self._model.ranks)):
+            sharded.reduce_scatter = self._plain[sharded.number]
+            sharded.unwatch()
 
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
         """Return what issues FSDP2's own reduce-scatter on ``group``, for the exchange thread."""
@@ -64,32 +64,32 @@ class ShardedSlot(ModuleHook):
 
         return issue
 
-    def reduce(self, one: ShardedGroup, out: Tensor, rows: Tensor, op: Any) -> bool:
+    def reduce(self, sharded: ShardedGroup, out: Tensor, rows: Tensor, op: Any) -> bool:
         """Reduce a gradient with the agent. Return False if PyTorch must do it. Never raises.
 
         Args:
-            one: The module's group.
+            sharded: The module's group.
             out: Receives this rank's row of the result.
             rows: The gradient, a row for each rank.
             op: FSDP2's operation.
         """
-        factor = _factor(op, one.ranks)
+        factor = _factor(op, sharded.ranks)
         if factor is None:
             return False
         if self.handler is None:
-            self.add_leftover(one, rows)
-            self._give_back(one)
+            self.add_leftover(sharded, rows)
+            self._give_back(sharded)
             return False
         self._op = op
-        self.exchange(self.handler, one, rows, out, factor)
+        self.exchange(self.handler, sharded, rows, out, factor)
         return True
 
 
 class AgentReduceScatter:
     """The reduce-scatter of one module. It allocates memory as the one that it replaces does."""
 
-    def __init__(self, slot: ShardedSlot, one: ShardedGroup, plain: Any) -> None:
-        self.slot, self._one, self.plain = slot, one, plain
+    def __init__(self, gradient_hook: ShardedHook, sharded: ShardedGroup, plain: Any) -> None:
+        self.gradient_hook, self._sharded, self.plain = gradient_hook, sharded, plain
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         tensor: Tensor = self.plain.allocate(size, dtype=dtype, device=device)
@@ -103,14 +103,14 @@ class AgentReduceScatter:
         op: Any,
         async_op: bool = False,
     ) -> dist.Work | None:
-        if self.slot.reduce(self._one, output_tensor, input_tensor, op):
+        if self.gradient_hook.reduce(self._sharded, output_tensor, input_tensor, op):
             return None
         work: dist.Work | None = self.plain(output_tensor, input_tensor, group, op, async_op)
         return work
 
 
-def attach_sharded(model: ShardedModel) -> ShardedSlot:
-    """Return the slot of a sharded model, with the residual of an earlier, closed agent.
+def attach_sharded(model: ShardedModel) -> ShardedHook:
+    """Return the hook of a sharded model, with the residual of an earlier, closed agent.
 
     Raises:
         SetupError: Another agent is open on the model.
@@ -119,14 +119,14 @@ def attach_sharded(model: ShardedModel) -> ShardedSlot:
     for group in model.groups:
         comm = group.reduce_scatter
         if isinstance(comm, AgentReduceScatter):
-            if comm.slot.handler is not None:
+            if comm.gradient_hook.handler is not None:
                 raise SetupError(
                     "this FSDP2 model is wrapped by another Agent already; leave that `with` block first"
                 )
-            leftover = comm.slot.leftover
-    slot = ShardedSlot(model)
-    slot.leftover = leftover
-    return slot
+            leftover = comm.gradient_hook.leftover
+    gradient_hook = ShardedHook(model)
+    gradient_hook.leftover = leftover
+    return gradient_hook
 
 
 def _plain(comm: Any) -> Any:

@@ -36,7 +36,7 @@ class ReplicatedModel(ShardedModel):
         group = _group_of(replicate)
         super().__init__(module)
         self.exchange_group: dist.ProcessGroup = group
-        shards, replicas = (set(dist.get_process_group_ranks(one)) for one in (self.shard_group, group))
+        shards, replicas = (set(dist.get_process_group_ranks(ranks)) for ranks in (self.shard_group, group))
         if len(replicas) == 1:
             raise SetupError(
                 "replicate= has 1 rank, so there are no replicas to exchange with: leave it out to compress the "
@@ -64,20 +64,20 @@ class ReplicatedModel(ShardedModel):
 
         FSDP2 divides in the reduce-scatter, which comes before the exchange, or after all collectives.
         """
-        one = self.groups[0]
-        divided_later = float(self.ranks if one.divide_factor is None else one.divide_factor)
-        return (divided_later if one.sums_only else 1.0) / self.factor(one)
+        sharded = self.groups[0]
+        divided_later = float(self.ranks if sharded.divide_factor is None else sharded.divide_factor)
+        return (divided_later if sharded.sums_only else 1.0) / self.factor(sharded)
 
-    def factor(self, one: ShardedGroup) -> float:
+    def factor(self, sharded: ShardedGroup) -> float:
         """Return the factor of the mean over replicas that a module wants.
 
         A divide factor is meant for all ranks: native HSDP divides by it once, and then sums over replicas.
         """
-        return 1.0 if one.divide_factor is None else float(self.replicas)
+        return 1.0 if sharded.divide_factor is None else float(self.replicas)
 
-    def bucket(self, one: ShardedGroup, numel: int, call: int) -> Bucket:
+    def bucket(self, sharded: ShardedGroup, numel: int, call: int) -> Bucket:
         """Describe a gradient of this rank's shard; see ``ShardedModel.bucket``."""
-        return one.bucket(numel, call, len(self.groups))
+        return sharded.bucket(numel, call, len(self.groups))
 
     def pieces(self, parameter: str) -> list[str]:
         """Return the names of this rank's piece of a parameter in the error memory."""
@@ -118,14 +118,14 @@ class ReplicatedModel(ShardedModel):
         """Return whether replicas hold different parameters. All ranks call it, after ``connect``."""
         # Replicas of a shard give the same text, to the last bit, so there are as many texts as shards.
         sums = [_local(parameter).double() for parameter in self.parameters()]
-        mine = torch.stack([part for one in sums for part in (one.sum(), one.square().sum())])
+        mine = torch.stack([part for sharded in sums for part in (sharded.sum(), sharded.square().sum())])
         digest = f"{self.shard} {float(mine.sum()).hex()} {float(mine[1::2].sum()).hex()}"
         found = set(gather_texts(digest, self.process_group))
         return len(found) > self.ranks
 
-    def _check(self, one: ShardedGroup) -> None:
-        where = check_group(one)
-        if one.all_reduce_hook is not None and not hasattr(one.all_reduce_hook, "slot"):
+    def _check(self, sharded: ShardedGroup) -> None:
+        where = check_group(sharded)
+        if sharded.all_reduce_hook is not None and not hasattr(sharded.all_reduce_hook, "slot"):
             raise SetupError(
                 f"{where} has an all-reduce hook of its own: leave out set_all_reduce_hook, the Agent all-reduces over "
                 "replicate="

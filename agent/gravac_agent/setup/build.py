@@ -16,7 +16,7 @@ from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import next_plan
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
-from gravac_agent.fsdp.attach import Slot
+from gravac_agent.fsdp.attach import GradientHook
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
@@ -87,7 +87,7 @@ def start(
     reporter: Reporter | None,
     optimizer: torch.optim.Optimizer,
     settings: AgentSettings,
-    slot: Slot,
+    gradient_hook: GradientHook,
 ) -> Parts:
     """Build the parts that run a step, and start this rank's threads.
 
@@ -96,13 +96,13 @@ def start(
         reporter: Rank 0's; None on the other ranks.
         optimizer: Steps the module's parameters.
         settings: The agent's settings.
-        slot: The module's hook.
+        gradient_hook: The module's hook.
     """
     spec, encoder, group = agreed.spec, agreed.encoder, agreed.tick_group
     job = gather_texts("" if reporter is None else reporter.job, group)[0]
     first = next_plan(agreed.start, agreed.tracker, encoder.learning_codecs())
     announcement = Announcement(f"{agreed.text}|{agreed.builder}", first, reporter)
-    executor = _executor(agreed, settings, slot, announcement)
+    executor = _executor(agreed, settings, gradient_hook, announcement)
     loop = StepLoop(
         executor=executor,
         announcement=announcement,
@@ -130,9 +130,11 @@ def start(
     )
 
 
-def _executor(agreed: Agreement, settings: AgentSettings, slot: Slot, announcement: Announcement) -> Executor:
+def _executor(
+    agreed: Agreement, settings: AgentSettings, gradient_hook: GradientHook, announcement: Announcement
+) -> Executor:
     encoder, group = agreed.encoder, agreed.tick_group
-    dense = slot.dense_on(agreed.metered.group)
+    dense = gradient_hook.dense_on(agreed.metered.group)
     tick_codec = TickCodec(group.rank(), group.size(), agreed.coordinates.size)
     if isinstance(agreed.metered, Metered):
         return HostExecutor(
