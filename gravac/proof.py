@@ -28,8 +28,8 @@ def prove(token: str, challenge: str) -> str:
     """Answer a challenge.
 
     Args:
-        token: the secret that both sides know.
-        challenge: what the other side drew.
+        token: The secret that both sides know.
+        challenge: What the other side drew.
 
     Returns:
         64 hexadecimal digits: HMAC-SHA256 of the challenge under a key derived from the token.

@@ -182,8 +182,8 @@ class End(Record):
         trainer reported after that checkpoint.
 
         Args:
-            windows: windows in the journal.
-            steps: steps in the journal.
+            windows: Windows in the journal.
+            steps: Steps in the journal.
         """
         return self.model_copy(
             update={"windows": max(windows, self.windows), "steps": max(steps, self.steps)}

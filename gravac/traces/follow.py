@@ -20,9 +20,9 @@ class Difference:
     """One thing wrong with a trace.
 
     Attributes:
-        window: number of the window; -1: before the first one.
-        line: number of the line, from 1.
-        message: what is wrong; names window and line.
+        window: Number of the window; -1: before the first one.
+        line: Number of the line, from 1.
+        message: What is wrong; names window and line.
     """
 
     window: int
@@ -35,11 +35,11 @@ class ReplayedDecision:
     """A decision as recorded, and as replay gives it.
 
     Attributes:
-        line: number of the line that completed it, from 1.
-        report: the window it followed; None for the decision that a job, or a new start of its trainer, begins with.
-        recorded: the recorded decision; None when its line is missing.
-        replayed: the decision that replay gives.
-        body: the recorded decision as JSON, as written; empty where unknown.
+        line: Number of the line that completed it, from 1.
+        report: The window it followed; None for the decision that a job, or a new start of its trainer, begins with.
+        recorded: The recorded decision; None when its line is missing.
+        replayed: The decision that replay gives.
+        body: The recorded decision as JSON, as written; empty where unknown.
     """
 
     line: int
@@ -66,12 +66,12 @@ class Follower:
     """Replays a trace whose lines are pushed in order. Holds one window in memory.
 
     Args:
-        policy: decide by this policy instead of the recorded one.
-        adopt: where replay differs, go on from the recorded decision, as the ranks did. For a controller that takes
+        policy: Decide by this policy instead of the recorded one.
+        adopt: Where replay differs, go on from the recorded decision, as the ranks did. For a controller that takes
             over a journal that another version wrote.
 
     Attributes:
-        fold: state of the job after the last line; None before the job line.
+        fold: State of the job after the last line; None before the job line.
     """
 
     def __init__(self, policy: Policy | None = None, adopt: bool = False) -> None:
@@ -118,7 +118,7 @@ class Follower:
             The decisions that became complete, and what is wrong with the trace up to here.
 
         Raises:
-            ValueError: the policy cannot be built, or the trace does not begin with its job.
+            ValueError: The policy cannot be built, or the trace does not begin with its job.
         """
         record = line.record
         # The most frequent first: pydantic takes long to say that a record is not of a class.

@@ -49,9 +49,9 @@ class TraceError(ValueError):
     """A trace cannot be read or written.
 
     Attributes:
-        path: the file.
-        line: number of the line, from 1; None when the problem is with the file.
-        message: what is wrong.
+        path: The file.
+        line: Number of the line, from 1; None when the problem is with the file.
+        message: What is wrong.
     """
 
     def __init__(self, path: str, line: int | None, message: str) -> None:
@@ -65,13 +65,13 @@ class Line:
     """A line of a trace.
 
     Attributes:
-        number: from 1, counted through all parts.
-        kind: kind of record, a key of ``KINDS``.
+        number: From 1, counted through all parts.
+        kind: Kind of record, a key of ``KINDS``.
         time: Unix seconds.
-        record: the record itself.
-        digest: digest that the line carries.
-        expected: digest that its bytes give.
-        body: the record's JSON as written, which saves serializing it again to compare. Empty when the line was not
+        record: The record itself.
+        digest: Digest that the line carries.
+        expected: Digest that its bytes give.
+        body: The record's JSON as written, which saves serializing it again to compare. Empty when the line was not
             read from a file.
     """
 
@@ -103,9 +103,9 @@ def encode(record: TraceRecord, time: float, previous_digest: str) -> tuple[byte
     """Write one line.
 
     Args:
-        record: body of the line.
+        record: Body of the line.
         time: Unix seconds.
-        previous_digest: digest of the line before; empty for the first.
+        previous_digest: Digest of the line before; empty for the first.
 
     Returns:
         The line, newline included, and its digest.
@@ -147,18 +147,18 @@ def decode(
     """Read one line.
 
     Args:
-        raw: the line without its newline.
-        number: of the line, from 1.
-        previous_digest: digest of the line before; empty for the first.
-        path: the file, for messages.
-        verify: raise TraceError for a wrong digest. Without it, see ``Line.intact``.
-        recognize: returns the record of a body that the caller already holds.
+        raw: The line without its newline.
+        number: Of the line, from 1.
+        previous_digest: Digest of the line before; empty for the first.
+        path: The file, for messages.
+        verify: Raise TraceError for a wrong digest. Without it, see ``Line.intact``.
+        recognize: Returns the record of a body that the caller already holds.
 
     Returns:
         The line.
 
     Raises:
-        TraceError: the line is not a record of this schema. The message names the field.
+        TraceError: The line is not a record of this schema. The message names the field.
     """
     parts = split(raw)
     if parts is None:

@@ -88,8 +88,8 @@ def open_journal(path: Path) -> BinaryIO:
     It is safe to begin a part or compress one while the stream is read.
 
     Raises:
-        OSError: a file cannot be read; also later, from the stream.
-        EOFError: a compressed file ends early; also later.
+        OSError: A file cannot be read; also later, from the stream.
+        EOFError: A compressed file ends early; also later.
     """
     torn = False
     try:

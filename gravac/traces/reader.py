@@ -23,17 +23,17 @@ class Trace(Iterator[Line]):
     Use ``read_trace`` to open one.
 
     Attributes:
-        path: what is read, for messages.
-        notes: what was repaired (a torn last line, CRLF, a byte order mark) or is missing.
-        part: number of the part that the stream begins with; 1 unless older parts were deleted.
-        begins_after: digest of the line before that part; empty for part 1.
-        last_line: number of the last line read, from 1, counted through all parts.
-        digest: digest of the last line read.
-        good_bytes: length of the whole lines read so far.
-        terminated: whether the last line read ended in a newline.
+        path: What is read, for messages.
+        notes: What was repaired (a torn last line, CRLF, a byte order mark) or is missing.
+        part: Number of the part that the stream begins with; 1 unless older parts were deleted.
+        begins_after: Digest of the line before that part; empty for part 1.
+        last_line: Number of the last line read, from 1, counted through all parts.
+        digest: Digest of the last line read.
+        good_bytes: Length of the whole lines read so far.
+        terminated: Whether the last line read ended in a newline.
 
     Raises:
-        TraceError: from ``next`` for anything that cannot be read as a trace line. With ``verify``, also for a line
+        TraceError: From ``next`` for anything that cannot be read as a trace line. With ``verify``, also for a line
             that was altered after it was written.
     """
 
@@ -137,17 +137,17 @@ def read_trace(
     A torn last line, CRLF line ends and a byte order mark are repaired and listed in ``Trace.notes``.
 
     Args:
-        source: path of a trace (gzip is detected by its first bytes) or an open binary stream. The path of a journal's
+        source: Path of a trace (gzip is detected by its first bytes) or an open binary stream. The path of a journal's
             active part, ``journal.jsonl``, stands for all of its parts.
-        verify: raise TraceError for a line whose digest is wrong. Without it, see ``Line.intact``.
-        max_bytes: limit on the decompressed size.
-        recognize: returns the record of a body that the caller already holds, which saves parsing it.
+        verify: Raise TraceError for a line whose digest is wrong. Without it, see ``Line.intact``.
+        max_bytes: Limit on the decompressed size.
+        recognize: Returns the record of a body that the caller already holds, which saves parsing it.
 
     Returns:
         An iterator of ``Line``, and a context manager that closes the file.
 
     Raises:
-        TraceError: the file cannot be opened; later, from the iterator, for the first bad line.
+        TraceError: The file cannot be opened; later, from the iterator, for the first bad line.
 
     Example::
 

@@ -29,14 +29,14 @@ class DecisionPair:
     """Two decisions on one window.
 
     Attributes:
-        window: number of the window; -1 for a job's start.
-        line: number of the recorded decision's line.
+        window: Number of the window; -1 for a job's start.
+        line: Number of the recorded decision's line.
         measured_cf: CF that the ranks sent at ``last_step``; None for a job's start.
-        last_step: last step of the window; None for a job's start.
-        recorded: the recorded decision.
-        other: the other policy's decision.
+        last_step: Last step of the window; None for a job's start.
+        recorded: The recorded decision.
+        other: The other policy's decision.
         sent: CF that the ranks send under ``recorded`` by the next window's gains; None where unknown.
-        other_sent: the same under ``other``.
+        other_sent: The same under ``other``.
     """
 
     window: int
@@ -64,13 +64,13 @@ class Redecision:
     """A trace decided by another policy.
 
     Attributes:
-        recorded_policy: the policy that the trace begins with.
-        policy: the other policy.
-        windows: windows compared.
-        differing: the pairs that differ.
-        first: the first window after which the ranks would have sent something else; None: they never would.
-        notes: repairs and oddities of the trace.
-        exact: whether any differing byte counts.
+        recorded_policy: The policy that the trace begins with.
+        policy: The other policy.
+        windows: Windows compared.
+        differing: The pairs that differ.
+        first: The first window after which the ranks would have sent something else; None: they never would.
+        notes: Repairs and oddities of the trace.
+        exact: Whether any differing byte counts.
     """
 
     recorded_policy: PolicySpec
@@ -102,7 +102,7 @@ class Redecision:
 
 
 def _plans(decision: Decision) -> tuple[str | None, float, float]:
-    """What a decision lets the ranks send; dense is dense with any codec."""
+    """Return what a decision lets the ranks send; dense is dense with any codec."""
     codec = None if decision.dense else decision.codec
     return codec, decision.cf_minimum, decision.cf_candidate
 
@@ -125,18 +125,18 @@ def redecide(
     """Decide every window of a trace by another policy, and compare with what was decided.
 
     Args:
-        trace: path of a trace, an open binary stream, or the lines of one. Of a journal, the path of its active part.
-        policy: a name, with settings behind a colon if wanted (``"gravac:epsilon=0.4"``), or a policy; None: the
+        trace: Path of a trace, an open binary stream, or the lines of one. Of a journal, the path of its active part.
+        policy: A name, with settings behind a colon if wanted (``"gravac:epsilon=0.4"``), or a policy; None: the
             recorded policy with its settings.
-        settings: by name; override those of ``policy``.
-        exact: also list decisions that differ in any other byte, such as their reason.
+        settings: By name; override those of ``policy``.
+        exact: Also list decisions that differ in any other byte, such as their reason.
 
     Returns:
         The windows where the decisions differ, and what can be concluded from them.
 
     Raises:
-        TraceError: the trace cannot be read, or was altered.
-        ValueError: unknown policy or setting; the message names it.
+        TraceError: The trace cannot be read, or was altered.
+        ValueError: Unknown policy or setting; the message names it.
 
     Example::
 

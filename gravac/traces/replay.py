@@ -25,8 +25,8 @@ class Replay:
     """A whole trace, decided again.
 
     Attributes:
-        decisions: one for each window and one for each start of the trainer, in order.
-        notes: repairs and oddities of the trace that are no error.
+        decisions: One for each window and one for each start of the trainer, in order.
+        notes: Repairs and oddities of the trace that are no error.
     """
 
     decisions: tuple[ReplayedDecision, ...]
@@ -43,11 +43,11 @@ class Check:
     """Result of ``check``.
 
     Attributes:
-        path: the trace.
-        windows: windows in the trace.
-        decisions: decisions compared.
-        differences: what is wrong, at most ``MAX_DIFFERENCES``; the first one names the first window that is wrong.
-        notes: repairs and oddities that are no error.
+        path: The trace.
+        windows: Windows in the trace.
+        decisions: Decisions compared.
+        differences: What is wrong, at most ``MAX_DIFFERENCES``; the first one names the first window that is wrong.
+        notes: Repairs and oddities that are no error.
     """
 
     path: str
@@ -69,14 +69,14 @@ def replay(trace: str | Path | BinaryIO | Iterable[Line], policy: Policy | None 
     have sent a CF that the run did not send, it finds its windows unusable and says so. See also ``redecide``.
 
     Args:
-        trace: path of a trace, an open binary stream, or the lines of one. Of a journal, the path of its active part.
-        policy: decide by this policy; None: by the recorded policy and settings.
+        trace: Path of a trace, an open binary stream, or the lines of one. Of a journal, the path of its active part.
+        policy: Decide by this policy; None: by the recorded policy and settings.
 
     Returns:
         The recorded and the replayed decisions, side by side. Holds all windows in memory.
 
     Raises:
-        TraceError: the trace cannot be read, or was altered.
+        TraceError: The trace cannot be read, or was altered.
 
     Example::
 
@@ -106,13 +106,13 @@ def check(source: str | Path | BinaryIO) -> Check:
     """Verify the digests of a trace and decide every window again. Memory does not grow with the trace.
 
     Args:
-        source: path of a trace, or an open binary stream. Of a journal, the path of its active part.
+        source: Path of a trace, or an open binary stream. Of a journal, the path of its active part.
 
     Returns:
         What was found. A damaged trace raises nothing: it is among the differences.
 
     Raises:
-        TraceError: the file cannot be opened.
+        TraceError: The file cannot be opened.
     """
     follower = Follower()
     trace = read_trace(source, verify=False, recognize=follower.recognize)

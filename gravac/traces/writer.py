@@ -28,21 +28,21 @@ class TraceWriter:
     folder is created with mode 0700, the file with 0600.
 
     Args:
-        path: the journal's active part.
-        now: returns the Unix time in seconds that lines are stamped with.
-        visit: called with each line that is already there.
+        path: The journal's active part.
+        now: Returns the Unix time in seconds that lines are stamped with.
+        visit: Called with each line that is already there.
 
     Attributes:
-        path: as given.
-        notes: what was repaired on opening.
-        part: number of the part being written, from 1.
-        lines: lines in all parts.
-        size: bytes of the part being written.
-        digest: digest of the last line.
-        begins_after: digest of the line before the part being written; empty for part 1.
+        path: As given.
+        notes: What was repaired on opening.
+        part: Number of the part being written, from 1.
+        lines: Lines in all parts.
+        size: Bytes of the part being written.
+        digest: Digest of the last line.
+        begins_after: Digest of the line before the part being written; empty for part 1.
 
     Raises:
-        TraceError: another process writes the journal, it is damaged, or the folder cannot be used.
+        TraceError: Another process writes the journal, it is damaged, or the folder cannot be used.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class TraceWriter:
             The lines written.
 
         Raises:
-            OSError: the disk refused; the journal stays as it was. ``Displaced`` when another file is in its place.
-            ValueError: a record is too large for one line.
+            OSError: The disk refused; the journal stays as it was. ``Displaced`` when another file is in its place.
+            ValueError: A record is too large for one line.
         """
         if not self.check():
             records = (Event(kind="note", window=None, message=_RESTORED), *records)
@@ -96,7 +96,7 @@ class TraceWriter:
         """Return whether the open file is still the one at its path. A deleted file is written back: False then.
 
         Raises:
-            OSError: it cannot be written back. ``Displaced`` when it was replaced or changed.
+            OSError: It cannot be written back. ``Displaced`` when it was replaced or changed.
         """
         if _in_place(self._file, self.path, self.size):
             return True
@@ -111,15 +111,15 @@ class TraceWriter:
         A crash at any moment leaves either this part as it was or the next one begun (see ``parts.repair``).
 
         Args:
-            records: what a reader of the next part alone needs: the job and the decision in force.
-            summary: sums over the parts so far, as JSON, for people.
+            records: What a reader of the next part alone needs: the job and the decision in force.
+            summary: Sums over the parts so far, as JSON, for people.
 
         Returns:
             The first lines of the new part.
 
         Raises:
-            OSError: the disk refused; this part goes on.
-            ValueError: a record is too large for one line; this part goes on.
+            OSError: The disk refused; this part goes on.
+            ValueError: A record is too large for one line; this part goes on.
         """
         self.check()
         fresh, time = parts.next_path(self.path), self._now()
@@ -158,7 +158,7 @@ class TraceWriter:
         self.close()
 
     def _encoded(self, records: tuple[TraceRecord, ...], time: float) -> tuple[bytes, tuple[Line, ...]]:
-        """The records as the next lines."""
+        """Return the records as the next lines."""
         pieces, lines, digest = [], [], self.digest
         for number, record in enumerate(records, self.lines + 1):
             raw, digest = encode(record, time, digest)

@@ -43,7 +43,7 @@ NUMERIC = {"Elements", "CF asked", "CF reached", "Payload", LINK, "Held"}
 
 
 def numeric(column: str) -> bool:
-    """Whether a column of ``costs`` or of ``sends`` is aligned right."""
+    """Return whether a column of ``costs`` or of ``sends`` is aligned right."""
     return column.partition(",")[0] in NUMERIC
 
 
@@ -62,7 +62,7 @@ def use(entry: CatalogueEntry) -> str:
 
 
 def traits(entry: CatalogueEntry, present: bool = True) -> str:
-    """The traits it has (or, with ``present=False``, does not have), separated by commas."""
+    """Return the traits it has (or, with ``present=False``, does not have), separated by commas."""
     return ", ".join(name.replace("_", " ") for name, value in entry.traits.items() if value is present)
 
 
@@ -78,7 +78,7 @@ def prose(text: str) -> str:
 
 
 def bound(cost: Cost) -> str:
-    """The proven bound of ``E‖C(x)−x‖²``; empty where there is none."""
+    """Return the proven bound of ``E‖C(x)−x‖²``; empty where there is none."""
     terms: list[str] = []
     if cost.delta is not None and (cost.omega is None or 1.0 - cost.delta <= cost.omega):
         lost = 1.0 - cost.delta
@@ -129,7 +129,7 @@ def sends(entry: CatalogueEntry) -> str:
 
 
 def sends_of(kind: Kind, entries: Sequence[CatalogueEntry]) -> str:
-    """The head of the column of ``sends`` for a kind."""
+    """Return the head of the column of ``sends`` for a kind."""
     cost = next((entry.costs[-1] for entry in entries if entry.kind == kind and entry.costs), None)
     if cost is None:
         return ""

@@ -74,7 +74,7 @@ class Explanation:
                 values.append(value)
 
     def mean(self, name: str) -> float | None:
-        """The mean of a figure over the windows that have it; None where none has."""
+        """Return the mean of a figure over the windows that have it; None where none has."""
         return fmean(self.values[name]) if self.values[name] else None
 
 
@@ -194,7 +194,7 @@ def _many(count: int, what: str) -> str:
 
 
 def _plans(rows: Sequence[PlanView]) -> Listing:
-    """The table of plans. Only the policy that decides by gains has them."""
+    """Return the table of plans. Only the policy that decides by gains has them."""
     by_efficiency = any(row.efficiency is not None for row in rows)
     useful_head, kept = ("Useful/s", "η") if by_efficiency else ("T_comp", "Gain")
     leaving = ("Window", "Samples/s", kept)

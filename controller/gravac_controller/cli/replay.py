@@ -135,8 +135,8 @@ def _compare(trace: Path, policy: str | None, changes: tuple[str, ...], as_json:
     """Print the comparison. Returns whether any decision differs.
 
     Raises:
-        TraceError: the trace cannot be read.
-        click.UsageError: the policy or a setting does not exist.
+        TraceError: The trace cannot be read.
+        click.UsageError: The policy or a setting does not exist.
     """
     settings: dict[str, Any] = {}
     try:
@@ -219,7 +219,7 @@ def _line(who: str, decision: Decision, sent: float | None) -> str:
 
 
 def _rule(spec: PolicySpec, other: PolicySpec) -> str:
-    """The name, and the settings that differ from those of ``other``."""
+    """Return the name, and the settings that differ from those of ``other``."""
     alike = other.settings if other.name == spec.name else {}
     differing = [
         f"{name}={value}"

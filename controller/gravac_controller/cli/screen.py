@@ -21,7 +21,7 @@ PHASE_STYLE = ("blue", "green", "magenta", "red", "cyan")
 def screen(
     jobs: list[JobView], shown: JobView | None, decisions: list[DecisionView], note: str
 ) -> RenderableType:
-    """A table of the jobs where there are several, and ``shown`` in detail. ``note``: an error, or empty."""
+    """Return a table of the jobs where there are several, and ``shown`` in detail. ``note``: an error, or empty."""
     parts: list[RenderableType] = []
     if note:
         parts.append(Text(printable(note), style="bold red"))
@@ -33,7 +33,7 @@ def screen(
 
 
 def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
-    """A window, and the reason of the decision on it where that changed something."""
+    """Return a window, and the reason of the decision on it where that changed something."""
     report = view.report
     loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
     gain = f"  gain {number(view.gain)}" if job.decision.epsilon else ""
@@ -127,7 +127,7 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
 
 
 def _phases(latest: WindowView) -> Text:
-    """The time of a step by phase, as a bar."""
+    """Return the time of a step by phase, as a bar."""
     spent = [getattr(latest.report.phases, phase) for phase in PHASES]
     whole = sum(spent) or 1.0
     text = Text()
@@ -139,7 +139,7 @@ def _phases(latest: WindowView) -> Text:
 
 
 def _ranks(latest: WindowView) -> Listing:
-    """The slowest ranks by their own work, because all ranks wait for each other in the network."""
+    """Return the slowest ranks by their own work, because all ranks wait for each other in the network."""
     table = Listing((), ("Rank", "Step", "Relative speed", "Memory"), head="dim")
     views = rank_views(latest.report.ranks)
     for view in sorted(views, key=lambda one: one.relative_speed or 0)[:SLOWEST]:

@@ -129,7 +129,7 @@ def _settings(given: dict[str, Any]) -> ControllerSettings:
 
 
 def misspelled(names: Iterable[str]) -> list[str]:
-    """A message for each environment variable with the prefix of the controller's settings that is not one."""
+    """Return a message for each environment variable with the prefix of the controller's settings that is not one."""
     known = [name.upper() for name in ControllerSettings.model_fields]
     return [
         f"environment variable {name!r} is not a setting of the controller{did_you_mean(name, known, PREFIX)}"
@@ -139,7 +139,7 @@ def misspelled(names: Iterable[str]) -> list[str]:
 
 
 def _source(field: str, chosen: dict[str, Any]) -> str:
-    """The option or environment variable that a value comes from."""
+    """Return the option or environment variable that a value comes from."""
     return field if field in chosen or field.startswith("GRAVAC_") else f"{PREFIX}{field.upper()}"
 
 

@@ -187,7 +187,7 @@ class FromTrace:
 
 
 def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEWEST) -> list[Source]:
-    """The sources that ``text`` names: a trace, the folder of one, or an address.
+    """Return the sources that ``text`` names: a trace, the folder of one, or an address.
 
     None: the controller that GRAVAC_CONTROLLER names, else all that serve ``data_dir``, else the ``most`` newest
     journals in ``data_dir``. Raises SourceError.
@@ -209,7 +209,7 @@ def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEW
 
 
 def address_in_environment() -> str | None:
-    """The address in GRAVAC_CONTROLLER; None where it has none, or ``--data-dir`` says where to look."""
+    """Return the address in GRAVAC_CONTROLLER; None where it has none, or ``--data-dir`` says where to look."""
     given = click.get_current_context().get_parameter_source("data_dir")
     text = os.environ.get(ADDRESS, "")
     if given is ParameterSource.COMMANDLINE or text in ("", "auto", "none"):
@@ -275,11 +275,11 @@ def _is_source(word: str) -> bool:
 
 
 def one_source(text: str | None, data_dir: Path, token: str | None, job: str | None = None) -> Source:
-    """The single source that ``text`` names: the one that has ``job``, else the newest journal.
+    """Return the single source that ``text`` names: the one that has ``job``, else the newest journal.
 
     Raises:
-        SourceError: several controllers run, there is nothing to show, or nowhere a job of that name.
-        ControllerError: the controller does not answer.
+        SourceError: Several controllers run, there is nothing to show, or nowhere a job of that name.
+        ControllerError: The controller does not answer.
     """
     if text is None and job is not None:
         return _having(job, data_dir, token)
@@ -291,7 +291,7 @@ def one_source(text: str | None, data_dir: Path, token: str | None, job: str | N
 
 
 def _having(job: str, data_dir: Path, token: str | None) -> Source:
-    """The running controller that has the job, else its journal in ``data_dir``."""
+    """Return the running controller that has the job, else its journal in ``data_dir``."""
     names: dict[str, None] = {}
     where = []
     for source in _running(data_dir, token):
@@ -307,7 +307,7 @@ def _having(job: str, data_dir: Path, token: str | None) -> Source:
 
 
 def no_job(name: str, known: list[str], where: str) -> SourceError:
-    """The error for a job that does not exist."""
+    """Return the error for a job that does not exist."""
     named = list(dict.fromkeys(known))
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     listed = f"jobs here: {', '.join(named[:MOST_NAMED])}{more}" if named else "there are no jobs here"
@@ -315,7 +315,7 @@ def no_job(name: str, known: list[str], where: str) -> SourceError:
 
 
 def choose(jobs: list[JobView], name: str | None, where: str) -> JobView:
-    """The job of that name; without a name the only one, or the only one that runs. Raises SourceError."""
+    """Return the job of that name; without a name the only one, or the only one that runs. Raises SourceError."""
     names = [job.job for job in jobs]
     if name is not None:
         if name not in names:
@@ -359,14 +359,14 @@ def token_of(file: Path | None, option: str = "--token-file", variable: str = "G
 
 
 def _running(data_dir: Path, token: str | None) -> list[Source]:
-    """The controller that GRAVAC_CONTROLLER names, else all that serve ``data_dir``."""
+    """Return the controller that GRAVAC_CONTROLLER names, else all that serve ``data_dir``."""
     if (address := address_in_environment()) is not None:
         return [_closing(Client(address, token))]
     return [_closing(client) for client in running_controllers(data_dir, token)]
 
 
 def _newest(data_dir: Path, most: int) -> list[Source]:
-    """The most recently written journals, newest first. Raises SourceError where none can be read."""
+    """Return the most recently written journals, newest first. Raises SourceError where none can be read."""
     journals, found = _journals(data_dir), list[Source]()
     for path in journals:
         try:
@@ -388,7 +388,7 @@ def _newest(data_dir: Path, most: int) -> list[Source]:
 
 
 def _journals(data_dir: Path) -> list[Path]:
-    """All journals, the most recently written one first."""
+    """Return all journals, the most recently written one first."""
     return sorted(data_dir.glob(f"*/{ACTIVE}"), key=_written, reverse=True)
 
 
@@ -404,6 +404,6 @@ def _written(path: Path) -> float:
 
 
 def _closing(client: Client) -> Source:
-    """The controller behind a client, which is closed at the end of the command."""
+    """Return the controller behind a client, which is closed at the end of the command."""
     click.get_current_context().call_on_close(client.close)
     return FromController(client)

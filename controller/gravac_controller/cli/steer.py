@@ -240,7 +240,7 @@ def _lines(job: str, outcome: OrderOutcome, waited: float) -> Iterator[str]:
 
 
 def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None) -> Client:
-    """The controller at ``url``, or the running one that has the job. Raises ControllerError"""
+    """Return the controller at ``url``, or the running one that has the job. Raises ControllerError"""
     url = url or address_in_environment()
     if url is not None:
         try:
@@ -277,7 +277,7 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
 
 
 def _user() -> str:
-    """The user's name in the form that an order accepts."""
+    """Return the user's name in the form that an order accepts."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError, ImportError):

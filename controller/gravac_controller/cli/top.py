@@ -140,7 +140,7 @@ class Watch:
             self._printed[job.job] = max(self._printed.get(job.job, 0), job.latest.report.window)
 
     def _latest(self, job: JobView) -> list[DecisionView]:
-        """The last decisions that changed something, newest first."""
+        """Return the last decisions that changed something, newest first."""
         since = job.decision.window - RECENT_WINDOWS
         changed = self.source.decisions(job.job, since if since > 0 else None, changed=True)
         return list(deque(changed, DECISIONS))[::-1]

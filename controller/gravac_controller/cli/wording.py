@@ -30,21 +30,21 @@ def size(count: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration in milliseconds or seconds; – when unknown."""
+    """Return a duration in milliseconds or seconds; – when unknown."""
     if value is None:
         return "–"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
 def dense_step(measured: float | None, predicted: float | None) -> str:
-    """The duration of a dense step: dense 1.10 s, or dense 480 ms predicted; dense – when unknown."""
+    """Return the duration of a dense step: dense 1.10 s, or dense 480 ms predicted; dense – when unknown."""
     if measured is None and predicted is not None:
         return f"dense {seconds(predicted)} predicted"
     return f"dense {seconds(measured)}"
 
 
 def clock(unix_seconds: float) -> str:
-    """The local time of day."""
+    """Return the local time of day."""
     return datetime.fromtimestamp(unix_seconds).strftime("%H:%M:%S")
 
 
@@ -68,19 +68,19 @@ def factor(cf: float) -> str:
 
 
 def plan(decision: Decision, compressor: str) -> str:
-    """The plan of a decision: its codec, or the job's compressor, and the candidate CF."""
+    """Return the plan of a decision: its codec, or the job's compressor, and the candidate CF."""
     return plan_in_words(decision.codec or compressor, decision.cf_candidate)
 
 
 def times(numerator: float | None, denominator: float | None) -> str:
-    """The ratio as 5.00x; – when unknown."""
+    """Return the ratio as 5.00x; – when unknown."""
     if numerator is None or not denominator:
         return "–"
     return f"{numerator / denominator:.2f}x"
 
 
 def link(spec: LinkSpec | None) -> str:
-    """The network that a job ran on."""
+    """Return the network that a job ran on."""
     if spec is None:
         return "the real network of this machine (loopback)"
     rate = spec.bits_per_second
@@ -92,7 +92,7 @@ _RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
 
 
 def printer(stderr: bool = False) -> Console:
-    """A console that prints text as it is, and does not wrap it where there is no terminal."""
+    """Return a console that prints text as it is, and does not wrap it where there is no terminal."""
     console = Console(stderr=stderr, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = UNLIMITED
@@ -151,7 +151,7 @@ class Listing:
             yield Text(f"A wider terminal also shows {', '.join(left)}.", style="dim")
 
     def _fitting(self, width: int) -> tuple[list[int], list[str]]:
-        """The columns that fit, and the heads of those that do not."""
+        """Return the columns that fit, and the heads of those that do not."""
         shown, left = list(range(len(self._heads))), list[str]()
         for head in self._leaving:
             if self._width(shown) <= width:
@@ -162,7 +162,7 @@ class Listing:
         return shown, left
 
     def _width(self, shown: Iterable[int]) -> int:
-        """The columns that the table takes without wrapping anything but sentences."""
+        """Return the columns that the table takes without wrapping anything but sentences."""
         return sum(self._column_width(at) + GAP for at in shown) - GAP
 
     def _column_width(self, at: int) -> int:
@@ -175,7 +175,7 @@ class Listing:
 
 
 def _stripped(line: list[Segment]) -> Iterator[Segment]:
-    """A line without the spaces at its end."""
+    """Return a line without the spaces at its end."""
     while line and not line[-1].text.strip():
         line.pop()
     if line:

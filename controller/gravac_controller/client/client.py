@@ -78,11 +78,11 @@ class Client:
         return self._connection.token is not None
 
     def health(self) -> Health:
-        """Whether the controller runs, and its instance: ``/healthz``."""
+        """Return whether the controller runs, and its instance: ``/healthz``."""
         return self._get("/healthz", Health)
 
     def jobs(self, state: LiveState | None = None) -> Iterator[JobSummary]:
-        """All jobs by name: ``/v1/jobs``."""
+        """Return all jobs by name: ``/v1/jobs``."""
         after: str | None = None
         while True:
             page = self._get(_path("/v1/jobs", state=state, after=after), JobList)
@@ -128,7 +128,7 @@ class Client:
         return self._pages(name, "decisions", Page[DecisionView], after, wanted)
 
     def candidates(self, name: str) -> CandidatesView:
-        """The measurements of each CF: ``/v1/jobs/{job}/candidates``."""
+        """Return the measurements of each CF: ``/v1/jobs/{job}/candidates``."""
         return self._get(_job(name, "candidates"), CandidatesView)
 
     def ranks(self, name: str) -> RanksView:
@@ -136,7 +136,7 @@ class Client:
         return self._get(_job(name, "ranks"), RanksView)
 
     def rank_heat(self, name: str) -> RankHeatView:
-        """The own time of each rank by window: ``/v1/jobs/{job}/ranks/history``."""
+        """Return the own time of each rank by window: ``/v1/jobs/{job}/ranks/history``."""
         return self._get(_job(name, "ranks/history"), RankHeatView)
 
     def events(self, name: str, after: str | None = None) -> Iterator[Message]:

@@ -53,7 +53,7 @@ class ClientConnection:
     """
 
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
-        """Raises ValueError where ``url`` is not an http or https address."""
+        """Raise ValueError where ``url`` is not an http or https address."""
         self.url, self._seconds = base_url(url), seconds
         self.token = token
         self._http: TokenConnection | None = None
@@ -98,7 +98,7 @@ class ClientConnection:
             yield response
 
     def piece(self, response: http.client.HTTPResponse, size: int) -> bytes:
-        """The next bytes of an answer of ``open``; empty at its end. Raises NoController where the connection
+        """Return the next bytes of an answer of ``open``; empty at its end. Raises NoController where the connection
         breaks."""
         try:
             return response.read(size)
@@ -151,7 +151,7 @@ class ClientConnection:
 
 
 def base_url(text: str) -> str:
-    """An address as scheme://host:port, without its path; http where there is no scheme.
+    """Return an address as scheme://host:port, without its path; http where there is no scheme.
 
     Raises ValueError that shows the text and the expected form.
     """

@@ -15,7 +15,7 @@ PROBE_SECONDS = 2.0
 def running_controllers(
     data_dir: Path, token: str | None = None, *, steering: bool = False
 ) -> Iterator[Client]:
-    """A client for each controller that serves ``data_dir`` or a job of it, the most recently started one first.
+    """Return a client for each controller that serves ``data_dir`` or a job of it, the most recently started one first.
 
     Notes of dead controllers are skipped: the instance that wrote the note must answer at its address, or be slow to.
     ``steering``: where there is no ``token``, use the control token that the controller stored for the owner of the
@@ -39,7 +39,7 @@ def running_controllers(
 
 
 def owner_control_token(data_dir: Path, url: str) -> str | None:
-    """The control token that the controller at ``url`` stored for the owner of its folder; None for other users.
+    """Return the control token that the controller at ``url`` stored for the owner of its folder; None for other users.
 
     Raises ValueError where ``url`` is not an address.
     """
@@ -52,13 +52,13 @@ def owner_control_token(data_dir: Path, url: str) -> str | None:
 
 
 def _notes(data_dir: Path) -> list[Path]:
-    """The notes, newest first."""
+    """Return the notes, newest first."""
     notes = [data_dir / LOCK_NAME, *data_dir.glob(f"*/{LOCK_NAME}")]
     return sorted((path for path in notes if path.is_file()), key=_age, reverse=True)
 
 
 def _own(path: Path) -> bool:
-    """Whether this user wrote the note. The token is not shown to an address in a note of another user."""
+    """Return whether this user wrote the note. The token is not shown to an address in a note of another user."""
     try:
         return path.stat().st_uid == os.getuid()
     except OSError:

@@ -29,11 +29,11 @@ class Message:
 
 
 def messages(response: http.client.HTTPResponse) -> Iterator[Message]:
-    """The messages until the server ends the stream.
+    """Return the messages until the server ends the stream.
 
     Raises:
-        NoController: the connection broke.
-        NotAController: a message is unknown.
+        NoController: The connection broke.
+        NotAController: A message is unknown.
     """
     fields: dict[str, str] = {}
     while True:

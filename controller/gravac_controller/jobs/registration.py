@@ -18,7 +18,7 @@ window the upper bound holds, because the length of a window is not known yet.""
 
 
 def wait_seconds(live: LiveJob) -> float:
-    """How long the registered run still counts as alive, in seconds; 0 or less: its job may be taken over."""
+    """Return how long the registered run still counts as alive, in seconds; 0 or less: its job may be taken over."""
     if live.ended:
         return 0.0
     silent = live.silent_seconds()
@@ -28,14 +28,14 @@ def wait_seconds(live: LiveJob) -> float:
 
 
 def patience_seconds(window_seconds: float | None) -> float:
-    """How long a run may be silent. ``window_seconds``: length of its last window; None before the first."""
+    """Return how long a run may be silent. ``window_seconds``: length of its last window; None before the first."""
     if window_seconds is None:
         return MOST_SECONDS
     return min(MOST_SECONDS, max(LEAST_SECONDS, WINDOWS * window_seconds))
 
 
 def registered_event(spec: JobSpec, note: str) -> Event:
-    """The event of a job's first registration. ``note``: what the trainer's log says of it."""
+    """Return the event of a job's first registration. ``note``: what the trainer's log says of it."""
     message = (
         f"{spec.world_size} ranks, policy {spec.policy.name}, compressor {spec.compressor}, "
         f"{spec.window_steps} steps a window{note and f'. {note}'}"
@@ -44,7 +44,7 @@ def registered_event(spec: JobSpec, note: str) -> Event:
 
 
 def gap_event(expected: int, received: int) -> Event:
-    """The event of windows that are missing before window ``received``."""
+    """Return the event of windows that are missing before window ``received``."""
     return Event(kind="gap", window=received, message=f"windows {expected} to {received - 1} never arrived")
 
 
@@ -75,5 +75,5 @@ def resume(fold: JobFold, spec: JobSpec) -> tuple[list[TraceRecord], str]:
 
 
 def _without_progress(spec: JobSpec) -> JobSpec:
-    """The spec without the fields that change between two registrations of one start."""
+    """Return the spec without the fields that change between two registrations of one start."""
     return spec.model_copy(update={"policy_state": None, "first_window": 0})

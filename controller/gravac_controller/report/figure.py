@@ -56,7 +56,7 @@ class Lines:
 
 
 def lines_of(summary: TraceSummary, name: str) -> Lines:
-    """The lines of one trace, labeled ``name``."""
+    """Return the lines of one trace, labeled ``name``."""
 
     def column(title: str) -> list[float]:
         return [window.number(title) or 0.0 for window in summary.history.windows]
@@ -74,8 +74,8 @@ def write_figure(jobs: Sequence[Lines], path: Path, form: Literal["svg", "png"])
     """Draw the CF (logarithmic, from dense upward) above the gain.
 
     Raises:
-        ValueError: no job has a window.
-        MissingExtra: matplotlib is not installed.
+        ValueError: No job has a window.
+        MissingExtra: Matplotlib is not installed.
         OSError: ``path`` cannot be written.
     """
     if not any(job.steps for job in jobs):
@@ -99,7 +99,7 @@ def write_figure(jobs: Sequence[Lines], path: Path, form: Literal["svg", "png"])
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of that many inches. Raises MissingExtra where matplotlib is not installed."""
+    """Return an empty figure of that many inches. Raises MissingExtra where matplotlib is not installed."""
     with needs("plots", "matplotlib"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
@@ -144,6 +144,6 @@ def _line(axes: "Axes", points: Sequence[tuple[float, float]], number: int) -> l
 
 
 def _short(name: str) -> str:
-    """The name; a long one without its middle, because its end distinguishes runs."""
+    """Return the name; a long one without its middle, because its end distinguishes runs."""
     half = LONGEST_NAME // 2
     return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"

@@ -26,7 +26,7 @@ WITHOUT_SCRIPT = '<noscript><p class="banner">This page draws charts and needs J
 
 
 def page(summaries: list[TraceSummary], folder: Path = STATIC) -> str:
-    """The HTML of a report. ``folder``: the files of the live page. Raises OSError where they are missing."""
+    """Return the HTML of a report. ``folder``: the files of the live page. Raises OSError where they are missing."""
     text = (folder / "index.html").read_text(encoding="utf-8")
     names = _LINKED.findall(text)
     icon = f"data:image/svg+xml;base64,{b64encode((folder / 'icon.svg').read_bytes()).decode()}"
@@ -59,7 +59,7 @@ def page(summaries: list[TraceSummary], folder: Path = STATIC) -> str:
 
 
 def policy(scripts: list[str], styles: list[str]) -> str:
-    """The content security policy: only these scripts and styles, and images inside the page."""
+    """Return the content security policy: only these scripts and styles, and images inside the page."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -81,7 +81,7 @@ def _read(folder: Path, name: str) -> str:
 
 
 def _checked(script: str) -> str:
-    """The script. Raises ValueError where it would end its own element."""
+    """Return the script. Raises ValueError where it would end its own element."""
     if "</script" in script.lower() or "<!--" in script:
         raise ValueError(
             "a script of the page contains the end of a script element, or the start of a comment"
@@ -90,7 +90,7 @@ def _checked(script: str) -> str:
 
 
 def document(summaries: list[TraceSummary]) -> str:
-    """The data of the page as JSON. ``<`` is escaped, so that no text can end the element."""
+    """Return the data of the page as JSON. ``<`` is escaped, so that no text can end the element."""
     jobs = [_job(summary, label) for summary, label in zip(summaries, labels(summaries), strict=True)]
     whole = {"format": FORMAT, "made_by": f"gravac {version('gravac')}", "jobs": jobs}
     return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace(

@@ -55,7 +55,7 @@ class TraceSummary:
 
 
 def journal_path(path: Path) -> Path:
-    """The file of a trace: ``path``, or the journal in the folder ``path``."""
+    """Return the file of a trace: ``path``, or the journal in the folder ``path``."""
     return path / ACTIVE if path.is_dir() else path
 
 
@@ -87,7 +87,7 @@ def windows_of(
 
 
 def empty_job() -> ReplayedLive:
-    """A job without data, which stores as little history as possible."""
+    """Return a job without data, which stores as little history as possible."""
     return ReplayedLive(ControllerSettings.model_construct(history_windows=1))
 
 
@@ -117,7 +117,7 @@ def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
 
 
 def labels(summaries: list[TraceSummary]) -> list[str]:
-    """A unique name for each."""
+    """Return a unique name for each."""
     given: list[str] = []
     for summary in summaries:
         name, number = summary.view.job, 2
@@ -171,7 +171,7 @@ class _Sums:
 
 
 def thinning_note(summary: TraceSummary) -> str:
-    """A sentence about the windows that are not shown; empty where all are shown."""
+    """Return a sentence about the windows that are not shown; empty where all are shown."""
     windows = summary.history.windows
     if len(windows) == windows.windows:
         return ""

@@ -103,7 +103,7 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
 
 
 def _by_gain(policy: Policy) -> bool:
-    """Whether the policy has a least gain at which a step is compressed."""
+    """Return whether the policy has a least gain at which a step is compressed."""
     return bool(policy.spec().settings.get("epsilon"))
 
 
@@ -158,7 +158,7 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
 
 
 def _factors(predictor: Predictor, question: Question) -> list[float]:
-    """The CFs to compare: those of the question, else the recorded and some usual ones.
+    """Return the CFs to compare: those of the question, else the recorded and some usual ones.
 
     For an aggregator with several rounds, only the recorded CFs can be predicted.
     """
@@ -189,7 +189,7 @@ def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, places: 
 def _walked(
     predictor: Predictor, scenario: Scenario, policy: Policy
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The policy's path, or the reason why it cannot be predicted."""
+    """Return the policy's path, or the reason why it cannot be predicted."""
     recording = predictor.recording
     samples = float(recording.samples or recording.windows * recording.spec.window_steps * recording.ranks)
     useful = recording.useful_samples or samples

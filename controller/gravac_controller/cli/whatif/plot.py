@@ -31,7 +31,7 @@ def draw(answer: dict[str, Any], path: Path) -> None:
     """Write the plot as SVG.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingExtra: Matplotlib is not installed.
         OSError: ``path`` cannot be written.
     """
     scenarios: list[dict[str, Any]] = answer["scenarios"]
@@ -55,8 +55,8 @@ def chart(
     """Write lines on logarithmic axes, with a tick at the values of x, as SVG.
 
     Raises:
-        ValueError: there is no point, or one that is not above 0.
-        MissingExtra: matplotlib is not installed.
+        ValueError: There is no point, or one that is not above 0.
+        MissingExtra: Matplotlib is not installed.
         OSError: ``path`` cannot be written.
     """
     xs = sorted({x for curve in series for x, _ in curve.points})
@@ -120,7 +120,7 @@ def _weighted(rows: Sequence[dict[str, Any]], name: str, rate: str, weight: str,
 
 
 def _interval(row: dict[str, Any], speed: float) -> tuple[float, float]:
-    """The slowest and fastest speed that the prediction interval of the step time allows."""
+    """Return the slowest and fastest speed that the prediction interval of the step time allows."""
     return speed * row["step_seconds"] / row["high_seconds"], speed * row["step_seconds"] / row["low_seconds"]
 
 

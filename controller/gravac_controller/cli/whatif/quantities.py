@@ -54,7 +54,7 @@ def ranks(text: str) -> list[int]:
 
 
 def factor(text: str) -> float:
-    """A compression factor; ``dense`` is 1. Raises ValueError that shows the expected form."""
+    """Return a compression factor; ``dense`` is 1. Raises ValueError that shows the expected form."""
     try:
         cf = 1.0 if text.strip() == "dense" else float(text)
     except ValueError:
@@ -80,7 +80,7 @@ def elements(text: str) -> int:
 def listed(
     read: Callable[[str], T | list[T]],
 ) -> Callable[[click.Context, click.Parameter, str | None], list[T] | None]:
-    """The callback of an option with values separated by commas; None stays None."""
+    """Return the callback of an option with values separated by commas; None stays None."""
 
     def parse(context: click.Context, option: click.Parameter, text: str | None) -> list[T] | None:
         if text is None:
@@ -97,7 +97,7 @@ def listed(
 
 
 def single(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
-    """The callback of an option with one value; None stays None."""
+    """Return the callback of an option with one value; None stays None."""
     return lambda context, option, text: None if text is None else _read(read, text)
 
 
@@ -108,7 +108,7 @@ def network(text: str) -> tuple[float, float | None]:
 
 
 def codecs(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """The callback of an option with codecs separated by slashes, each with or without ``@`` and a CF."""
+    """Return the callback of an option with codecs separated by slashes, each with or without ``@`` and a CF."""
     found = () if text is None else tuple(dict.fromkeys(part.strip() for part in text.split("/")))
     if len(found) > MOST_VALUES:
         raise click.BadParameter(f"{text!r} has {len(found)} values; give at most {MOST_VALUES}")

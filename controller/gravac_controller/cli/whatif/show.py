@@ -39,7 +39,7 @@ def rate(bits: float) -> str:
 
 
 def delay(value: float) -> str:
-    """A latency: 50 µs."""
+    """Return a latency: 50 µs."""
     return f"{value * 1e6:.3g} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms"
 
 
@@ -124,7 +124,7 @@ def _is_best(row: dict[str, Any], scenario: dict[str, Any]) -> bool:
 
 
 def _plan(codec: str, cf: float, scenario: dict[str, Any]) -> str:
-    """A plan; its codec is named where it is not the scenario's."""
+    """Return a plan; its codec is named where it is not the scenario's."""
     return factor(cf) if codec == scenario["compressor"] else plan_in_words(codec, cf)
 
 
@@ -203,7 +203,7 @@ def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
 
 
 def _long(value: float | None) -> str:
-    """A long duration: 42 s, 3.2 min, 5.1 h; – when unknown."""
+    """Return a long duration: 42 s, 3.2 min, 5.1 h; – when unknown."""
     if value is None:
         return "–"
     for scale, unit in ((3600.0, "h"), (60.0, "min")):
