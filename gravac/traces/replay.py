@@ -82,8 +82,8 @@ def replay(trace: str | Path | BinaryIO | Iterable[Line], policy: Policy | None 
 
         again = gravac.replay("gravac-runs/my-job/journal.jsonl")
         assert not again.differing
-        for each in again.decisions:
-            print(each.window, each.replayed.cf_candidate, each.replayed.reason)
+        for decision in again.decisions:
+            print(decision.window, decision.replayed.cf_candidate, decision.replayed.reason)
     """
     follower = Follower(policy)
     decisions, notes, number = [], [], 0

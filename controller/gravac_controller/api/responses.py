@@ -57,5 +57,5 @@ def _lists(header: str | None, etag: str) -> bool:
     """Return whether an If-None-Match header lists ``etag``. Weak tags count, because equal tags mean equal bytes."""
     if header is None:
         return False
-    listed = [one.strip().removeprefix("W/") for one in header.split(",")]
+    listed = [tag.strip().removeprefix("W/") for tag in header.split(",")]
     return "*" in listed or etag in listed

@@ -199,15 +199,15 @@ def _plans(rows: Sequence[PlanView]) -> Listing:
     useful_head, kept = ("Useful/s", "η") if by_efficiency else ("T_comp", "Gain")
     leaving = ("Window", "Samples/s", kept)
     table = Listing(("Plan",), (kept, "Samples/s", useful_head, "Window"), prose="Why", leaving=leaving)
-    for one in rows:
-        about = "" if one.predicted_samples_per_second is None else "~"
+    for row in rows:
+        about = "" if row.predicted_samples_per_second is None else "~"
         table.add_row(
-            one.words,
-            number(one.efficiency if by_efficiency else one.gain),
-            _about(about, speed(one)),
-            _about(about, useful(one)),
-            "–" if one.window is None else str(one.window),
-            one.why,
+            row.words,
+            number(row.efficiency if by_efficiency else row.gain),
+            _about(about, speed(row)),
+            _about(about, useful(row)),
+            "–" if row.window is None else str(row.window),
+            row.why,
         )
     return table
 

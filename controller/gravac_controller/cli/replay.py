@@ -191,8 +191,8 @@ def _runs(pairs: Iterable[DecisionPair]) -> list[list[DecisionPair]]:
 
 
 def _kind(pair: DecisionPair) -> tuple[object, ...]:
-    def of(one: Decision) -> tuple[object, ...]:
-        return one.rule, one.phase, one.cf_minimum, one.cf_candidate
+    def of(made: Decision) -> tuple[object, ...]:
+        return made.rule, made.phase, made.cf_minimum, made.cf_candidate
 
     return pair.measured_cf, of(pair.recorded), of(pair.other), pair.sent, pair.other_sent
 
@@ -243,8 +243,8 @@ def _comparison(trace: Path, found: Redecision) -> dict[str, Any]:
 
 
 def _pair(pair: DecisionPair) -> dict[str, Any]:
-    def decision(one: Decision, sent: float | None) -> dict[str, Any]:
-        return {**one.model_dump(), "sent_next": sent}
+    def decision(made: Decision, sent: float | None) -> dict[str, Any]:
+        return {**made.model_dump(), "sent_next": sent}
 
     return {
         "window": pair.window,

@@ -78,8 +78,8 @@ def report(
             _written(png)
     except (TraceError, MissingExtra, OSError, ValueError) as error:
         raise CannotUse(printable(str(error))) from None
-    for one in summaries:
-        _notes(one)
+    for summary in summaries:
+        _notes(summary)
 
 
 def _written(path: Path) -> None:

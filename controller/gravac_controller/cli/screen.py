@@ -142,7 +142,7 @@ def _ranks(latest: WindowView) -> Listing:
     """Return the slowest ranks by their own work, because all ranks wait for each other in the network."""
     table = Listing((), ("Rank", "Step", "Relative speed", "Memory"), head="dim")
     views = rank_views(latest.report.ranks)
-    for view in sorted(views, key=lambda one: one.relative_speed or 0)[:SLOWEST]:
+    for view in sorted(views, key=lambda view: view.relative_speed or 0)[:SLOWEST]:
         speed = number(view.relative_speed)
         table.add_row(str(view.row.rank), seconds(view.step_seconds), speed, size(view.row.memory_bytes))
     return table

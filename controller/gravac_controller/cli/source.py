@@ -295,7 +295,7 @@ def _having(job: str, data_dir: Path, token: str | None) -> Source:
     names: dict[str, None] = {}
     where = []
     for source in _running(data_dir, token):
-        known = [each.job for each in source.jobs(job)]
+        known = [view.job for view in source.jobs(job)]
         if job in known:
             return source
         names |= dict.fromkeys(known)

@@ -38,7 +38,7 @@ class Table:
 
 def of_windows(views: Iterable[WindowView]) -> Table:
     """One row per window."""
-    return Table(tuple(ExportColumn(each.name, each.kind) for each in COLUMNS), map(row_of, views))
+    return Table(tuple(ExportColumn(column.name, column.kind) for column in COLUMNS), map(row_of, views))
 
 
 def of_steps(path: Path, notes: list[str]) -> Table:

@@ -147,7 +147,7 @@ class JournalReader:
                 return found
             self._extend_index(end)
             positions = [found, *self._index]
-            return positions[bisect_right([one.window for one in positions], window) - 1]
+            return positions[bisect_right([position.window for position in positions], window) - 1]
 
     def _head(self, part: int) -> Position:
         """Return where a part's own lines begin, from its first two."""
@@ -188,7 +188,7 @@ class JournalReader:
 
     def _lines(self, start: Position, end: JournalEnd) -> Iterator[tuple[int, bytes]]:
         """Yield number and bytes of each line from ``start`` to ``end``, without its newline."""
-        number, following = start.line, [one for one, _ in self._closed(end) if one > start.part]
+        number, following = start.line, [part for part, _ in self._closed(end) if part > start.part]
         for part in (start.part, *following, *([end.part] if start.part != end.part else [])):
             with self._open(part) as file:
                 offset = start.offset if part == start.part else 0

@@ -29,12 +29,12 @@ JOB_PATH = "/v1/jobs/{job}/metrics"
 def job_values(jobs: Iterable[LiveJob], settings: ControllerSettings) -> tuple[JobValues, ...]:
     """Return the current values of the ``exposed`` jobs, by name. Call it on the event loop."""
     left, values = settings.metrics_max_rank_series, list[JobValues]()
-    for job in sorted(exposed(jobs, settings), key=lambda one: one.started_time):
+    for job in sorted(exposed(jobs, settings), key=lambda job: job.started_time):
         ranks = job.spec_and_decision()[0].world_size
         show = ranks <= min(settings.metrics_max_ranks, left)
         left -= ranks if show else 0
         values.append(JobValues.of(job, show))
-    return tuple(sorted(values, key=lambda one: one.spec.job))
+    return tuple(sorted(values, key=lambda job: job.spec.job))
 
 
 def exposed(jobs: Iterable[LiveJob], settings: ControllerSettings) -> Iterator[LiveJob]:

@@ -168,7 +168,7 @@ class ReplayedJob(Job):
 
     def as_of(self, window: int) -> LiveJob:
         """Return the job after the decision on ``window`` and the events before the next one. Raises OSError."""
-        at = bisect_right([one.window for one in self._checkpoints], window) - 1
+        at = bisect_right([checkpoint.window for checkpoint in self._checkpoints], window) - 1
         if at < 0:
             live, offset, number = ReplayedLive(self._settings), 0, 1
         else:

@@ -88,7 +88,7 @@ def write_figure(jobs: Sequence[Lines], path: Path, form: Literal["svg", "png"])
         _line(below, job.gain_line(), number)
     highest = 1.15 * max(10.0, *(cf for job in jobs for cf in job.cfs))
     above.set(yscale="log", ylim=(0.9, highest), ylabel="Compression factor")
-    above.set_yticks(factor_ticks(highest), [factor_label(one) for one in factor_ticks(highest)])
+    above.set_yticks(factor_ticks(highest), [factor_label(tick) for tick in factor_ticks(highest)])
     above.minorticks_off()
     below.set(ylim=(0, 1.03), ylabel="Gain", xlabel="Step")
     for axes in (above, below):
@@ -126,7 +126,7 @@ def factor_ticks(highest: float) -> list[float]:
     """CFs to label: 1, 2 and 5 of each decade; only the decades where there are many."""
     digits = (1, 2, 5) if highest < 150 else (1,)
     found = [digit * 10.0**decade for decade in range(math.ceil(math.log10(highest))) for digit in digits]
-    return [one for one in found if one <= highest]
+    return [tick for tick in found if tick <= highest]
 
 
 def factor_label(cf: float) -> str:

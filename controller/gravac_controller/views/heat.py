@@ -52,7 +52,7 @@ class RankHeat:
             return
         if len(self.columns) == self._most_columns:
             pairs = zip(self.columns[::2], self.columns[1::2], strict=True)
-            self.columns = [_joined(one, two) for one, two in pairs]
+            self.columns = [_joined(first, second) for first, second in pairs]
             self.windows_per_column *= 2
         self.columns.append(new)
         self._in_last = 1
@@ -74,13 +74,13 @@ def shares(ranks: Iterable[RankRow]) -> list[tuple[int, int]]:
     return [(rank, min(LARGEST, max(1, round(100 * seconds / middle)))) for rank, seconds in own]
 
 
-def _joined(one: HeatCells, two: HeatCells) -> HeatCells:
-    return HeatCells(one.first, two.last, _larger(one.cells, two.cells))
+def _joined(first: HeatCells, second: HeatCells) -> HeatCells:
+    return HeatCells(first.first, second.last, _larger(first.cells, second.cells))
 
 
-def _larger(one: "array[int]", two: "array[int]") -> "array[int]":
+def _larger(left: "array[int]", right: "array[int]") -> "array[int]":
     """Return the larger value of each cell; where one is shorter, the other's."""
-    longer, shorter = (one, two) if len(one) >= len(two) else (two, one)
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
     both = array("H", map(max, longer, shorter))
     both.extend(longer[len(shorter) :])
     return both

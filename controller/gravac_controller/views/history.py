@@ -44,11 +44,11 @@ class History:
     def decisions(self) -> list[DecisionView]:
         """Return the decisions on the windows that remain, the changing ones, and the first; in order."""
         found = [window.decision for window in self.windows if window.decision is not None]
-        there = {id(one) for one in found}
+        there = {id(view) for view in found}
         found += [change for change in self._changes if id(change) not in there]
         if self._first is not None and id(self._first) not in there:
             found.append(self._first)
-        return sorted(found, key=lambda one: (one.decision.window, one.decision.epoch))
+        return sorted(found, key=lambda view: (view.decision.window, view.decision.epoch))
 
 
 def plain(windows: Sequence[ThinnedWindow], decisions: Iterable[DecisionView], exact: bool) -> Plain:

@@ -87,17 +87,17 @@ class Thinned:
         self._size = 0
         self._last: list[ThinnedWindow] = []
 
-    def add(self, one: ThinnedWindow) -> None:
+    def add(self, window: ThinnedWindow) -> None:
         """Add the next window."""
         self.windows += 1
-        self._last = [one]
+        self._last = [window]
         if self._runs and self._in_last < self.run:
             last = self._runs[-1]
-            self._runs[-1] = _standing_out([*last, one])
+            self._runs[-1] = _standing_out([*last, window])
             self._in_last += 1
             self._size += len(self._runs[-1]) - len(last)
         else:
-            self._runs.append([one])
+            self._runs.append([window])
             self._in_last = 1
             self._size += 1
         while self._size > self._most and len(self._runs) > 1:
@@ -107,7 +107,7 @@ class Thinned:
         if len(self._runs) % 2 == 0:
             self._in_last += self.run
         pairs = (self._runs[at : at + 2] for at in range(0, len(self._runs), 2))
-        self._runs = [_standing_out([one for run in pair for one in run]) for pair in pairs]
+        self._runs = [_standing_out([window for run in pair for window in run]) for pair in pairs]
         self.run *= 2
         self._size = sum(map(len, self._runs))
 
@@ -121,7 +121,7 @@ class Thinned:
 
     def _left_out(self) -> list[ThinnedWindow]:
         """Return the last window, if its run left it out."""
-        return [one for one in self._last if self._runs[-1][-1] is not one]
+        return [window for window in self._last if self._runs[-1][-1] is not window]
 
 
 def _standing_out(run: list[ThinnedWindow]) -> list[ThinnedWindow]:
@@ -129,28 +129,28 @@ def _standing_out(run: list[ThinnedWindow]) -> list[ThinnedWindow]:
     if len(run) <= 2:
         return run
     wanted = {0}
-    for worst in (_least(lambda one: one.number("gain")), *_MOST):
+    for worst in (_least(lambda window: window.number("gain")), *_MOST):
         at = worst(run)
         if at is not None:
             wanted.add(at)
-    wanted.update([at for at, one in enumerate(run) if one.marked][:MOST_MARKED])
-    return [one for at, one in enumerate(run) if at in wanted]
+    wanted.update([at for at, window in enumerate(run) if window.marked][:MOST_MARKED])
+    return [window for at, window in enumerate(run) if at in wanted]
 
 
 def _least(value: Callable[[ThinnedWindow], float | None]) -> Callable[[list[ThinnedWindow]], int | None]:
     def find(run: list[ThinnedWindow]) -> int | None:
-        known = [(number, at) for at, one in enumerate(run) if (number := value(one)) is not None]
+        known = [(number, at) for at, window in enumerate(run) if (number := value(window)) is not None]
         return min(known)[1] if known else None
 
     return find
 
 
 def _most(value: Callable[[ThinnedWindow], float | None]) -> Callable[[list[ThinnedWindow]], int | None]:
-    return _least(lambda one: None if (number := value(one)) is None else -number)
+    return _least(lambda window: None if (number := value(window)) is None else -number)
 
 
 _MOST = (
-    _most(lambda one: one.number("backlog")),
-    _most(lambda one: one.step_seconds),
-    _most(lambda one: one.number("loss")),
+    _most(lambda window: window.number("backlog")),
+    _most(lambda window: window.step_seconds),
+    _most(lambda window: window.number("loss")),
 )

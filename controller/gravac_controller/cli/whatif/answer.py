@@ -62,8 +62,8 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             else policies.parse(question.policy)
         )
         scenarios = [
-            _scenario(predictor, one, policy, _places(predictor, one, policy, question))
-            for one in _asked(predictor, question)
+            _scenario(predictor, place, policy, _places(predictor, place, policy, question))
+            for place in _asked(predictor, question)
         ]
     except TraceError:
         raise
@@ -152,8 +152,8 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
         else:
             found.setdefault(codec, set()).update(cf for cf in cfs if cf > 1.0)
     return [
-        (replace(scenario, compressor=codec), sorted({reached(codec, cf) for cf in each}))
-        for codec, each in found.items()
+        (replace(scenario, compressor=codec), sorted({reached(codec, cf) for cf in cfs}))
+        for codec, cfs in found.items()
     ]
 
 
@@ -164,7 +164,7 @@ def _factors(predictor: Predictor, question: Question) -> list[float]:
     """
     if question.cfs is not None:
         return sorted({1.0, *question.cfs})
-    recorded = {each.cf for each in predictor.recording.observations if each.codec is None}
+    recorded = {seen.cf for seen in predictor.recording.observations if seen.codec is None}
     predictable = codec_of(question.compressor or predictor.recording.spec.compressor) is not None
     return sorted({1.0, *(FACTORS if predictable else ()), *recorded})
 

@@ -66,12 +66,12 @@ def chart(
     figure = new_figure(7.6, 4.4 + 0.2 * math.ceil(len(series) / columns))
     axes = figure.subplots()
     handles = []
-    for one in series:
-        color = COLORS[one.color % len(COLORS)]
-        at, values = zip(*one.points, strict=True)
-        handles += axes.plot(at, values, "--" if one.dashed else "-", color=color, marker="o", markersize=4)
-        if one.band:
-            low, high = zip(*one.band, strict=True)
+    for curve in series:
+        color = COLORS[curve.color % len(COLORS)]
+        at, values = zip(*curve.points, strict=True)
+        handles += axes.plot(at, values, "--" if curve.dashed else "-", color=color, marker="o", markersize=4)
+        if curve.band:
+            low, high = zip(*curve.band, strict=True)
             axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=SPEED)
     axes.set_title(printable(title), fontsize=11, loc="left", parse_math=False)
@@ -132,15 +132,15 @@ def _sweep(
     for number, value in enumerate(dict.fromkeys(scenario[group_by] for scenario in scenarios)):
         group = sorted(
             (scenario for scenario in scenarios if scenario[group_by] == value),
-            key=lambda each: float(each[along]),
+            key=lambda scenario: float(scenario[along]),
         )
-        dense = [(each[along], each["factors"][0]["samples_per_second"]) for each in group]
+        dense = [(scenario[along], scenario["factors"][0]["samples_per_second"]) for scenario in group]
         series.append(Series(name=f"{name(value)}, dense", points=dense, color=number, dashed=True))
         best = [
-            (each[along], row["useful_samples_per_second"])
-            for each in group
-            for row in each["factors"]
-            if (row["codec"], row["cf"]) == (each["best_codec"], each["best_cf"])
+            (scenario[along], row["useful_samples_per_second"])
+            for scenario in group
+            for row in scenario["factors"]
+            if (row["codec"], row["cf"]) == (scenario["best_codec"], scenario["best_cf"])
         ]
         if best:
             series.append(Series(name=f"{name(value)}, best plan", points=best, color=number))

@@ -49,12 +49,12 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
         f"{printable(was['job'])}: {was['windows']} windows of {was['ranks']} ranks, {was['elements']:,} elements, "
         f"policy {was['policy']}, on {rate(was['bandwidth_bits_per_second'])}"
     )
-    steps = sum(each["steps"] for each in was["sent"]) or 1
+    steps = sum(plan["steps"] for plan in was["sent"]) or 1
     console.print(
         "Sent: "
         + ", ".join(
-            f"{plan_in_words(each['codec'], each['cf'])} in {format_percent(each['steps'] / steps)} of the steps"
-            for each in was["sent"][:MOST_SENT]
+            f"{plan_in_words(plan['codec'], plan['cf'])} in {format_percent(plan['steps'] / steps)} of the steps"
+            for plan in was["sent"][:MOST_SENT]
         )
         + (f", and {len(was['sent']) - MOST_SENT} more plans" if len(was["sent"]) > MOST_SENT else "")
     )
