@@ -181,7 +181,7 @@ class Session:
                 if loop.window.own.steps:
                     self._close_window()
                 statistics = len(parts.encoder.aggregator_of(loop.plan).local_statistics())
-                parts.executor.enqueue(lambda: self._part(figures))
+                parts.executor.enqueue(lambda: self._part(statistics))
         finally:
             message = "finished" if clean else "ended by an error in the training"
             counted = {"windows": loop.window.number, "steps": loop.step, "message": message}
@@ -189,7 +189,7 @@ class Session:
             self._made.close()
             self._run_log.end(clean)
 
-    def _part(self, figures: int) -> None:
+    def _part(self, statistics: int) -> None:
         """Wait for the other ranks. Runs on the exchange thread."""
         self._parted = part(self.parts.executor.tick_codec, statistics, self.parts.tick_group)
 

@@ -327,14 +327,17 @@ class Compressor(ABC):
         return
 
     def local_statistics(self) -> list[float]:
-        """Return the numbers of the buckets observed in this step whose means over ranks ``apply_mean_statistics`` needs.
+        """Return numbers of the buckets of this step whose means over ranks ``apply_mean_statistics`` needs.
 
         How many there are follows from the codec and its settings alone.
         """
         return []
 
     def apply_mean_statistics(self, means: Sequence[float]) -> None:
-        """Learn from the means over ranks of ``local_statistics``, so that all ranks learn the same. ``commit`` follows."""
+        """Learn from the means over ranks of ``local_statistics``, so that all ranks learn the same.
+
+        ``commit`` follows.
+        """
         return
 
     def commit(self) -> None:

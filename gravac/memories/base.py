@@ -110,7 +110,7 @@ class Memory(ABC):
         return None
 
     def sum_written(self, bucket: Bucket, *, dense: bool = False) -> None:
-        """Report that ``out`` of ``pending_sum`` holds p. The step goes on as after ``compensate`` with the same ``dense``.
+        """Report that ``out`` of ``pending_sum`` holds p. The step goes on as after ``compensate``.
 
         Do not call it for a sum that failed, half of which would become a residual.
         """

@@ -4,8 +4,8 @@ p = g + e,  e' = round(p - C(p)).  bfloat16 has 8 significant bits. If e' is rou
 2^-9 of its element's residual is lost each time. If it is rounded at random, the gradient is kept on average: the error
 has mean zero, and a variance of at most 2^-16 of the residual's square.
 
-The sum is made in a work space of one bucket. If the gradient stays until ``resolve``, e does not change until then, and
-e' is computed again from the gradient. So one buffer is enough, and a skipped step leaves no trace, bit for bit.
+The sum is made in a work space of one bucket. If the gradient stays until ``resolve``, e does not change until then,
+and e' is computed again from the gradient. So one buffer is enough, and a skipped step leaves no trace, bit for bit.
 Otherwise e' is a draft of the same size.
 """
 
