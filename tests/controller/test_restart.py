@@ -221,6 +221,7 @@ def test_an_older_controllers_decisions_stay_in_force(open_app: Callable[..., In
     assert view["epoch"] == decision.epoch + 3
 
 
+@pytest.mark.distributed
 def test_one_data_folder_one_controller(tmp_path: Path) -> None:
     first = DataDirLock(tmp_path / "runs").acquire()
     with pytest.raises(DataDirError, match=r"in use by another controller \(pid \d+\)"):
