@@ -34,7 +34,7 @@ def test_ranks_run_several_scenarios_and_each_finds_what_the_first_one_found(run
         "file": r"files: \+.*/left over",
         "hook": r"hooks: \+_global_optimizer_pre_hooks .*_nothing",
         "handler": r"log handlers: \+gravac.agent <NullHandler",
-        "function": r"globals: -gravac_agent.setup.build._reporter",
+        "function": r"globals: -gravac_agent.setup.build.connect",
         "setting": r"settings: \+GRAVAC_POLICY=dense",
     }.items():
         assert run_ranks("leaves", 2, what="nothing") == ranks

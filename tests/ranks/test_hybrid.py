@@ -78,7 +78,7 @@ def test_other_ranks_take_over_the_residual(tmp_path: Path, before: str, after: 
         folder = tmp_path / f"part{saved_by}"
         folder.mkdir()
         results = run_ranks_in(
-            folder, "ranks_change", world, shared=str(tmp_path), saved_by=saved_by, wrap=wrap
+            folder, "ranks_change", world, fresh=True, shared=str(tmp_path), saved_by=saved_by, wrap=wrap
         )
         for result in results:
             assert result["error"] < 1e-6

@@ -65,7 +65,7 @@ def test_the_first_dropped_step_stays_in_the_memory_and_is_reported(
     said = [
         event.message
         for event in events
-        if isinstance(event, Event) and "This once, they stay" in event.message
+        if isinstance(event, Event) and "The residual of this step stays" in event.message
     ]
     assert len(said) == 1
 

@@ -125,7 +125,7 @@ class ReplicatedModel(ShardedModel):
 
     def _check(self, sharded: ShardedGroup) -> None:
         where = check_group(sharded)
-        if sharded.all_reduce_hook is not None and not hasattr(sharded.all_reduce_hook, "slot"):
+        if sharded.all_reduce_hook is not None and not hasattr(sharded.all_reduce_hook, "gradient_hook"):
             raise SetupError(
                 f"{where} has an all-reduce hook of its own: leave out set_all_reduce_hook, the Agent all-reduces over "
                 "replicate="

@@ -74,8 +74,8 @@ def test_a_failing_body_leaves_nothing() -> None:
 def test_leftovers_of_a_killed_run_are_removed_and_nothing_else() -> None:
     """Killed outright, with hosts up; a living run's hosts and names that are not ours stay."""
     code = (
-        "import time; from gravac_lab.bench.network import Network\n"
-        "with Network(2, 1e8): print('up', flush=True); time.sleep(60)"
+        "import time; from gravac_lab.bench.network import HostNetwork\n"
+        "with HostNetwork(2, 1e8): print('up', flush=True); time.sleep(60)"
     )
     foreign = f"gravacish-{os.getpid()}"
     namespaces.call("ip", "netns", "add", foreign)

@@ -335,7 +335,7 @@ def step(g: Tensor, e: Tensor, out: Tensor) -> tuple[Tensor, ...]:
 def test_the_host_never_waits_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of the meta device have no data, so code that would wait for them raises; no GPU is needed."""
     tensors = [torch.empty(100_003, device="meta") for _ in range(3)]
-    shapes = [*([(5,)] * 3), (1000,), (100_003,), (), (100_003,)]
+    shapes = [*([(4096,)] * 6), (1000,), (100_003,), (), (100_003,)]
     with on("reference"), pytest.raises((RuntimeError, NotImplementedError), match="meta"):
         kernels.count_above(tensors[0], 1.0)  # its result is a number
     with on("reference"):
@@ -364,5 +364,5 @@ def test_a_step_waits_for_nothing_and_compiles_nothing() -> None:
             torch.cuda.set_sync_debug_mode("default")
             compiler.knobs.runtime.jit_post_compile_hook = None
     assert not late
-    assert int(results[0][0]) == g.numel()
-    assert results[3].unique().numel() == g.numel() // 100
+    assert int(results[0].sum()) == g.numel()
+    assert results[6].unique().numel() == g.numel() // 100

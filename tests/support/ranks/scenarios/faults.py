@@ -106,7 +106,7 @@ def leaves(rank: int, world: int, folder: str, what: str) -> int:
         elif what == "handler":
             logging.getLogger("gravac.agent").addHandler(logging.NullHandler())
         elif what == "function":
-            build._reporter = _nothing  # type: ignore[assignment]
+            build.connect = _nothing  # type: ignore[assignment]
         elif what == "setting":
             os.environ["GRAVAC_POLICY"] = "dense"
     return os.getpid()

@@ -250,7 +250,7 @@ def branches_conserved(
         open_off, failed = off(residual), bool(agent._parts.encoder.failing._dense)
     steps(range(len(USED), LAST + 1))
     back = [
-        not hasattr(one._get_fsdp_state()._fsdp_param_group._reduce_scatter_comm, "slot")
+        not hasattr(one._get_fsdp_state()._fsdp_param_group._reduce_scatter_comm, "gradient_hook")
         for one in (model.twice, model)
     ]
     return {
