@@ -102,7 +102,7 @@ def test_auto_chooses_a_new_codec_for_what_its_own_file_states(tmp_path: Path, k
         created(tmp_path, kind, "toy")
         file = new.path_of(new.KINDS[kind], "toy")
     done = subprocess.run(
-        [sys.executable, "-c", CHOOSES, str(file), kind, json.dumps(list(OFFERS[kind]))],
+        [sys.executable, "-B", "-c", CHOOSES, str(file), kind, json.dumps(list(OFFERS[kind]))],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -309,6 +309,8 @@ def another_training(rank: int, world: int, folder: str, controller: str | None)
         with Agent(module, optimizer, job="same", controller=controller, **options) as agent:
             if number == 2:
                 assert saved is not None
+                if controller not in (None, "auto"):
+                    assert agent.wait_ready(60)  # a name that changes before the answer needs no warning
                 agent.load_state_dict(saved)
             began = agent.state
             assert agent.wait_ready(60)
