@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol import Decision, WindowReport
+from gravac.protocol import Decision, Event, WindowReport
 from gravac.traces import read_trace
 from tests.support.ranks.harness import RunEach, RunRanks
 
@@ -49,6 +49,10 @@ def test_plans_change_on_all_ranks_at_once_and_lose_nothing(
     # another level: 5e-4 was seen. With 3 bits instead of 2 in one window it is 4e-2.
     assert results[0]["off_ratio"] < 2e-3, "the means are not those of the codecs"
     records = [line.record for line in read_trace(tmp_path / "planned" / "journal.jsonl")]
+    notes = [record.message for record in records if isinstance(record, Event)]
+    assert not any("no proven limit" in note for note in notes), (
+        "qsgd was the policy's choice, not the user's"
+    )
     windows = [record for record in records if isinstance(record, WindowReport)]
     decisions = [record for record in records if isinstance(record, Decision)]
     lengths = [window.last_step - window.first_step + 1 for window in windows]

@@ -75,12 +75,14 @@ def _table(
     model: type[BaseModel],
     column: str,
     name_of: Callable[[str, FieldInfo], str],
-    told: Mapping[str, str] = {},
+    meanings_of: Mapping[str, str] = {},
 ) -> str:
     lines = [f"| {column} | Default | Meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
         about = (
-            told[name].rpartition(" Default: ")[0] if told else " ".join((field.description or "").split())
+            meanings_of[name].rpartition(" Default: ")[0]
+            if meanings_of
+            else " ".join((field.description or "").split())
         )
         about = about.replace("|", "\\|")
         lines.append(f"| `{name_of(name, field)}` | {_default(field)} | {about} |")

@@ -80,8 +80,10 @@ class Device(ABC):
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Tensor]:
-        """Return a future for a tensor of this device. Work of whoever waits for it comes after that of the stream on
-        which it was completed."""
+        """Return a future for a tensor of this device.
+
+        Work that waits for it runs after the work of the stream on which it was completed.
+        """
 
     @abstractmethod
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:

@@ -75,7 +75,7 @@ class StepLoop:
         self.step = 0
         self.window = self._new_window(0)
         self.plan = announcement.following
-        self._checked: set[tuple[int, float]] = set()
+        self._checked: set[float] = set()
         self._measure_first = encoder.learning_codecs()
         self._steps_at_level = 0
         self.steps_at: Counter[tuple[int, float]] = Counter()
@@ -129,7 +129,7 @@ class StepLoop:
         """
         result = self._executor.wait_step()
         tick, sums = result.tick, result.tick.sums
-        # Parts may be finite and their mean not. All ranks hold the same mean, so no rank has to be told.
+        # Parts may be finite and their mean not. All ranks hold the same mean, so they need no message about it.
         overflowed = not result.finite and not sums.nonfinite
         if overflowed:
             sums.nonfinite = self._group.size()
@@ -191,7 +191,7 @@ class StepLoop:
     def _advance(self, directive: Directive) -> None:
         before, self.plan = self.plan, self.following
         if level_of(before) != level_of(self.plan):
-            # A codec's first steps at a CF guess thresholds anew and take longer: their times do not count.
+            # A codec's first steps at a CF guess thresholds again and take longer: their times do not count.
             self._steps_at_level = 0
         self._warn_if_unstable(self.plan)
         following = next_plan(directive, self.tracker, self._measure_first)
@@ -263,9 +263,12 @@ class StepLoop:
             log.exception("ranks could not agree on buckets that keep failing")
 
     def _warn_if_unstable(self, plan: StepPlan) -> None:
-        """Warn, once for each codec and CF, when nothing limits the error memory under it."""
-        if plan.cf > 1.0 and (plan.codec, plan.cf) not in self._checked:
-            self._checked.add((plan.codec, plan.cf))
+        """Warn, once for each CF, when nothing limits the error memory under the job's compressor.
+
+        A codec that the policy chooses is not the user's to change, and the policy measures what it costs.
+        """
+        if plan.cf > 1.0 and plan.codec == 0 and plan.cf not in self._checked:
+            self._checked.add(plan.cf)
             aggregator = self._encoder.aggregator_of(plan)
             if isinstance(aggregator, OneShot | CompressedReduceScatter):
                 warning = memories.stability(self._encoder.memory, aggregator.compressor, plan.cf)

@@ -11,7 +11,7 @@ def scatter_add(
     out: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32], scale: np.float32
 ) -> bool:
     """Add ``out[indices] += scale·values``, in order. Return False, with nothing done, if an index is outside."""
-    # Before anything is added, because a part of a payload could not be told from the rest and taken back.
+    # Before anything is added, because a part of a payload could not be distinguished from the rest and taken back.
     highest = np.uint32(0)
     for i in range(indices.size):
         highest = max(highest, np.uint32(indices[i]))  # a negative one becomes a large one
