@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from gravac.aggregators.base import Aggregator, Draft
+from gravac.aggregators.base import Aggregator, BucketAggregator, Draft
 from gravac.aggregators.compressed_reduce_scatter import CompressedReduceScatter
 from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
@@ -92,6 +92,7 @@ def build_sharded(
 __all__ = [
     "AGGREGATORS",
     "Aggregator",
+    "BucketAggregator",
     "CompressedReduceScatter",
     "Draft",
     "Exchange",

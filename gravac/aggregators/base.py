@@ -36,6 +36,33 @@ class Draft(Protocol):
         """
 
 
+class BucketAggregator:
+    """What an aggregator knows of one bucket. ``Aggregator.open`` makes it.
+
+    Args:
+        aggregator: The aggregator.
+        bucket: The tensors that its gradients are made of.
+    """
+
+    def __init__(self, aggregator: "Aggregator", bucket: Bucket) -> None:
+        self.aggregator, self.bucket = aggregator, bucket
+
+    def prepare(
+        self,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        hint: SelectionHint | None = None,
+    ) -> Draft:
+        """Compress a tensor to several CFs without communication. See ``Aggregator.prepare``."""
+        return self.aggregator.prepare(self.bucket, x, cfs, key, dtype, hint)
+
+    def blank(self, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float) -> Draft:
+        """Make a draft without a gradient. See ``Aggregator.blank``."""
+        return self.aggregator.blank(self.bucket, cf, key, dtype, device, value)
+
+
 class Aggregator(ABC):
     """Computes means over ranks, in as many rounds of communication as it takes.
 
@@ -54,6 +81,10 @@ class Aggregator(ABC):
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         self.communicator = communicator(group)
         self.share = 1.0 / self.communicator.size
+
+    def open(self, bucket: Bucket) -> BucketAggregator:
+        """Return what is known of one bucket. A later call replaces what it returned for the same number."""
+        return BucketAggregator(self, bucket)
 
     @abstractmethod
     def prepare(

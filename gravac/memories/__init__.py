@@ -1,6 +1,6 @@
 """Error memories, one per file. To add one, write its file and name its class in ``MEMORIES`` (see CONTRIBUTING.md)."""
 
-from gravac.memories.base import LARGEST, Bucket, Memory
+from gravac.memories.base import LARGEST, Bucket, BucketMemory, Memory
 from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced
 from gravac.memories.momentum import MomentumMemory
@@ -47,6 +47,7 @@ __all__ = [
     "LARGEST",
     "MEMORIES",
     "Bucket",
+    "BucketMemory",
     "ConEFMemory",
     "IConEF1Memory",
     "IConEF2Memory",

@@ -48,6 +48,68 @@ class PendingSum(NamedTuple):
     are not finite count as 0, since nothing could undo them. It may be the gradient itself, which is not written."""
 
 
+class BucketMemory:
+    """The part of a memory that belongs to one bucket. ``Memory.open`` makes it.
+
+    Args:
+        memory: The memory.
+        bucket: The parameters that its gradients are made of.
+    """
+
+    def __init__(self, memory: "Memory", bucket: Bucket) -> None:
+        self.memory, self.bucket = memory, bucket
+        self.gradient_stays = False
+        """Whether the next gradient stays unchanged until ``resolve``. The caller sets it before ``compensate`` or
+        ``pending_sum``."""
+        self._dense = False
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether these parameters have, or may have, a residual."""
+        return self.memory.has_residual(self.bucket)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the running step needs ``resolve`` before the gradient changes. See ``Memory.unsettled``."""
+        return self.memory.unsettled(self.bucket)
+
+    def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
+        """Add the residual to a gradient. See ``Memory.compensate``."""
+        self.memory.gradient_stays = self.gradient_stays
+        return self.memory.compensate(self.bucket, gradient, dense=dense)
+
+    def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
+        """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``sum_written``."""
+        self.memory.gradient_stays, self._dense = self.gradient_stays, dense
+        return self.memory.pending_sum(self.bucket, gradient, dense=dense)
+
+    def sum_written(self) -> None:
+        """Report that ``out`` of ``pending_sum`` holds p. The step goes on as after ``compensate``."""
+        self.memory.sum_written(self.bucket, dense=self._dense)
+
+    def update(self, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
+        """Make residual + gradient - decoded payload the draft. See ``Memory.update``."""
+        return self.memory.update(self.bucket, compressor, payload)
+
+    def withhold(self, p: Tensor, unused: Tensor) -> None:
+        """Set elements of p to zero and leave their residual as it is. See ``Memory.withhold``."""
+        self.memory.withhold(self.bucket, p, unused)
+
+    def hold_back(self, excess: Tensor) -> None:
+        """Add ``excess`` to the residual if this step counts. See ``Memory.hold_back``."""
+        self.memory.hold_back(self.bucket, excess)
+
+    def resolve(
+        self,
+        gradient: Tensor,
+        counts: bool | Tensor,
+        compressor: Compressor | None = None,
+        payload: Payload | None = None,
+    ) -> None:
+        """Keep the residual of the running step if the step counts, else undo the step. See ``Memory.resolve``."""
+        self.memory.resolve(self.bucket, gradient, counts, compressor, payload)
+
+
 class Memory(ABC):
     """The error memory of one rank, keyed by parameter name.
 
@@ -82,6 +144,10 @@ class Memory(ABC):
     def spec(self) -> str:
         """Name and settings as ``gravac.memories.build`` parses them."""
         return as_text(self.name, self.settings)
+
+    def open(self, bucket: Bucket) -> BucketMemory:
+        """Return the part of one bucket. A later call replaces what it returned for any of the same parameters."""
+        return BucketMemory(self, bucket)
 
     @abstractmethod
     def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
