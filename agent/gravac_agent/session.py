@@ -180,7 +180,7 @@ class Session:
                 self.finish_step()
                 if loop.window.own.steps:
                     self._close_window()
-                statistics = len(parts.encoder.aggregator_of(loop.plan).local_statistics())
+                statistics = len(parts.encoder.aggregators[loop.plan.codec].local_statistics())
                 parts.executor.enqueue(lambda: self._part(statistics))
         finally:
             message = "finished" if clean else "ended by an error in the training"

@@ -62,7 +62,7 @@ def test_the_norm_of_the_mean_is_found_without_it(correlation: float) -> None:
                 for _ in meters
             ]
             for meter, gradient in zip(meters, each, strict=True):
-                meter.add(bucket, gradient)
+                meter.add(None, bucket.number, gradient)
             true += float(torch.stack(each).mean(0).square().sum())
             single += float(torch.stack(each).square().sum()) / RANKS
         total = [sum(column) for column in zip(*(meter.pop() for meter in meters), strict=True)]
@@ -75,7 +75,7 @@ def test_the_norm_of_the_mean_is_found_without_it(correlation: float) -> None:
 
 def test_a_rank_that_cannot_measure_leaves_the_norm_unknown() -> None:
     meter = RawMeanMeter(wanted=True)
-    meter.add(Bucket(0, ("a",), (3,)), torch.tensor([1.0, math.nan, 2.0]))
+    meter.add(None, 0, torch.tensor([1.0, math.nan, 2.0]))
     assert mean_energies(meter.pop(), 1) is None
     assert mean_energies(NONE, RANKS) is None
 

@@ -15,8 +15,9 @@ from gravac.compressors import Compressor, Dense, Key, Payload
 from gravac.kernels import tally
 from gravac.memories import Bucket
 from gravac.signals.spectrum import LADDER
+from gravac_agent.exchange.channel import Compressed, Uncompressed
 from gravac_agent.exchange.compensation import SURVEYED_STEPS, Survey, is_surveyed
-from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
 from tests.support.maths.backends import on
@@ -82,7 +83,7 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
             cf = (5.0, 20.0, 1.0, 5.0)[step]
             p = follower.compensate(BUCKET, gradient, dense=cf == 1.0).double().clone()
             sums, buffer = StepSums(), gradient.clone()
-            match ours.encode(plan(cf, 5.0, 20.0), BUCKET, buffer, key, sums):
+            match ours.channel(BUCKET).encode(plan(cf, 5.0, 20.0), buffer, key, sums):
                 case Compressed(transfer):
                     assert torch.equal(buffer, gradient)
                     sent = transfer.codec.decode(transfer.payload).double()
@@ -125,7 +126,7 @@ def test_a_payload_is_decoded_once_and_its_tensor_is_freed(
         return decode(self, payload)
 
     monkeypatch.setattr(type(codec), "decode", counted)
-    found = ours.encode(plan(10.0, 10.0, 10.0), BUCKET, gradient, Key(0, 0, 0, 0), StepSums())
+    found = ours.channel(BUCKET).encode(plan(10.0, 10.0, 10.0), gradient, Key(0, 0, 0, 0), StepSums())
     assert isinstance(found, Compressed)
     assert len(decodes) == 1
     assert found.transfer.payload.decoded.tensor is None
@@ -137,7 +138,7 @@ def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
         ours = encoder("topk", "residual")
         for step, gradient in zip(range(6), gradients(), strict=False):
             sums, survey = StepSums(), Survey(True)
-            ours.encode(plan(10.0, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), sums, survey)
+            ours.channel(BUCKET).encode(plan(10.0, 10.0, 100.0), gradient, Key(0, step, 0, 0), sums, survey)
             ours.commit()
         assert survey.curve is not None
         gains = survey.curve.gains()
@@ -150,7 +151,7 @@ def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
 def test_a_dense_step_without_a_residual_is_surveyed_too() -> None:
     ours, survey = encoder("topk", "residual"), Survey(True)
     gradient = next(gradients())
-    ours.encode(plan(1.0, 1.0, 1.0), BUCKET, gradient, Key(0, 0, 0, 0), StepSums(), survey)
+    ours.channel(BUCKET).encode(plan(1.0, 1.0, 1.0), gradient, Key(0, 0, 0, 0), StepSums(), survey)
     assert survey.curve is not None
     top = gradient.abs().topk(N // 10).values.double().square().sum() / gradient.double().square().sum()
     assert survey.curve.gains()[LADDER.index(10.0)] == pytest.approx(float(top), abs=2e-3)
@@ -160,7 +161,7 @@ def test_a_dense_step_without_a_residual_is_surveyed_too() -> None:
 def test_a_non_finite_step_has_no_curve(cf: float, caplog: pytest.LogCaptureFixture) -> None:
     ours, survey, sums, gradient = encoder("topk", "residual"), Survey(True), StepSums(), next(gradients())
     gradient[3] = torch.nan
-    ours.encode(plan(cf, cf, cf), BUCKET, gradient, Key(0, 0, 0, 0), sums, survey)
+    ours.channel(BUCKET).encode(plan(cf, cf, cf), gradient, Key(0, 0, 0, 0), sums, survey)
     assert sums.nonfinite == 1
     assert survey.curve is None
     assert not caplog.records, "nothing has failed"
@@ -172,7 +173,9 @@ def test_a_curve_that_fails_does_not_fail_the_step(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("gravac.signals.spectrum.Spectrum.of", broken)
     ours, survey, sums = encoder("topk", "residual"), Survey(True), StepSums()
-    encoded = ours.encode(plan(10.0, 10.0, 10.0), BUCKET, next(gradients()), Key(0, 0, 0, 0), sums, survey)
+    encoded = ours.channel(BUCKET).encode(
+        plan(10.0, 10.0, 10.0), next(gradients()), Key(0, 0, 0, 0), sums, survey
+    )
     assert isinstance(encoded, Compressed)
     assert survey.curve is None
     assert sums.failed == 0
@@ -184,7 +187,7 @@ def test_a_sum_that_fails_half_way_is_dropped(monkeypatch: pytest.MonkeyPatch) -
     ours, source = encoder("topk", "residual"), gradients()
     hold = plan(10.0, 10.0, 10.0)
     for step in range(3):
-        ours.encode(hold, BUCKET, next(source), Key(0, step, 0, 0), StepSums())
+        ours.channel(BUCKET).encode(hold, next(source), Key(0, step, 0, 0), StepSums())
         ours.commit()
     before = ours.memory.state_dict()
     assert before
@@ -202,7 +205,7 @@ def test_a_sum_that_fails_half_way_is_dropped(monkeypatch: pytest.MonkeyPatch) -
         failing.setattr("gravac_agent.exchange.compensation.tally", broken)
         failing.setattr("gravac.kernels.Sifter.sift", broken_too)
         sums = StepSums()
-        assert isinstance(ours.encode(hold, BUCKET, next(source), Key(0, 3, 0, 0), sums), Compressed)
+        assert isinstance(ours.channel(BUCKET).encode(hold, next(source), Key(0, 3, 0, 0), sums), Compressed)
         assert sums.failed == 1
         ours.commit()
     after = ours.memory.state_dict()
@@ -221,7 +224,7 @@ def test_a_step_like_the_last_one_makes_no_histogram(monkeypatch: pytest.MonkeyP
     with on("cpu"):
         ours, source = encoder("topk", "residual"), gradients()
         for step in range(40):
-            ours.encode(plan(50.0, 50.0, 50.0), BUCKET, next(source), Key(0, step, 0, 0), StepSums())
+            ours.channel(BUCKET).encode(plan(50.0, 50.0, 50.0), next(source), Key(0, step, 0, 0), StepSums())
             ours.commit()
             if step == 20:
                 counted.clear()
@@ -272,7 +275,9 @@ def test_no_step_allocates_a_tensor_of_gradient_size(compressor: str) -> None:
         for step, cf in enumerate((10.0, 10.0, 100.0, 1.0, 1.0, 10.0)):
             gradient = next(source)
             with Fresh(4 * N) as fresh:
-                encoded = ours.encode(plan(cf, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), StepSums())
+                encoded = ours.channel(BUCKET).encode(
+                    plan(cf, 10.0, 100.0), gradient, Key(0, step, 0, 0), StepSums()
+                )
                 if isinstance(encoded, Compressed):
                     encoded.transfer.mean_into(gradient)
                 ours.commit()

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from gravac import aggregators, memories
 from gravac.collectives import AllReduce
 from gravac.collectives.all_reduce import InPlace
-from gravac.collectives.communicator import ALONE, Communicator
+from gravac.collectives.communicator import Communicator
 from gravac.memories import Bucket
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_executor import HostExecutor
@@ -92,7 +92,8 @@ def test_a_bucket_is_encoded_and_sent_while_another_is_in_flight(network: Networ
     running = executor_on(network)
     buckets = [Bucket(number, (f"w{number}",), (N,), ((N,),)) for number in range(3)]
     # As after a step with this codec: in the first one, all buckets are decoded at its end.
-    running.encoder.failing.agree_on_decoded(buckets, [], running.encoder.aggregator, ALONE)
+    for bucket in buckets:
+        running.encoder.channel(bucket).proven = [True]
     try:
         futures = []
         for number, bucket in enumerate(buckets):
@@ -146,7 +147,8 @@ def test_a_paced_transfer_that_ends_at_once_does_not_hang(network: Network) -> N
     submitted = SubmittedBucket(
         Bucket(0, ("w",), (1,), ((1,),)), torch.zeros(1), True, torch.futures.Future(), torch.zeros(1), 1.0
     )
-    paced = InFlight(submitted, InPlace(Slow(), 1, 1), in_place=True, raw=False)
+    channel = running.encoder.channel(submitted.bucket)
+    paced = InFlight(submitted, channel, InPlace(Slow(), 1, 1), in_place=True, raw=False)
     ends = 0
 
     def wait_for_each() -> None:

@@ -36,6 +36,10 @@ def bucket(number: int, parameters: dict[str, nn.Parameter], names: str) -> tupl
     return Bucket(number, tuple(names), tuple(one.numel() for one in chosen)), flat
 
 
+def copy(sample: GradientSample, of: Bucket, flat: torch.Tensor, into: torch.Tensor) -> None:
+    sample.copy(flat, sample.of(of), into)
+
+
 def fill(parameters: dict[str, nn.Parameter], step: int) -> None:
     for at, param in enumerate(parameters.values()):
         param.grad = torch.randn(param.shape, generator=torch.Generator().manual_seed(100 * step + at))
@@ -50,8 +54,8 @@ def test_the_sample_does_not_depend_on_the_buckets() -> None:
     for groups in (["ab", "cd"], ["dca", "b"], ["cbda"]):
         sample.begin_step()
         for number, names in enumerate(groups):
-            sample.add_raw(*bucket(number, parameters, names))
-            sample.add_exchanged(*bucket(number, parameters, names[::-1]))
+            copy(sample, *bucket(number, parameters, names), sample.raw)
+            copy(sample, *bucket(number, parameters, names[::-1]), sample.exchanged)
         found += [sample.raw.clone(), sample.exchanged.clone()]
     expected = torch.cat(
         [
@@ -68,12 +72,12 @@ def test_what_cannot_be_sampled_is_zero_and_what_fails_is_nan() -> None:
     parameters = weights(a=(50, 50), b=(30, 10))
     fill(parameters, 0)
     sample = GradientSample(Coordinates(parameters, 0))
-    sample.add_raw(Bucket(0, ("a",), (2500,)), torch.zeros(2500).to_sparse())
-    sample.add_raw(*bucket(1, parameters, "b"))
+    copy(sample, Bucket(0, ("a",), (2500,)), torch.zeros(2500).to_sparse(), sample.raw)
+    copy(sample, *bucket(1, parameters, "b"), sample.raw)
     slots = sample.coordinates.slots
     assert not sample.raw[slots["a"]].any()
     assert sample.raw[slots["b"]].all()
-    sample.add_raw(Bucket(0, ("a",), (2500,)), torch.zeros(3))
+    copy(sample, Bucket(0, ("a",), (2500,)), torch.zeros(3), sample.raw)
     assert sample.raw.isnan().all()
     sample.begin_step()
     assert not sample.raw.any()
@@ -313,7 +317,7 @@ class Followed:
     def step(self, number: int, plan: StepPlan, *, taken: bool = True) -> None:
         fill(self.parameters, number)
         self.sample.begin_step()
-        self.sample.add_raw(*bucket(0, self.parameters, "a"))
+        copy(self.sample, *bucket(0, self.parameters, "a"), self.sample.raw)
         self.window.add(plan, StepSums(), TIMES, 1, 1, True)
         self.progress.exchanged(plan, self.sample.raw, self.sample.raw, self.window)
         if taken:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, add_finite, energy, inner, on_device, tally
-from gravac.memories import Bucket, Memory
+from gravac.memories import Bucket, BucketMemory
 from gravac.signals.spectrum import Curve, Spectrum
 
 log = logging.getLogger("gravac.agent")
@@ -70,7 +70,7 @@ def unused_elements(bucket: Bucket, gradient: Tensor) -> Tensor | None:
 
 
 def compensate(
-    memory: Memory,
+    memory: BucketMemory,
     bucket: Bucket,
     gradient: Tensor,
     *,
@@ -82,7 +82,7 @@ def compensate(
     """Add the residual to a gradient, and measure the sum in the same pass where a kernel can.
 
     Args:
-        memory: The error memory. Its draft of this step begins here.
+        memory: The bucket's error memory. Its draft of this step begins here.
         bucket: Which parameters the gradient is made of.
         gradient: Shape ``(n,)``; not changed.
         dense: Whether to add all of the residual, for a dense step.
@@ -90,20 +90,20 @@ def compensate(
         sifter: Finds candidates for the largest elements, which a codec takes instead of a histogram.
         unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; None if there are none.
     """
-    terms = memory.pending_sum(bucket, gradient, dense=dense) if unused is None else None
+    terms = memory.pending_sum(gradient, dense=dense) if unused is None else None
     if terms is None:
-        p = memory.compensate(bucket, gradient, dense=dense)
+        p = memory.compensate(gradient, dense=dense)
         withheld_sq: Scalar = 0.0
         if unused is not None:
             withheld_sq = energy(torch.where(unused, p, 0.0))
-            memory.withhold(bucket, p, unused)
+            memory.withhold(p, unused)
         histogram = tally(p) if count or sifter is not None else None
         sq = energy(p) if histogram is None else histogram.energy
         return CompensatedGradient(p, energy(gradient), sq, histogram, histogram, False, unused, withheld_sq)
     residual, share, out = terms
     if sifter is not None and not count and sifter.takes(gradient):
         sifted = sifter.sift(gradient, residual, out, share)
-        memory.sum_written(bucket, dense=dense)
+        memory.sum_written()
         dot: Scalar = sifted.gradient_sq + share * sifted.residual_dot_gradient  # ⟨g + share · e, g⟩
         magnitudes: SelectionHint = sifted
         if sifted.places is None and math.isfinite(sifted.energy):  # the threshold was off: count after all
@@ -115,7 +115,7 @@ def compensate(
     if count or sifter is not None:
         # ‖g‖² and ⟨e, g⟩ too: where ``out`` is the residual, this pass is the last that can read it.
         histogram = tally(gradient, residual, share=share, out=out, sums=True)
-        memory.sum_written(bucket, dense=dense)
+        memory.sum_written()
         if sifter is not None:
             sifter.update_threshold(histogram)
         gradient_sq = _requested(histogram.gradient_sq)
@@ -131,7 +131,7 @@ def compensate(
         out.add_(gradient)
     else:  # the energy is not read, or some elements must stay out of the only buffer
         add_finite(out, gradient)
-    memory.sum_written(bucket, dense=dense)
+    memory.sum_written()
     sq = gradient_sq if residual is None else _where_finite(gradient_sq, energy(out))
     return CompensatedGradient(out, gradient_sq, sq, None, None, share == 1.0)
 

@@ -7,15 +7,13 @@ Only the rank that cannot decode a mean knows it, and the others would step with
 bucket is sent with a codec, all ranks decode it on trial, before any of them uses the result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 
-from gravac.aggregators import Aggregator
 from gravac.collectives import Communicator, communicator
-from gravac.memories import Bucket
-from gravac_agent.exchange.plan import StepPlan
+from gravac_agent.exchange.channel import BucketChannel
 
 FAILED_STEPS = 3
 """Steps in a row in which a bucket must fail. A single failure costs only one rank's part of one step."""
@@ -24,34 +22,17 @@ _PLACES = 4096
 
 
 class FailingBuckets:
-    """This rank's failures by bucket, and what the ranks agreed on.
+    """Finds the buckets that fail on any rank.
 
     The exchange thread uses it, except for ``count_step``, which the training thread calls.
+
+    Args:
+        channels: The rank's channels.
     """
 
-    def __init__(self) -> None:
-        self._names: dict[int, tuple[str, ...]] = {}
-        self._streaks: dict[tuple[str, ...], int] = {}
-        self._dense: set[tuple[str, ...]] = set()
-        self._without_memory: set[tuple[str, ...]] = set()
+    def __init__(self, channels: Iterable[BucketChannel]) -> None:
+        self._channels = channels
         self._bad_steps = 0
-        self._decoded: set[tuple[int, tuple[str, ...]]] = set()
-
-    def plan_for(self, bucket: Bucket, plan: StepPlan) -> StepPlan:
-        """Return the plan for this bucket, or a dense one if the ranks agreed on that."""
-        self._names[bucket.number] = bucket.names
-        return StepPlan(plan.directive.dense(), 1.0) if self._dense and bucket.names in self._dense else plan
-
-    def keeps_memory(self, bucket: Bucket) -> bool:
-        """Return whether the error memory takes part in this bucket. The answer is equal on all ranks."""
-        return not self._without_memory or bucket.names not in self._without_memory
-
-    def record(self, bucket: Bucket, *, failed: bool) -> None:
-        """Record whether encoding this bucket failed in this step."""
-        if failed:
-            self._streaks[bucket.names] = self._streaks.get(bucket.names, 0) + 1
-        elif self._streaks:
-            self._streaks.pop(bucket.names, None)
 
     def count_step(self, failed: bool) -> bool:
         """Count a step, and return whether all ranks must call ``agree`` now.
@@ -66,65 +47,41 @@ class FailingBuckets:
         self._bad_steps = 0
         return True
 
-    def agree(self, group: dist.ProcessGroup) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    def agree(self, group: dist.ProcessGroup) -> tuple[list[BucketChannel], list[BucketChannel]]:
         """Exchange which buckets keep failing on any rank. All ranks call it.
 
         Returns:
-            The parameter names of the buckets that are sent densely from now on, and of those that already were and
-            do without the error memory from now on.
+            The buckets that are sent densely from now on, and those that already were, whose memory keeps failing.
         """
         failing = self._exchange(
-            [number for number, names in self._names.items() if self._streaks.get(names, 0) >= FAILED_STEPS],
-            communicator(group),
+            [one.bucket.number for one in self._channels if one.failures >= FAILED_STEPS], communicator(group)
         )
-        without = [names for names in failing if names in self._dense and names not in self._without_memory]
-        self._without_memory.update(without)
-        return self._go_dense(failing), without
+        without = [channel for channel in failing if channel.dense and channel.uses_memory]
+        return _go_dense(failing), without
 
-    def is_proven(self, bucket: Bucket, aggregator: Aggregator) -> bool:
-        """Return whether all ranks have decoded this bucket, sent with this aggregator. It is equal on all ranks."""
-        return (id(aggregator), bucket.names) in self._decoded
-
-    def agree_on_decoded(
-        self, buckets: Sequence[Bucket], failed: Sequence[int], aggregator: Aggregator, ranks: Communicator
-    ) -> list[tuple[str, ...]]:
+    def agree_on_decoded(self, failed: Sequence[int], ranks: Communicator) -> list[BucketChannel]:
         """Exchange which buckets a rank could not decode. All ranks call it, and wait.
 
         Args:
-            buckets: Those that were decoded for the first time.
             failed: Numbers of those that this rank could not decode.
-            aggregator: What they were sent with.
             ranks: The ranks.
 
         Returns:
-            The parameter names of the buckets that are sent densely from now on.
+            The buckets that are sent densely from now on.
         """
-        self._decoded.update((id(aggregator), bucket.names) for bucket in buckets)
-        return self._go_dense(self._exchange(failed, ranks))
+        return _go_dense(self._exchange(failed, ranks))
 
-    def _exchange(self, numbers: Sequence[int], ranks: Communicator) -> list[tuple[str, ...]]:
-        """Return the parameter names of the buckets that any rank gives the number of."""
+    def _exchange(self, numbers: Sequence[int], ranks: Communicator) -> list[BucketChannel]:
+        """Return the channels of the buckets that any rank gives the number of."""
         failing = torch.zeros(_PLACES, dtype=torch.uint8)
         for number in numbers:
             failing[number % _PLACES] = 1
         ranks.maximum(failing).wait()
-        return [names for number, names in sorted(self._names.items()) if failing[number % _PLACES]]
-
-    def _go_dense(self, failing: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        new = [names for names in failing if names not in self._dense]
-        self._dense.update(new)
-        for names in new:
-            self._streaks.pop(names, None)
-        return new
-
-    def clear(self) -> None:
-        """Try all buckets again, after a change of codec or memory."""
-        self._decoded.clear()
-        self._streaks.clear()
-        self._dense.clear()
-        self._without_memory.clear()
+        return [channel for channel in self._channels if failing[channel.bucket.number % _PLACES]]
 
 
-def bucket_label(names: tuple[str, ...]) -> str:
-    """Return a bucket's parameters as text for a message."""
-    return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")
+def _go_dense(failing: Sequence[BucketChannel]) -> list[BucketChannel]:
+    new = [channel for channel in failing if not channel.dense]
+    for channel in new:
+        channel.go_dense()
+    return new

@@ -126,12 +126,13 @@ def add_leftover(
 
     ``drops_unused`` is what the function of that name returns.
     """
-    if gradient.is_sparse or not leftover.has_residual(bucket):
+    if gradient.is_sparse:
         return
-    unused = unused_elements(bucket, gradient) if drops_unused else None
-    leftover.gradient_stays = False
-    send_whole(leftover, bucket, gradient, ranks, unused)
-    leftover.commit()
+    part = leftover.open(bucket)
+    if part.has_residual:
+        unused = unused_elements(bucket, gradient) if drops_unused else None
+        send_whole(part, gradient, ranks, unused)
+        leftover.commit()
 
 
 def gravac_hook(

@@ -27,10 +27,9 @@ from gravac.compressors import Key
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.agreement import PART_SECONDS
+from gravac_agent.exchange.channel import Compressed
 from gravac_agent.exchange.compensation import Survey, norm_sq
-from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
-from gravac_agent.exchange.failing_buckets import bucket_label
-from gravac_agent.exchange.overflow import send_whole
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
@@ -228,23 +227,25 @@ class HostExecutor:
         step.overflows |= submitted.buffer.dtype == torch.float16
         begin = time.monotonic()
         try:
-            # Before a dense step adds the residual to the buffer.
-            self._sample.add_raw(submitted.bucket, submitted.buffer)
-            key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
-            encoded = self.encoder.encode(
-                step.plan, submitted.bucket, submitted.buffer, key, step.sums, step.survey
-            )
-            match encoded:
-                case Compressed(transfer, unsettled):
-                    step.dense_bytes += submitted.buffer.nbytes
-                    aggregator = self.encoder.aggregator_of(step.plan)
-                    proven = self.encoder.failing.is_proven(submitted.bucket, aggregator)
-                    in_flight = InFlight(submitted, transfer, False, False, unsettled, proven)
-                case Uncompressed(raw):
-                    reduced = self._dense(submitted)
-                    # Not the buffer's bytes: of a sparse gradient, plain DDP sends only the elements that are there.
-                    step.dense_bytes += reduced.payload_bytes
-                    in_flight = InFlight(submitted, reduced, in_place=True, raw=raw)
+            bucket, buffer = submitted.bucket, submitted.buffer
+            channel = self.encoder.begin(bucket, step.plan)
+            if self._sample.size:  # before a dense step adds the residual to the buffer
+                if channel.sampled is None:
+                    channel.sampled = self._sample.of(bucket)
+                self._sample.copy(buffer, channel.sampled, self._sample.raw)
+            key = Key(self._seed, step.number, bucket.number, self._rank)
+            encoded = channel.encode(step.plan, buffer, key, step.sums, step.survey)
+            if isinstance(encoded, Compressed):
+                step.dense_bytes += buffer.nbytes
+                proven = channel.proven[step.plan.codec]
+                in_flight = InFlight(
+                    submitted, channel, encoded.transfer, False, False, encoded.unsettled, proven
+                )
+            else:
+                reduced = self._dense(submitted)
+                # Not the buffer's bytes: of a sparse gradient, plain DDP sends only the elements that are there.
+                step.dense_bytes += reduced.payload_bytes
+                in_flight = InFlight(submitted, channel, reduced, in_place=True, raw=encoded.raw)
             step.payload_bytes += in_flight.transfer.payload_bytes
             self._in_flight.append(in_flight)
             self._to_wait_for.put(in_flight)
@@ -260,7 +261,7 @@ class HostExecutor:
         step.activity.append(("compress", begin, time.monotonic()))
 
     def _issue_tick(self, step: StepRecord) -> None:
-        statistics = self.encoder.aggregator_of(step.plan).local_statistics()
+        statistics = self.encoder.aggregators[step.plan.codec].local_statistics()
         announcement = self._announcement
         step.tick = self.tick_codec.pack(
             step.sums,
@@ -300,7 +301,8 @@ class HostExecutor:
             complete |= bucket.submitted.last
         if step is None:
             return
-        self._finish([bucket for bucket in self._ended if bucket.proven and not bucket.unsettled])
+        if known := [bucket for bucket in self._ended if bucket.proven and not bucket.unsettled]:
+            self._finish(known)
         if self._ended:
             self._finish_known(step, complete)
         step.cpu_seconds += time.thread_time() - cpu
@@ -352,11 +354,13 @@ class HostExecutor:
         if step.tick_work is None or not (complete or (step.tick_work.is_completed() and not step.overflows)):
             return False
         tick = self._read_tick(step)
-        finite = step.finite and all(
-            self.encoder.is_finite(bucket.transfer, bucket.submitted.buffer)
-            for bucket in ended
-            if bucket.unsettled
-        )
+        finite = step.finite
+        if step.overflows:
+            finite = finite and all(
+                bucket.channel.is_finite(bucket.transfer, bucket.submitted.buffer)
+                for bucket in ended
+                if bucket.unsettled
+            )
         step.counts = finite and tick.sums.nonfinite == 0
         return True
 
@@ -377,7 +381,7 @@ class HostExecutor:
         A rank that alone gets no mean would step with another one than the rest. So all ranks agree on it before any
         buffer is written, the first time that a bucket is sent with a codec.
         """
-        encoder, failed = self.encoder, list[int]()
+        failed = list[int]()
         for bucket in buckets:
             bucket.proven = True
             if bucket.error is not None:
@@ -389,25 +393,18 @@ class HostExecutor:
                     "bucket %d cannot be decoded: it is sent densely", bucket.submitted.bucket.number
                 )
                 failed.append(bucket.submitted.bucket.number)
-        aggregator = encoder.aggregator_of(step.plan)
-        dense = encoder.failing.agree_on_decoded(
-            [bucket.submitted.bucket for bucket in buckets], failed, aggregator, self._ticks
-        )
         for bucket in buckets:
-            submitted = bucket.submitted
-            if submitted.bucket.names not in dense:
+            bucket.channel.proven[step.plan.codec] = True
+        dense = self.encoder.failing.agree_on_decoded(failed, self._ticks)
+        for bucket in buckets:
+            submitted, channel = bucket.submitted, bucket.channel
+            if channel not in dense:
                 continue
             # Part of all fingerprints from now on: a rank that decided otherwise is found before the next step.
             self._announcement.add(f"dense {submitted.bucket.names}")
-            encoder.note(
-                f"A rank cannot decode {bucket_label(submitted.bucket.names)}: it is sent densely from now on."
-            )
-            encoder.resolve(submitted.bucket, bucket.transfer, submitted.buffer, False)
-            encoder.memory.gradient_stays = (
-                False  # the buffer is all-reduced in place, before the tick is read
-            )
-            unused = encoder.unused(submitted.bucket, submitted.buffer)
-            send_whole(encoder.memory, submitted.bucket, submitted.buffer, self._metered.size, unused)
+            self.encoder.note(f"A rank cannot decode {channel.label}: it is sent densely from now on.")
+            channel.resolve(bucket.transfer, submitted.buffer, False)
+            channel.send_whole(submitted.buffer, self._metered.size)
             bucket.transfer, bucket.in_place, bucket.unsettled = self._dense(submitted), True, False
             step.payload_bytes += bucket.transfer.payload_bytes
             bucket.transfer.work.wait()
@@ -422,9 +419,7 @@ class HostExecutor:
             try:
                 # Before the mean overwrites the gradient, which may have to undo the step.
                 if bucket.unsettled:
-                    self.encoder.resolve(
-                        submitted.bucket, bucket.transfer, submitted.buffer, bool(step.counts)
-                    )
+                    bucket.channel.resolve(bucket.transfer, submitted.buffer, bool(step.counts))
                 if bucket.error is not None:
                     raise bucket.error
                 self._decode(bucket)
@@ -438,8 +433,8 @@ class HostExecutor:
         """Undo, in the memory, all buckets whose buffers still hold their gradients."""
         for bucket in (*self._ended, *self._in_flight):
             if bucket.unsettled:
-                submitted, bucket.unsettled = bucket.submitted, False
-                self.encoder.resolve(submitted.bucket, bucket.transfer, submitted.buffer, False)
+                bucket.unsettled = False
+                bucket.channel.resolve(bucket.transfer, bucket.submitted.buffer, False)
 
     def _abandon(self) -> None:
         self._undo()
@@ -447,9 +442,13 @@ class HostExecutor:
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted
-        finite = self.encoder.decode(submitted.bucket, bucket.transfer, submitted.out, bucket.in_place)
-        if not submitted.sharded:
-            self._sample.add_exchanged(submitted.bucket, submitted.buffer)
+        finite, sampled = (
+            bucket.channel.decode(bucket.transfer, submitted.out, bucket.in_place),
+            bucket.channel.sampled,
+        )
+        if submitted.out is submitted.buffer:
+            if sampled is not None:
+                self._sample.copy(submitted.buffer, sampled, self._sample.exchanged)
         elif submitted.factor != 1.0 and not bucket.in_place:
             submitted.out.mul_(submitted.factor)
         if step is not None:
@@ -482,7 +481,7 @@ class HostExecutor:
     def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
         log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
         assert self._step is not None
-        self.encoder.resolve(submitted.bucket, None, submitted.buffer, False)
+        self.encoder.channel(submitted.bucket).resolve(None, submitted.buffer, False)
         self._report(self._step, error)
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"): zeros.
         if not submitted.future.done():

@@ -12,7 +12,7 @@ from torch import Tensor
 from gravac.collectives import Transfer
 from gravac.compressors import Dense
 from gravac.kernels import energy
-from gravac.memories import LARGEST, Bucket, Memory
+from gravac.memories import LARGEST, BucketMemory
 
 _DENSE = Dense()
 
@@ -41,39 +41,36 @@ def clamp_if_larger(p: Tensor, sq: float, limit: float) -> Tensor | None:
 
 
 def update_after_dense(
-    memory: Memory, bucket: Bucket, p: Tensor, clamped: Tensor | None, dtype: torch.dtype
+    memory: BucketMemory, p: Tensor, clamped: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
     """Update the memory after a dense step, which sent ``p``, or ``clamped`` if that is not None.
 
     Returns:
         The residual; None if it is zero.
     """
-    residual = memory.update(bucket, _DENSE, None)
+    residual = memory.update(_DENSE, None)
     if clamped is None:
         return residual
     rest = p - clamped.to(dtype)  # as sent: rounded to the format
-    memory.hold_back(bucket, rest)
+    memory.hold_back(rest)
     return rest if residual is None else residual + rest
 
 
-def send_whole(
-    memory: Memory, bucket: Bucket, gradient: Tensor, ranks: int, unused: Tensor | None = None
-) -> None:
+def send_whole(memory: BucketMemory, gradient: Tensor, ranks: int, unused: Tensor | None = None) -> None:
     """Add the whole residual to a gradient that ``ranks`` ranks are about to average densely.
 
     Args:
-        memory: The error memory.
-        bucket: Which parameters the gradient is made of.
+        memory: The bucket's error memory.
         gradient: Shape ``(n,)``; overwritten.
         ranks: How many ranks average.
         unused: Elements whose residual stays in the memory, bool of shape ``(n,)``; see ``unused_elements``.
     """
-    p = memory.compensate(bucket, gradient, dense=True)
+    p = memory.compensate(gradient, dense=True)
     if unused is not None:
-        memory.withhold(bucket, p, unused)
+        memory.withhold(p, unused)
     limit, sq = largest_summand(gradient.dtype, ranks), float(energy(p))
     clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
-    update_after_dense(memory, bucket, p, clamped, gradient.dtype)
+    update_after_dense(memory, p, clamped, gradient.dtype)
     gradient.copy_(p if clamped is None else clamped)
 
 

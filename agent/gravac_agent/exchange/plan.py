@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from gravac.protocol import Decision, Phase
@@ -57,22 +57,26 @@ class StepPlan:
 
     directive: Directive
     cf: float
+    codec: int = field(init=False, repr=False, compare=False)
+    """Number of the codec to send with; 0: the job's compressor."""
+    measured: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """CFs to compress to in this step, weakest first: minimum and candidate, which may be equal; none if dense."""
+    gains: frozenset[tuple[int, float]] = field(init=False, repr=False, compare=False)
+    """Pairs of codec and CF whose gains this step measures."""
+    idle: bool = field(init=False, repr=False, compare=False)
+    """Whether the step is dense and measures nothing."""
 
-    @property
-    def codec(self) -> int:
-        """Number of the codec to send with; 0: the job's compressor."""
-        return self.directive.codec
+    def __post_init__(self) -> None:
+        directive, fix = self.directive, object.__setattr__
+        pair = {directive.cf_minimum, directive.cf_candidate}
+        fix(self, "codec", directive.codec)
+        fix(self, "measured", tuple(sorted(cf for cf in pair if cf > 1.0)))
+        fix(self, "gains", frozenset((self.codec, cf) for cf in self.measured))
+        fix(self, "idle", self.cf == 1.0 and not self.measured)
 
-    @property
-    def gains(self) -> frozenset[tuple[int, float]]:
-        """Pairs of codec and CF whose gains this step measures."""
-        return frozenset((self.codec, cf) for cf in self.measured)
-
-    @property
-    def measured(self) -> tuple[float, ...]:
-        """CFs to compress to in this step, weakest first: minimum and candidate, which may be equal; none if dense."""
-        pair = {self.directive.cf_minimum, self.directive.cf_candidate}
-        return tuple(sorted(cf for cf in pair if cf > 1.0))
+    def dense(self) -> "StepPlan":
+        """Return the plan for a bucket that the ranks agreed to send densely."""
+        return StepPlan(self.directive.dense(), 1.0)
 
     def fingerprint(self, setup: str) -> tuple[int, int, int]:
         """Return a hash of the plan and ``setup`` (codec, sizes, …): 48 bits in three pieces of 16.

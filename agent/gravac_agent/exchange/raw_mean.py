@@ -9,12 +9,12 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gravac.kernels import Scalar, energy, on_device
-from gravac.memories import Bucket
 
 log = logging.getLogger("gravac.agent")
 
@@ -24,6 +24,17 @@ MOST_SAMPLED = 1 << 14
 """Elements of a bucket that are sampled, evenly spread."""
 SIZE = SUMS + 1
 """Numbers in the tick: the signed sums, then the energy of the sample."""
+NOT_MEASURED = (0.0,) * SIZE
+
+
+class SignedSums(NamedTuple):
+    """The signs of one bucket's sample, equal on all ranks that average, and a work space that ends in zeros.
+
+    Both have shape ``(SUMS, n / SUMS)``.
+    """
+
+    signs: Tensor
+    space: Tensor
 
 
 @dataclass(slots=True)
@@ -36,14 +47,21 @@ class RawMeanMeter:
     """Number of the shard that the gradients belong to. The signs of different shards are independent."""
     _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32), init=False)
     _energy: Scalar = field(default=0.0, init=False)
-    _tables: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
-    def add(self, bucket: Bucket, gradient: Tensor) -> None:
-        """Add a bucket's raw gradient, shape ``(n,)``, before anything changes it."""
+    def add(self, signed: SignedSums | None, number: int, gradient: Tensor) -> SignedSums | None:
+        """Add a bucket's raw gradient, before anything changes it.
+
+        Args:
+            signed: What this returned for the bucket before; None the first time.
+            number: Number of the bucket.
+            gradient: Shape ``(n,)``.
+        """
         try:
             every = -(-gradient.numel() // MOST_SAMPLED) | 1  # odd, so that it meets all columns of a matrix
             sample = gradient[::every]
-            signs, table = self._tables_of(bucket.number, sample)
+            if signed is None:
+                signed = self._signs(number, sample)
+            signs, table = signed
             flat = table.view(-1)[: sample.numel()].copy_(sample)
             # The sample stands for ``every`` times as many elements. Energies grow with that, and sums with its root.
             self._energy += every * energy(flat)
@@ -53,27 +71,23 @@ class RawMeanMeter:
         except Exception:
             log.exception("the norm of the mean gradient is not measured in this step")
             self._energy = math.nan
+        return signed
 
-    def pop(self) -> list[Scalar]:
+    def pop(self) -> Sequence[Scalar]:
         """Return the ``SIZE`` numbers of the step, and begin the next one. They are 0 if nothing was measured."""
+        if not self.wanted:
+            return NOT_MEASURED
         sums = self._sums.clone().unbind() if on_device(self._sums) else self._sums.tolist()
         found: list[Scalar] = [*sums, self._energy]
         self._sums.zero_()
         self._energy = 0.0
         return found
 
-    def _tables_of(self, number: int, sample: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the signs, which are equal on all ranks that average, and a work space that ends in zeros.
-
-        Both have shape ``(SUMS, n / SUMS)``.
-        """
-        key = number, sample.numel()
-        if key not in self._tables:
-            draw = torch.Generator().manual_seed(number + (self.shard << 32))
-            signs = torch.randint(0, 2, (SUMS, -(-sample.numel() // SUMS)), generator=draw).float()
-            signs = signs.mul_(2.0).sub_(1.0).to(sample.device)
-            self._tables[key] = signs, torch.zeros_like(signs)
-        return self._tables[key]
+    def _signs(self, number: int, sample: Tensor) -> SignedSums:
+        draw = torch.Generator().manual_seed(number + (self.shard << 32))
+        signs = torch.randint(0, 2, (SUMS, -(-sample.numel() // SUMS)), generator=draw).float()
+        signs = signs.mul_(2.0).sub_(1.0).to(sample.device)
+        return SignedSums(signs, torch.zeros_like(signs))
 
 
 def mean_energies(numbers: Sequence[float], ranks: int) -> tuple[float, float] | None:

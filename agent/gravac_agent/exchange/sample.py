@@ -7,7 +7,7 @@ regroup its buckets after the first step. As parameters are found by name, only 
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,9 +65,9 @@ class Coordinates:
         return torch.cat(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    names: tuple[str, ...]
+class SampledBucket(NamedTuple):
+    """Where a bucket meets the sample: the sampled elements of its gradient, and their places in the sample."""
+
     elements: Tensor
     order: Tensor
 
@@ -80,41 +80,38 @@ class GradientSample:
     """
 
     def __init__(self, coordinates: Coordinates) -> None:
-        self.coordinates = coordinates
+        self.coordinates, self.size = coordinates, coordinates.size
         self.raw = torch.zeros(coordinates.size, dtype=torch.float64)
         """This rank's gradients: 0 where there is none, NaN if copying failed."""
         self.exchanged = torch.zeros(coordinates.size, dtype=torch.float64)
         """The mean over ranks that was exchanged."""
-        self._layouts: dict[int, _Layout] = {}
 
     def begin_step(self) -> None:
         """Forget the last step."""
         self.raw.zero_()
         self.exchanged.zero_()
 
-    def add_raw(self, bucket: Bucket, gradient: Tensor) -> None:
-        """Copy from a bucket's raw gradient, shape ``(n,)``. A sparse one is left out."""
-        self._add(self.raw, bucket, gradient)
+    def of(self, bucket: Bucket) -> SampledBucket:
+        """Return where a bucket meets the sample."""
+        coordinates = self.coordinates
+        return SampledBucket(
+            coordinates.in_bucket(bucket.names, bucket.numels), coordinates.order(bucket.names)
+        )
 
-    def add_exchanged(self, bucket: Bucket, mean: Tensor) -> None:
-        """Copy from the mean that was exchanged, shape ``(n,)``. A sparse one is left out."""
-        self._add(self.exchanged, bucket, mean)
+    def copy(self, flat: Tensor, bucket: SampledBucket, into: Tensor) -> None:
+        """Copy a bucket's sampled elements into ``raw`` or ``exchanged``.
 
-    def _add(self, into: Tensor, bucket: Bucket, flat: Tensor) -> None:
-        if not self.coordinates.size or flat.is_sparse:
+        Args:
+            flat: Its raw gradient or its mean, shape ``(n,)``. A sparse one is left out.
+            bucket: Where it meets the sample.
+            into: One of the two.
+        """
+        if flat.is_sparse or not bucket.elements.numel():
             return
         try:
-            layout = self._layouts.get(bucket.number)
-            if layout is None or layout.names != bucket.names:
-                layout = self._layouts[bucket.number] = _Layout(
-                    bucket.names,
-                    self.coordinates.in_bucket(bucket.names, bucket.numels),
-                    self.coordinates.order(bucket.names),
-                )
-            if layout.elements.numel():
-                into.index_copy_(0, layout.order, flat.index_select(0, layout.elements).double())
+            into.index_copy_(0, bucket.order, flat.index_select(0, bucket.elements).double())
         except Exception:
-            log.exception("bucket %d is not sampled; the training goes on", bucket.number)
+            log.exception("a bucket is not sampled; the training goes on")
             into.fill_(math.nan)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from gravac.collectives import Transfer
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
+from gravac_agent.exchange.channel import BucketChannel
 from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums, Tick
@@ -45,6 +46,7 @@ class InFlight:
     """A bucket whose collective was issued and whose mean is not in the buffer yet."""
 
     submitted: SubmittedBucket
+    channel: BucketChannel
     transfer: Transfer
     in_place: bool
     """Whether the buffer itself is all-reduced."""

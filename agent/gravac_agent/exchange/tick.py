@@ -20,7 +20,6 @@ from gravac_agent.exchange.plan import Directive, StepPlan
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _WORDS = len(fields(Directive))
-_NOT_MEASURED = (0.0,) * raw_mean.SIZE
 
 
 @dataclass(slots=True)
@@ -41,32 +40,21 @@ class StepSums:
     failed: float = 0.0  # ranks whose compression failed
     shards_sq: float = 0.0  # ‖shard of the raw mean‖² of each rank, where gradients are sharded
 
-    def note_finite(self, sq: Scalar) -> bool:
-        """Set ``nonfinite`` if an energy is not finite. Return whether it is finite; always True on a device, as
-        nothing is read there."""
-        if isinstance(sq, Tensor):
-            self.nonfinite = cast("float", torch.where(torch.isfinite(sq), self.nonfinite, 1.0))
-            return True
-        if math.isfinite(sq):
-            return True
-        self.nonfinite = 1
-        return False
-
-    def add_energies(self, gradient: Scalar, compensated: Scalar, minimum: Scalar, candidate: Scalar) -> None:
-        """Add a bucket's gradient, gradient + residual, and what is left of it at the plan's two CFs."""
-        self.gradient_sq += gradient  # type: ignore[assignment]  # a tensor on a device
-        self.compensated_sq += compensated  # type: ignore[assignment]
-        self.minimum_sq += minimum  # type: ignore[assignment]
-        self.candidate_sq += candidate  # type: ignore[assignment]
-
-    def add_sent(self, sq: Scalar) -> None:
-        """Add what a bucket sends."""
-        self.sent_sq += sq  # type: ignore[assignment]
-
-    def add_residual(self, sq: Scalar, dot_gradient: Scalar) -> None:
-        """Add a bucket's new residual, and its inner product with the gradient."""
-        self.residual_sq += sq  # type: ignore[assignment]
-        self.residual_dot_gradient += dot_gradient  # type: ignore[assignment]
+    def add(self, bucket: "BucketSums") -> None:
+        """Add what one bucket has measured."""
+        self.gradient_sq += bucket.gradient_sq  # type: ignore[assignment]  # a tensor on a device
+        self.compensated_sq += bucket.compensated_sq  # type: ignore[assignment]
+        self.sent_sq += bucket.sent_sq  # type: ignore[assignment]
+        self.minimum_sq += bucket.minimum_sq  # type: ignore[assignment]
+        self.candidate_sq += bucket.candidate_sq  # type: ignore[assignment]
+        self.residual_sq += bucket.residual_sq  # type: ignore[assignment]
+        self.residual_dot_gradient += bucket.residual_dot_gradient  # type: ignore[assignment]
+        if isinstance(bucket.finite, Tensor):
+            self.nonfinite = cast("float", torch.where(bucket.finite, self.nonfinite, 1.0))
+        elif not bucket.finite:
+            self.nonfinite = 1.0
+        if bucket.failed:
+            self.failed = 1.0
 
     def values(self) -> tuple[float, ...]:
         """Return all sums, in order."""
@@ -81,6 +69,34 @@ class StepSums:
 NAMES = tuple(field.name for field in fields(StepSums))
 
 
+@dataclass(slots=True)
+class BucketSums:
+    """One bucket's part of ``StepSums`` on one rank. On a device its numbers are tensors of shape ``()``."""
+
+    gradient_sq: Scalar = 0.0
+    compensated_sq: Scalar = 0.0
+    """Energy of gradient + residual."""
+    sent_sq: Scalar = 0.0
+    minimum_sq: Scalar = 0.0
+    """What is left of it at the weaker CF of the plan."""
+    candidate_sq: Scalar = 0.0
+    residual_sq: Scalar = 0.0
+    """Energy of the new residual."""
+    residual_dot_gradient: Scalar = 0.0
+    finite: bool | Tensor = True
+    failed: bool = False
+
+    def note_finite(self, sq: Scalar) -> bool:
+        """Note whether an energy is finite. Return it; always True on a device, as nothing is read there."""
+        if isinstance(sq, Tensor):
+            self.finite = self.finite & torch.isfinite(sq)
+            return True
+        if math.isfinite(sq):
+            return True
+        self.finite = False
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """What all ranks know after the tick of a step."""
@@ -91,7 +107,7 @@ class Tick:
     """Whether every rank announced the same plan for the next step."""
     means: tuple[float, ...] = ()
     """Means over ranks of the aggregator's statistics."""
-    raw_mean: tuple[float, ...] = _NOT_MEASURED
+    raw_mean: tuple[float, ...] = raw_mean.NOT_MEASURED
     """Sums over ranks of what ``RawMeanMeter`` measured."""
     sample: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     """Mean over ranks of the sampled raw gradients."""
@@ -117,6 +133,9 @@ class Announcement:
 
     def __init__(self, setup: str, following: StepPlan, source: DirectiveSource | None) -> None:
         self._setup, self.following, self._source = setup, following, source
+        self._announced: tuple[StepPlan, tuple[int, int, int]] | None = (
+            None  # the last plan, and its fingerprint
+        )
 
     @property
     def directive(self) -> Directive:
@@ -125,11 +144,14 @@ class Announcement:
 
     def fingerprint(self) -> tuple[int, int, int]:
         """Return the fingerprint of the next step's plan."""
-        return self.following.fingerprint(self._setup)
+        if self._announced is None or self._announced[0] != self.following:
+            self._announced = self.following, self.following.fingerprint(self._setup)
+        return self._announced[1]
 
     def add(self, text: str) -> None:
         """Add a text that must be equal on all ranks. If it is not, their fingerprints differ from the next tick on."""
         self._setup += f"|{text}"
+        self._announced = None
 
 
 @dataclass(slots=True)
@@ -148,7 +170,7 @@ class TickCodec:
         directive: Directive,
         fingerprint: tuple[int, int, int],
         statistics: Sequence[float] = (),
-        measured: Sequence[Scalar] = _NOT_MEASURED,
+        measured: Sequence[Scalar] = raw_mean.NOT_MEASURED,
         sample: Tensor | None = None,
     ) -> Tensor:
         """Return this rank's vector, float64 of shape ``(size + len(statistics) + sampled,)``.
@@ -198,7 +220,7 @@ class TickCodec:
         pieces have 16 bits."""
         zeros = (0.0,) * (statistics + self.sampled)
         nothing = Directive(0, PHASES[0], 0.0, 0.0, 0.0)
-        numbers = self.numbers(sums, nothing, (1 << 16,) * 3, zeros, _NOT_MEASURED)
+        numbers = self.numbers(sums, nothing, (1 << 16,) * 3, zeros, raw_mean.NOT_MEASURED)
         return torch.tensor(numbers, dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:

@@ -42,7 +42,7 @@ class ShardedHook(ModuleHook):
 
     def _give_back(self, sharded: ShardedGroup) -> None:
         """Give a module back, unless one of its parameters has a residual that waits for the next gradient."""
-        if not self.leftover.has_residual(sharded.full_bucket(self._model.ranks)):
+        if not self.leftover.open(sharded.full_bucket(self._model.ranks)).has_residual:
             sharded.reduce_scatter = self._plain[sharded.number]
             sharded.unwatch()
 

@@ -194,7 +194,7 @@ def agree(
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)
     tracker = GainTracker(rule.smoothing(spec.world_size), rule.gain_denominator())
-    built = dict(zip((None, *encoder.others), encoder.aggregators, strict=True))
+    built = dict(zip((None, *codecs), encoder.aggregators, strict=True))
     spec = spec.model_copy(update={"sizes": codec_sizes(built, trained_shapes(module))})
     # A codec may reach few CFs: a plan is named after the one that it sends.
     plans = reached_plans(rule.plans(settings.compressor), spec)

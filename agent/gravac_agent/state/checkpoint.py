@@ -73,7 +73,10 @@ def save(
         "learnt": encoder.aggregator.state_dict(),
         "other_codecs": {
             codec: {"learnt": aggregator.state_dict(), "gain_averages": _averages(loop.tracker, number)}
-            for number, (codec, aggregator) in enumerate(encoder.others.items(), 1)
+            for number, (codec, aggregator) in enumerate(
+                zip(encoder.codecs, encoder.aggregators, strict=True)
+            )
+            if number
         },
         "network": None if parts.builder.network is None else asdict(parts.builder.network),
     }
@@ -103,7 +106,7 @@ def load_everywhere(
     """
     found = problem = None
     # A rank that does not load is in its first step: ``raise_together`` looks like that step's tick.
-    statistics = len(parts.encoder.aggregator_of(parts.loop.plan).local_statistics())
+    statistics = len(parts.encoder.aggregators[parts.loop.plan.codec].local_statistics())
     try:
         states = by_rank.unpack(state)
         if states:
@@ -212,7 +215,7 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
             first["compressor"],
             encoder.compressor,
         )
-    for number, codec in enumerate(encoder.others, 1):
+    for number, codec in enumerate(encoder.codecs[1:], 1):
         other = first["other_codecs"].get(codec, {"learnt": {}, "gain_averages": {}})
         learnt.append(other["learnt"])
         averages |= _loaded(other["gain_averages"], number)
@@ -227,14 +230,12 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
 def _restore(found: Loaded, parts: Parts, rates: LearningRates) -> Regrouper | None:
     """Continue from what was read, on all ranks."""
     loop, encoder, first = parts.loop, parts.encoder, found.first
-    encoder.memory = found.memory
     parts.builder.network = found.builder.network
     for aggregator in found.aggregators:
         parts.builder.fit(aggregator, parts.metered)  # the network is known, so this does not communicate
         loop.announcement.add(aggregator.state_digest())
     loop.announcement.add(str(parts.builder))
-    encoder.aggregator = found.aggregators[0]
-    encoder.others |= dict(zip(encoder.others, found.aggregators[1:], strict=True))
+    encoder.change(found.memory, encoder.codecs, found.aggregators)
     loop.restore(found.plan, found.following, first["step"], first["window"])
     loop.tracker.averages = found.averages
     loop.clipper.restore(first["clipping"])
@@ -323,7 +324,7 @@ def _plan(state: dict[str, Any], encoder: Encoder) -> StepPlan:
     """Read a plan. Raises SetupError."""
     fields = dict(state)
     cf, codec = fields.pop("cf"), fields.pop("codec")
-    if codec is not None and codec not in encoder.others:
+    if codec is not None and codec not in encoder.codecs[1:]:
         raise SetupError(
             f"the agent state sends with codec {codec!r}, which this run's policy does not choose: resume with the "
             "policy that it was saved with, or start without loading it"

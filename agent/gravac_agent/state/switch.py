@@ -36,7 +36,11 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
             if compressor or collective
             else None
         )
-        others = {text: builder.build(text, parts.metered) for text in encoder.others} if collective else {}
+        others = (
+            [builder.build(text, parts.metered) for text in encoder.codecs[1:]]
+            if collective
+            else list(encoder.aggregators[1:])
+        )
         new_memory = None if memory is None else memories.build(memory)
     except ValueError as error:
         raise SetupError(str(error)) from None
@@ -45,30 +49,30 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
     parts.executor.run(
         lambda: check_equal(change | {"step": loop.step, "plugins": plugins}, parts.tick_group)
     )
-    changes = []
+    changes, kept = [], encoder.memory
     if new_memory is not None:
-        new_memory.world_size = encoder.memory.world_size  # under HSDP fewer than all
-        changes.append(f"memory {encoder.memory.spec} -> {new_memory.spec}")
+        new_memory.world_size = kept.world_size  # under HSDP fewer than all
+        changes.append(f"memory {kept.spec} -> {new_memory.spec}")
         try:
-            encoder.memory = convert(encoder.memory, new_memory)
+            kept = convert(kept, new_memory)
         except ValueError as error:
             raise SetupError(f"memory={memory!r} cannot take over the residual: {error}") from None
     if aggregator is not None:
-        for one in (aggregator, *others.values()):
+        for one in (aggregator, *others) if collective else (aggregator,):
             parts.executor.run(partial(builder.fit, one, parts.metered))
-        for text, other in others.items():
-            other.load_state_dict(_codec_state(encoder.others[text]))
-            encoder.others[text] = other
+        if collective:
+            for old, new in zip(encoder.aggregators[1:], others, strict=True):
+                new.load_state_dict(_codec_state(old))
         if compressor is None:
             aggregator.load_state_dict(_codec_state(encoder.aggregator))
         else:
             changes.append(f"compressor {encoder.compressor} -> {compressor}")
         if collective is not None:
             changes.append(f"collective {parts.builder.collective} -> {collective}")
-        encoder.aggregator, encoder.compressor = aggregator, compressor or encoder.compressor
         parts.builder.collective, parts.builder.network = builder.collective, builder.network
         loop.announcement.add(str(builder))
-    encoder.failing.clear()
+    codecs = (compressor or encoder.compressor, *encoder.codecs[1:])
+    encoder.change(kept, codecs, (aggregator or encoder.aggregator, *others))
     loop.forget_gains(f"Step {loop.step}: {', '.join(changes)}. Gains are measured again.")
     loop.begin_step()
 

@@ -22,8 +22,9 @@ from gravac.kernels import Scalar, Tally
 from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
+from gravac_agent.exchange.channel import BucketChannel, Compressed
 from gravac_agent.exchange.compensation import Survey, norm_sq
-from gravac_agent.exchange.encoder import Compressed, Encoder
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
@@ -39,6 +40,7 @@ class QueuedBucket:
     """A bucket whose encoding was queued."""
 
     submitted: SubmittedBucket
+    channel: BucketChannel
     transfer: Transfer | None = None
     """None if encoding failed, or has not begun yet on a simulated device."""
     raw: bool = False
@@ -129,10 +131,11 @@ class StreamExecutor:
         began = time.perf_counter()
         device = self.device
         future = device.future()
-        queued = QueuedBucket(
-            SubmittedBucket(bucket, buffer, last, future, buffer if out is None else out, factor)
-        )
         step = self._running(bucket)
+        queued = QueuedBucket(
+            SubmittedBucket(bucket, buffer, last, future, buffer if out is None else out, factor),
+            self.encoder.begin(bucket, step.plan),
+        )
         step.buckets.append(queued)
         try:
             device.refuse_capture()  # first, because nothing else below may run during a capture
@@ -284,9 +287,7 @@ class StreamExecutor:
         submitted, begin = queued.submitted, self._timer.mark(self._side)
         try:
             key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
-            encoded = self.encoder.encode(
-                step.plan, submitted.bucket, submitted.buffer, key, step.sums, step.survey
-            )
+            encoded = queued.channel.encode(step.plan, submitted.buffer, key, step.sums, step.survey)
             if isinstance(encoded, Compressed):
                 queued.transfer = encoded.transfer
                 step.dense_bytes += submitted.buffer.nbytes
@@ -309,7 +310,7 @@ class StreamExecutor:
 
     def _sum_tick(self, step: DeviceStep, directive: Directive, fingerprint: tuple[int, int, int]) -> None:
         try:
-            statistics = self.encoder.aggregator_of(step.plan).local_statistics()
+            statistics = self.encoder.aggregators[step.plan.codec].local_statistics()
             numbers = self.tick_codec.numbers(
                 step.sums, directive, fingerprint, statistics, self.encoder.raw_mean.pop()
             )
@@ -325,7 +326,7 @@ class StreamExecutor:
                 if queued.transfer is not None:
                     if self._link is None:  # else its stream has waited
                         self.device.wait_work(queued.transfer.work)
-                    fits = self.encoder.fits(queued.transfer, queued.submitted.out, queued.in_place)
+                    fits = queued.channel.fits(queued.transfer, queued.submitted.out, queued.in_place)
                     if fits is not None:
                         fitting.append(fits)
             except Exception as error:
@@ -346,8 +347,8 @@ class StreamExecutor:
                 raise queued.error or step.error or RuntimeError("no tick")
             # Before the mean overwrites the gradient, which may have to undo the step.
             if not submitted.buffer.is_sparse:
-                self.encoder.resolve(submitted.bucket, queued.transfer, submitted.buffer, step.counts)
-            self.encoder.decode_unread(queued.transfer, submitted.out, queued.in_place)
+                queued.channel.resolve(queued.transfer, submitted.buffer, step.counts)
+            queued.channel.decode_unread(queued.transfer, submitted.out, queued.in_place)
             if queued.raw and step.mean_sq is not None:
                 step.mean_sq = step.mean_sq + norm_sq(submitted.out)
             else:
@@ -378,5 +379,4 @@ class StreamExecutor:
     def _undo(self, buckets: list[QueuedBucket]) -> None:
         for queued in buckets:
             if queued.transfer is not None and not queued.submitted.buffer.is_sparse:
-                submitted = queued.submitted
-                self.encoder.resolve(submitted.bucket, queued.transfer, submitted.buffer, False)
+                queued.channel.resolve(queued.transfer, queued.submitted.buffer, False)

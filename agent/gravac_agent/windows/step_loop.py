@@ -14,7 +14,6 @@ from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
-from gravac_agent.exchange.failing_buckets import bucket_label
 from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
@@ -137,7 +136,7 @@ class StepLoop:
         counts = sums.nonfinite == 0
         if counts:
             if not sums.failed:  # else the figures of a rank are missing in the means
-                self._encoder.aggregator_of(self.plan).apply_mean_statistics(tick.means)
+                self._encoder.aggregators[self.plan.codec].apply_mean_statistics(tick.means)
             if dropped:
                 self._encoder.drop()
             else:
@@ -230,7 +229,7 @@ class StepLoop:
             dist.all_gather(vectors, mine, group=self._group)
             if self._reporter is not None:
                 assert window.last_plan is not None
-                aggregator = self._encoder.aggregator_of(window.last_plan)
+                aggregator = self._encoder.aggregators[window.last_plan.codec]
                 curve = window.curve_over_ranks(vectors, own=aggregator.keeps_largest)
                 report = build_report(
                     window,
@@ -240,7 +239,7 @@ class StepLoop:
                     self.job,
                     self._incarnation,
                     self._settings.rank_rows,
-                    (None, *self._encoder.others),
+                    (None, *self._encoder.codecs[1:]),
                 )
                 self._reporter.report_window(report)
                 self.last_report = report
@@ -251,14 +250,14 @@ class StepLoop:
         """Agree on the buckets that are sent densely from now on. Runs on the exchange thread."""
         try:
             dense, without_memory = self._encoder.failing.agree(self._group)
-            for names in dense:
-                self.announcement.add(f"dense {names}")
+            for channel in dense:
+                self.announcement.add(f"dense {channel.bucket.names}")
                 self._encoder.note(
-                    f"Compressing {bucket_label(names)} keeps failing: it is sent densely from now on."
+                    f"Compressing {channel.label} keeps failing: it is sent densely from now on."
                 )
-            for names in without_memory:
-                self.announcement.add(f"without memory {names}")
-                self._encoder.give_up_memory(names)
+            for channel in without_memory:
+                self.announcement.add(f"without memory {channel.bucket.names}")
+                self._encoder.give_up_memory(channel)
         except Exception:  # the next collective fails, too, and is raised where the training sees it
             log.exception("ranks could not agree on buckets that keep failing")
 
@@ -269,7 +268,7 @@ class StepLoop:
         """
         if plan.cf > 1.0 and plan.codec == 0 and plan.cf not in self._checked:
             self._checked.add(plan.cf)
-            aggregator = self._encoder.aggregator_of(plan)
+            aggregator = self._encoder.aggregators[plan.codec]
             if isinstance(aggregator, OneShot | CompressedReduceScatter):
                 warning = memories.stability(self._encoder.memory, aggregator.compressor, plan.cf)
                 if warning is not None:

@@ -282,7 +282,7 @@ class _Loop:
         assert window.last_plan is not None
         window.add_progress(window.last_plan, self._learner.reference.pop())
         curve = window.curve_over_ranks(
-            [window.vector()], own=self._encoder.aggregator_of(window.last_plan).keeps_largest
+            [window.vector()], own=self._encoder.aggregators[window.last_plan.codec].keeps_largest
         )
         report = build_report(
             window,
@@ -292,7 +292,7 @@ class _Loop:
             setting.name,
             INCARNATION,
             setting.ranks,
-            codecs=(None, *self._encoder.others),
+            codecs=(None, *self._encoder.codecs[1:]),
         )
         self._reporter.report_window(report)
 

@@ -13,8 +13,9 @@ from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
+from gravac_agent.exchange.channel import Compressed
 from gravac_agent.exchange.compensation import Survey, norm_sq
-from gravac_agent.exchange.encoder import Compressed, Encoder
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
 
@@ -152,11 +153,11 @@ class SimulatedRanks:
 
     def _learn(self, plan: StepPlan, failed: bool) -> None:
         """Pass the means over ranks of what the codecs counted to all of them, as the tick does."""
-        figures = [each.aggregator_of(plan).local_statistics() for each in self.encoders]
+        figures = [each.aggregators[plan.codec].local_statistics() for each in self.encoders]
         if not failed and figures[0]:
             means = [sum(column) / self.size for column in zip(*figures, strict=True)]
             for encoder in self.encoders:
-                encoder.aggregator_of(plan).apply_mean_statistics(means)
+                encoder.aggregators[plan.codec].apply_mean_statistics(means)
 
     def _rank(
         self,
@@ -172,7 +173,8 @@ class SimulatedRanks:
         for bucket, gradient, plan in zip(buckets, gradients, plans, strict=True):
             key = Key(self.seed, step, bucket.number, rank)
             done.dense_bytes += gradient.nbytes
-            encoded = encoder.encode(plan, bucket, gradient, key, done.sums, done.survey)
+            channel = encoder.begin(bucket, plan)
+            encoded = channel.encode(plan, gradient, key, done.sums, done.survey)
             if isinstance(encoded, Compressed):
                 transfer = encoded.transfer
                 transfer.work.wait()
@@ -180,7 +182,7 @@ class SimulatedRanks:
                 done.sent_bytes += transfer.sent_bytes
                 done.mean_sq = None
                 if rank == 0:  # every rank would decode the same
-                    encoder.decode(bucket, transfer, gradient, in_place=False)
+                    channel.decode(transfer, gradient, in_place=False)
                 continue
             done.payload_bytes += gradient.nbytes
             done.sent_bytes += ring_bytes(gradient.nbytes, self.size)

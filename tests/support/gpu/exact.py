@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac import Agent
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channel import BucketChannel
 from tests.support.scripted import Play, ScriptedPolicy
 
 SIZES = (3000, 4097, 1200, 5000, 2048, 3333, 4100, 1500, 2999, 6000)
@@ -24,7 +24,7 @@ CAP_MB = 0.003
 RATE = 2.0**-4
 """A power of two: the product with it is exact, so fused and separate rounding give the same parameters."""
 DELAYED = ("encode", "resolve", "decode", "decode_unread")
-"""Methods of the encoder that work on a bucket."""
+"""Methods of a bucket's channel."""
 CYCLES = 20_000_000
 """The longest delay on a GPU, about 10 ms."""
 
@@ -69,10 +69,10 @@ class Delays:
             time.sleep(0.003 * share)
 
     @contextmanager
-    def around(self, encoder: Encoder) -> Iterator[None]:
+    def around(self) -> Iterator[None]:
         """Delay what the agent does to each bucket, on the stream on which it does it."""
-        kind = type(encoder)
-        before = {name: getattr(kind, name) for name in DELAYED if hasattr(kind, name)}
+        kind = BucketChannel
+        before = {name: getattr(kind, name) for name in DELAYED}
 
         def delayed(function: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(function)
@@ -157,7 +157,7 @@ def train(
     buckets = 0
     with agent, ExitStack() as stack:
         assert agent._parts is not None
-        stack.enter_context(wait.around(agent._parts.encoder))
+        stack.enter_context(wait.around())
         for step, batch in enumerate(batches):
             if strict is not None and step == strict[0]:
                 stack.enter_context(strict[1]())

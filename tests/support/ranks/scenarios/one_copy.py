@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channel import BucketChannel
 from tests.support.ranks.scenarios.model import fingerprint
 
 WIDTH, LAYERS, BUCKETS = 192, 20, 20
@@ -39,16 +39,16 @@ def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: floa
     copy = 4 * sum(parameter.numel() for parameter in module.parameters())
     found: dict[str, list[float]] = {"middle": [], "between": [], "reported": []}
     buffers: dict[int, int] = {}
-    resolve, encode = Encoder.resolve, Encoder.encode
+    resolve, encode = BucketChannel.resolve, BucketChannel.encode
 
-    def watched(self: Encoder, *given: Any) -> None:
+    def watched(self: BucketChannel, *given: Any) -> None:
         if step >= 5 and len(found["middle"]) == step - 5:
             found["middle"].append(mine())
         resolve(self, *given)
 
-    def noted(self: Encoder, plan: Any, bucket: Any, gradient: torch.Tensor, *more: Any) -> Any:
+    def noted(self: BucketChannel, plan: Any, gradient: torch.Tensor, *more: Any) -> Any:
         buffers.update(_storages([gradient]))
-        return encode(self, plan, bucket, gradient, *more)
+        return encode(self, plan, gradient, *more)
 
     def mine() -> float:
         theirs = {one.data_ptr() for one in (p.untyped_storage() for p in module.parameters())}
@@ -56,7 +56,7 @@ def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: floa
         everything = _storages(thing for thing in gc.get_objects() if type(thing) is torch.Tensor)
         return sum(n for at, n in everything.items() if at not in theirs | before | buffers.keys()) / copy
 
-    Encoder.resolve, Encoder.encode = watched, noted  # type: ignore[method-assign]
+    BucketChannel.resolve, BucketChannel.encode = watched, noted  # type: ignore[method-assign]
     try:
         gc.collect()
         before = set(_storages(thing for thing in gc.get_objects() if type(thing) is torch.Tensor))
@@ -81,7 +81,7 @@ def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: floa
             assert agent._session is not None
             count = len(agent._session.layout)
     finally:
-        Encoder.resolve, Encoder.encode = resolve, encode  # type: ignore[method-assign]
+        BucketChannel.resolve, BucketChannel.encode = resolve, encode  # type: ignore[method-assign]
     return {"buckets": count, **{name: max(shares, default=0.0) for name, shares in found.items()}}
 
 

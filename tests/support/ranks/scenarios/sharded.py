@@ -247,7 +247,7 @@ def branches_conserved(
         steps(range(len(USED)))
         assert agent._parts is not None
         residual = agent._parts.memory.state_dict()
-        open_off, failed = off(residual), bool(agent._parts.encoder.failing._dense)
+        open_off, failed = off(residual), any(channel.dense for channel in agent._parts.encoder)
     steps(range(len(USED), LAST + 1))
     back = [
         not hasattr(one._get_fsdp_state()._fsdp_param_group._reduce_scatter_comm, "gradient_hook")

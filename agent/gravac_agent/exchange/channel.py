@@ -1,0 +1,493 @@
+"""One bucket on one rank: add the residual, compress, send, update the memory, decode the mean."""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.aggregators import Aggregator, BucketAggregator, Draft
+from gravac.collectives import Exchange, InPlace, Transfer
+from gravac.compressors import Compressor, Key
+from gravac.compressors.base import kept_count
+from gravac.kernels import LEAST_CF, CandidateBuffers, Scalar, Sifter, on_device
+from gravac.memories import Bucket, Memory
+from gravac_agent.exchange.compensation import (
+    NO_SURVEY,
+    CompensatedGradient,
+    Survey,
+    at_least_zero,
+    compensate,
+    norm_sq,
+    unused_elements,
+)
+from gravac_agent.exchange.overflow import (
+    Float16Means,
+    clamp_if_larger,
+    has_room,
+    is_finite,
+    largest_summand,
+    send_whole,
+    update_after_dense,
+)
+from gravac_agent.exchange.plan import StepPlan
+from gravac_agent.exchange.raw_mean import RawMeanMeter, SignedSums
+from gravac_agent.exchange.sample import SampledBucket
+from gravac_agent.exchange.tick import BucketSums, StepSums
+
+log = logging.getLogger("gravac.agent")
+
+
+@dataclass(slots=True)
+class Compressed:
+    """The bucket's payload was sent. The gradient is unchanged."""
+
+    transfer: Exchange
+    unsettled: bool = False
+    """Whether the gradient must stay unchanged until ``BucketChannel.resolve``."""
+
+
+@dataclass(slots=True)
+class Uncompressed:
+    """Nothing was sent. The gradient's buffer holds all there is to send, and the caller must all-reduce it."""
+
+    raw: bool
+    """Whether the buffer holds the raw gradient, without a residual."""
+
+
+EncodedBucket = Compressed | Uncompressed
+
+
+@dataclass(slots=True)
+class RankCodecs:
+    """What the channels of a rank share: its memory, its aggregators, and work space that they take turns with."""
+
+    memory: Memory
+    codecs: tuple[str, ...]
+    """The codecs that a plan may name, by number, in the order that the ranks agreed on. The first is the job's."""
+    aggregators: tuple[Aggregator, ...]
+    """By their codec's number."""
+    gradients_stay: bool = False
+    """Whether the caller leaves gradients in their buffers until ``resolve``. Then the memory needs only one buffer."""
+    unused_everywhere: Callable[[], frozenset[str]] | None = None
+    """Returns the parameters that no rank used in the last backward. None if the trainer uses the mean of all."""
+    raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
+    candidates: CandidateBuffers = field(default_factory=CandidateBuffers, init=False)
+    """Candidates of the bucket that is being encoded."""
+    means: Float16Means = field(default_factory=Float16Means, init=False)
+    _noted: set[str] = field(default_factory=set, init=False)
+    _notes: list[str] = field(default_factory=list, init=False)
+
+    def note(self, sentence: str) -> None:
+        """Put a sentence into the log and the journal. A sentence that was noted before is left out."""
+        if sentence not in self._noted:
+            self._noted.add(sentence)
+            self._notes.append(sentence)
+
+    def pop_notes(self) -> list[str]:
+        """Return the sentences that were noted since the last call. Call it between steps."""
+        notes, self._notes = self._notes, []
+        return notes
+
+
+class BucketChannel:
+    """All that this rank knows of one bucket. ``Encoder.channel`` makes it when it first sees the bucket, and makes
+    another one when the bucket's parameters change.
+
+    Args:
+        bucket: The parameters that its gradients are made of.
+        rank: What the rank's channels share.
+    """
+
+    def __init__(self, bucket: Bucket, rank: RankCodecs) -> None:
+        self.bucket, self._rank = bucket, rank
+        self.memory = rank.memory.open(bucket)
+        self.routes: list[BucketAggregator | None] = [None] * len(rank.aggregators)
+        """What each aggregator knows of the bucket, by the codec's number; None until a plan names it."""
+        self.proven = [False] * len(rank.aggregators)
+        """Whether all ranks have decoded this bucket, sent with that codec. It is equal on all ranks."""
+        self.failures = 0
+        """Steps in a row in which encoding failed on this rank."""
+        self.dense = False
+        """Whether the ranks agreed to send the bucket densely."""
+        self.uses_memory = True
+        """Whether the error memory takes part. It is equal on all ranks."""
+        self.sampled: SampledBucket | None = None
+        self.noise: Tensor | None = None
+        """What the codec decodes to where p is zero, of this step. It is lost where no rank used the parameter."""
+        self._sifter: Sifter | None = None
+        self._signs: SignedSums | None = None
+        self._limit = math.inf  # of a summand in the dtype below
+        self._dtype: torch.dtype | None = None
+        # Whether a transfer holds less than a copy of the gradient, by codec and CF. A memory that works on one buffer
+        # needs the gradient until all ranks know whether the step counts. Until then the mean cannot take its place,
+        # and the messages that arrived are kept. Those of many ranks, or of a codec that keeps what it sent as a whole
+        # tensor, take more room than a second buffer would.
+        self._holds_little: dict[tuple[int, float], bool] = {}
+
+    @property
+    def label(self) -> str:
+        """The bucket's parameters as text for a message."""
+        return bucket_label(self.bucket.names)
+
+    def encode(
+        self, plan: StepPlan, gradient: Tensor, key: Key, sums: StepSums, survey: Survey = NO_SURVEY
+    ) -> EncodedBucket:
+        """Compress a gradient and issue its collective, or prepare its buffer for a dense all-reduce.
+
+        This rank issues the collectives that the other ranks expect, whatever fails before sending. After a failure it
+        sends zeros and keeps everything in the memory. For a non-finite bucket it sends NaN, so that every rank (and a
+        GradScaler) sees it. The call may wait for other ranks.
+
+        Args:
+            plan: The plan of the step.
+            gradient: The trainer's own buffer, shape ``(n,)``, or a sparse gradient. It changes only if the result is
+                ``Uncompressed``.
+            key: Seed of the random numbers of this step, bucket and rank.
+            sums: Energies and flags of the step. The bucket's are added.
+            survey: Gain curve of the step. The bucket's is added if the survey wants one.
+
+        Raises:
+            Exception: A collective raised it.
+        """
+        rank, memory = self._rank, self.memory
+        if self.dense:
+            plan = plan.dense()
+        # Asked before this step gives the memory a residual.
+        raw = not self.uses_memory or (plan.idle and not rank.memory.transforms and not memory.has_residual)
+        if not gradient.numel():  # DDP sends parameters without elements too, and codecs need not know them
+            return Uncompressed(raw)
+        if gradient.is_sparse:
+            self._count_sparse(gradient, sums)
+            return Uncompressed(raw)
+        if rank.raw_mean.wanted:
+            self._signs = rank.raw_mean.add(self._signs, self.bucket.number, gradient)
+        own = BucketSums()
+        if raw:
+            self._measure_raw(gradient, own, survey)
+            transfer = None
+        else:
+            unused = None if rank.unused_everywhere is None else self.unused(gradient)
+            # The memory works on one buffer only if the gradient can undo the step, and not if part of p was withheld.
+            stays = rank.gradients_stay and unused is None
+            memory.gradient_stays = stays and self._holds_little.get((plan.codec, plan.cf), True)
+            transfer = self._send(plan, gradient, key, own, survey, unused)
+        self.failures = self.failures + 1 if own.failed else 0
+        sums.add(own)
+        if transfer is None:
+            return Uncompressed(raw)
+        unsettled = memory.unsettled
+        if unsettled and (plan.codec, plan.cf) not in self._holds_little:
+            self._holds_little[plan.codec, plan.cf] = _held_bytes(transfer) <= 4 * gradient.numel()
+        return Compressed(transfer, unsettled)
+
+    def resolve(self, transfer: Transfer | None, gradient: Tensor, counts: bool | Tensor) -> None:
+        """Keep the residual if the step counts, or undo the step. It never raises.
+
+        Call it while the buffer still holds the gradient.
+
+        Args:
+            transfer: The transfer of the bucket; None if ``encode`` raised.
+            gradient: The buffer, as it was given to ``encode``.
+            counts: Whether the step counts. On a device it is a tensor of shape ``()``, which is not read.
+        """
+        if not self.uses_memory:
+            return
+        try:
+            if transfer is None or isinstance(transfer, InPlace):
+                self.memory.resolve(gradient, counts)
+            else:
+                sent = cast("Exchange", transfer)
+                self.memory.resolve(gradient, counts, sent.codec, sent.payload)
+        except Exception:
+            log.exception(
+                "the residual of bucket %d is lost: its step could not be undone", self.bucket.number
+            )
+
+    def decode(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> bool:
+        """Write the mean into the trainer's ``buffer``, and what its format cannot hold into the memory.
+
+        Args:
+            transfer: The finished transfer.
+            buffer: Shape ``(n,)``.
+            in_place: Whether the buffer itself was all-reduced.
+
+        Returns:
+            False if the mean is not finite although every rank's part was. This happens in float16 only, so other
+            formats are not checked.
+        """
+        if buffer.dtype != torch.float16 or buffer.is_sparse:
+            transfer.mean_into(buffer)
+            return True
+        if in_place:
+            return is_finite(buffer)
+        finite, excess = self._rank.means.write(transfer, buffer)
+        if excess is not None:
+            self.memory.hold_back(excess)
+            self._note_overflow(buffer)
+        return finite
+
+    def decode_unread(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> None:
+        """Write the mean into a buffer on a device. What float16 cannot hold is not kept: see ``fits``."""
+        if buffer.is_sparse or has_room(buffer.dtype):
+            transfer.mean_into(buffer)
+        elif not in_place:
+            self._rank.means.write_unread(transfer, buffer)
+
+    def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
+        """Return whether the mean is finite, before ``decode`` writes it. Only float16 is checked."""
+        return has_room(buffer.dtype) or self._rank.means.is_finite(transfer, buffer)
+
+    def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
+        """Return whether the mean fits a buffer on a device, bool of shape ``()``; None if it always does."""
+        if buffer.is_sparse or not buffer.numel() or has_room(buffer.dtype):
+            return None
+        if in_place:
+            return torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))
+        return self._rank.means.fits(transfer, buffer)
+
+    def send_whole(self, gradient: Tensor, ranks: int) -> None:
+        """Add the whole residual to a gradient that ``ranks`` ranks are about to average densely, in its buffer."""
+        self.memory.gradient_stays = False  # the buffer is all-reduced in place, before the tick is read
+        send_whole(self.memory, gradient, ranks, self.unused(gradient))
+
+    def go_dense(self) -> None:
+        """Send the bucket densely from now on, as the ranks agreed."""
+        self.dense, self.failures = True, 0
+
+    def unused(self, gradient: Tensor) -> Tensor | None:
+        """Return the elements whose residual stays in the memory, bool of shape ``(n,)``; None if there are none."""
+        if self._rank.unused_everywhere is None or not self.uses_memory:
+            return None
+        if not (self._rank.memory.transforms or self.memory.has_residual):
+            return None
+        return unused_elements(self.bucket, gradient)
+
+    def keep_noise(self, lost: frozenset[str]) -> None:
+        """Put the noise of the step into the memory, where no rank used the parameter (``lost``)."""
+        noise, self.noise = self.noise, None
+        if noise is not None:
+            # DDP has used the mean of every parameter that any rank used, so there nothing is lost.
+            for name, piece in zip(self.bucket.names, noise.split(list(self.bucket.numels)), strict=True):
+                if name not in lost:
+                    piece.zero_()
+            self.memory.hold_back(noise)
+
+    def _measure_raw(self, gradient: Tensor, own: BucketSums, survey: Survey) -> None:
+        """Measure a gradient that is sent as plain DDP sends it. All energies are equal, so each gain is 1."""
+        try:
+            histogram = kernels.tally(gradient) if survey.wanted else None
+            sq = kernels.energy(gradient) if histogram is None else histogram.energy
+            if own.note_finite(sq):
+                survey.add(histogram)
+            own.sent_sq = own.gradient_sq = own.compensated_sq = own.minimum_sq = own.candidate_sq = sq
+        except Exception:
+            log.exception("bucket %d could not be measured", self.bucket.number)
+            own.failed = True
+
+    def _send(
+        self,
+        plan: StepPlan,
+        gradient: Tensor,
+        key: Key,
+        own: BucketSums,
+        survey: Survey,
+        unused: Tensor | None,
+    ) -> Exchange | None:
+        """Prepare and send a draft, then update the memory. Return None if the caller must all-reduce the buffer."""
+        compensated, finite = None, True
+        try:
+            compensated, draft = self._prepare(plan, gradient, key, own, survey, unused)
+            finite = compensated is not None
+        except Exception:
+            # The other ranks wait for collectives of the agreed sizes. Issuing none would hang them, and others would
+            # abort gloo, so this rank takes part with zeros. In a dense step the buffer still holds the gradient.
+            what = "the gradient alone" if plan.cf == 1.0 else "zeros"
+            log.exception(
+                "compressing bucket %d failed; this rank sends %s in this step", self.bucket.number, what
+            )
+            own.failed = True
+            draft = None if plan.cf == 1.0 else self._blank(plan, gradient, key, 0.0)
+        if draft is None:
+            return None
+        transfer = draft.send(plan.cf)
+        # If it is not finite, the memory must stay between its two calls: ``rollback`` knows an overflow by that.
+        if finite:
+            try:
+                self._update_memory(gradient, transfer, compensated, own)
+            except Exception:  # the residual stays as it was before the step
+                log.exception("the error memory failed on bucket %d", self.bucket.number)
+                own.failed = True
+        transfer.payload.forget()  # what it decodes to is as large as the gradient
+        return transfer
+
+    def _prepare(
+        self,
+        plan: StepPlan,
+        gradient: Tensor,
+        key: Key,
+        own: BucketSums,
+        survey: Survey,
+        unused: Tensor | None,
+    ) -> tuple[CompensatedGradient | None, Draft | None]:
+        """Add the residual, measure the sum, and compress it to the CFs that the plan measures.
+
+        Returns:
+            Gradient + residual, or None if it is not finite; and the draft to send, or None if the buffer holds all
+            there is to send and the caller must all-reduce it.
+        """
+        measured, dense = plan.measured, plan.cf == 1.0
+        # Encoding takes as long as the passes over the gradient that it makes. So the pass that adds the residual also
+        # finds what the codec needs to know of the magnitudes: candidates by the last step's threshold, which is
+        # quickest, or a histogram, if there is no threshold yet or the survey needs one anyway.
+        ranked = bool(measured) and self._rank.aggregators[plan.codec].uses_histogram(gradient)
+        sifter = self._sifter_of(gradient.numel(), measured[0]) if ranked else None
+        count = survey.wanted or (ranked and sifter is None)
+        compensated = compensate(
+            self.memory, self.bucket, gradient, dense=dense, count=count, sifter=sifter, unused=unused
+        )
+        own.note_finite(compensated.gradient_sq)
+        if not own.note_finite(compensated.sq):
+            # Not by way of the codec, which might leave just that element out. A dense step sends the gradient as it
+            # is. If only the residual has overflown, that is finite, and the tick says that the step does not count.
+            return None, None if dense else self._blank(plan, gradient, key, math.nan)
+        if survey.wanted:
+            survey.add(compensated.histogram)
+        draft, energies = None, [compensated.sq]
+        clamped = self._clamped(gradient, compensated, dense=dense)
+        if measured:  # in a dense step, too: it measures the gain before anything is sent at a new CF
+            x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
+            draft = self._route(plan).prepare(x, measured, key, gradient.dtype, magnitudes)
+            energies = [draft.kept_energy(cf) for cf in measured]
+        own.gradient_sq, own.compensated_sq = compensated.gradient_sq, compensated.sq
+        own.minimum_sq, own.candidate_sq = energies[0], energies[-1]
+        if unused is not None:
+            self._add_residual(own, compensated.withheld_sq, 0.0)
+        if not dense:
+            return compensated, draft
+        # Dense: the draft has only measured. All of p is sent, so the memory keeps nothing but what was clamped.
+        own.sent_sq = compensated.sq if clamped is None else kernels.energy(clamped)
+        residual = update_after_dense(self.memory, compensated.p, clamped, gradient.dtype)
+        if residual is not None:
+            self._add_residual(own, kernels.energy(residual), kernels.inner(residual, gradient))
+        # Last, because everything above reads the raw gradient, and a failure must leave it in the buffer.
+        gradient.copy_(compensated.p if clamped is None else clamped)
+        return compensated, None
+
+    def _clamped(self, gradient: Tensor, compensated: CompensatedGradient, dense: bool) -> Tensor | None:
+        """Return gradient + residual, clamped to what the gradient's format can carry; None if all of it fits."""
+        if gradient.dtype != self._dtype:
+            size = self._rank.aggregators[0].communicator.size
+            self._limit, self._dtype = largest_summand(gradient.dtype, size), gradient.dtype
+        limit, sq = self._limit, compensated.sq
+        if limit == math.inf or compensated.p is gradient:  # without a memory, what is clamped would be lost
+            return None
+        if isinstance(sq, Tensor):  # cannot be read; the tick finds a dense sum that overflows
+            return None if dense else compensated.p.clamp(-limit, limit)
+        clamped = clamp_if_larger(compensated.p, sq, limit)
+        if clamped is not None:
+            self._note_overflow(gradient)
+        return clamped
+
+    def _count_sparse(self, gradient: Tensor, sums: StepSums) -> None:
+        """Add the energy of a sparse gradient, which is sent as plain DDP sends it."""
+        own, sq = BucketSums(), norm_sq(gradient)
+        own.note_finite(sq)
+        own.sent_sq = own.gradient_sq = own.compensated_sq = own.minimum_sq = own.candidate_sq = sq
+        sums.add(own)
+        self._rank.note(f"Gradients of {self.bucket.names[0]} are sparse: they are not compressed.")
+
+    def _note_overflow(self, gradient: Tensor) -> None:
+        self._rank.note(
+            f"Gradient + residual leaves {gradient.dtype}, which ends at {torch.finfo(gradient.dtype).max:,.0f}: what "
+            "does not fit stays in the error memory. A smaller loss scale or compression factor avoids it."
+        )
+
+    def _sifter_of(self, numel: int, cf: float) -> Sifter | None:
+        """Return what finds as many elements as the smallest CF of the step keeps; None where counting costs less."""
+        if cf < LEAST_CF:
+            return None
+        k, sifter = kept_count(numel, cf), self._sifter
+        if sifter is None or (sifter.k, sifter.numel) != (k, numel):
+            sifter = self._sifter = Sifter(k, numel, self._rank.candidates)
+        return sifter
+
+    def _update_memory(
+        self,
+        gradient: Tensor,
+        transfer: Exchange,
+        compensated: CompensatedGradient | None,
+        own: BucketSums,
+    ) -> None:
+        """Remove what this rank sent from its residual, while the transfer is in flight.
+
+        ``compensated`` is None if preparing failed.
+        """
+        codec, payload = transfer.codec, transfer.payload
+        sent_sq = codec.energy(payload)
+        if not own.note_finite(sent_sq):  # infinity subtracted from p could not be added back
+            return
+        own.sent_sq = sent_sq
+        if compensated is not None and compensated.unused is not None and payload.support is None:
+            noise = torch.where(compensated.unused, codec.decoded(payload), 0.0)
+            if not on_device(noise) and bool(
+                noise.any()
+            ):  # on a device, what DDP used cannot be read in time
+                self.noise = noise
+        if compensated is None or not compensated.full_residual or payload.support is None:
+            residual = self.memory.update(codec, payload)
+            if residual is not None:
+                self._add_residual(own, kernels.energy(residual), kernels.inner(residual, gradient))
+            return
+        # For e = p - s, ‖e‖² = ‖p‖² - 2⟨p, s⟩ + ‖s‖² and ⟨e, g⟩ = ⟨p, g⟩ - ⟨s, g⟩. The payload s has few elements, so
+        # this saves two passes over e. It must come before ``update``, which makes e of p in the same buffer.
+        residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
+        residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
+        if self.memory.update(codec, payload) is not None:
+            self._add_residual(own, at_least_zero(residual_sq), residual_dot)
+
+    def _add_residual(self, own: BucketSums, sq: Scalar, dot_gradient: Scalar) -> None:
+        # In units of gradients: a memory with momentum keeps their sums, which are 1 / (1 - m) times larger.
+        share = 1.0 / self._rank.memory.amplification()
+        own.residual_sq += sq * share**2
+        own.residual_dot_gradient += dot_gradient * share
+
+    def _route(self, plan: StepPlan) -> BucketAggregator:
+        route = self.routes[plan.codec]
+        if route is None:
+            route = self.routes[plan.codec] = self._rank.aggregators[plan.codec].open(self.bucket)
+        return route
+
+    def _blank(self, plan: StepPlan, gradient: Tensor, key: Key, value: float) -> Draft:
+        return self._route(plan).blank(plan.cf, key, gradient.dtype, gradient.device, value)
+
+
+def bucket_label(names: tuple[str, ...]) -> str:
+    """Return a bucket's parameters as text for a message."""
+    return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")
+
+
+def _held_bytes(transfer: Transfer) -> int:
+    """Return the bytes of all tensors that a transfer refers to, without those of its codec."""
+    # By storage: views of one message would count it several times.
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(transfer)
+    }
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def _tensors(thing: object) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        yield from _tensors(tuple(thing.values()))
+    elif isinstance(thing, list | tuple):
+        for one in thing:
+            yield from _tensors(one)
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, Compressor):
+        yield from _tensors([getattr(thing, field.name) for field in dataclasses.fields(thing)])
