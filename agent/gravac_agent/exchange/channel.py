@@ -346,20 +346,24 @@ class BucketChannel:
         # finds what the codec needs to know of the magnitudes: candidates by the last step's threshold, which is
         # quickest, or a histogram, if there is no threshold yet or the survey needs one anyway.
         ranked = bool(measured) and self._rank.aggregators[plan.codec].uses_histogram(gradient)
-        sifter = self._sifter_of(gradient.numel(), measured[0]) if ranked else None
+        sifter = (
+            self._sifter_of(gradient.numel(), measured[0]) if ranked and measured[0] >= LEAST_CF else None
+        )
         count = survey.wanted or (ranked and sifter is None)
         compensated = compensate(
             self.memory, self.bucket, gradient, dense=dense, count=count, sifter=sifter, unused=unused
         )
-        own.note_finite(compensated.gradient_sq)
-        if not own.note_finite(compensated.sq):
+        if not own.note_finite(compensated.gradient_sq, compensated.sq):
             # Not by way of the codec, which might leave just that element out. A dense step sends the gradient as it
             # is. If only the residual has overflown, that is finite, and the tick says that the step does not count.
             return None, None if dense else self._blank(plan, gradient, key, math.nan)
         if survey.wanted:
             survey.add(compensated.histogram)
         draft, energies = None, [compensated.sq]
-        clamped = self._clamped(gradient, compensated, dense=dense)
+        if gradient.dtype != self._dtype:
+            size = self._rank.aggregators[0].communicator.size
+            self._limit, self._dtype = largest_summand(gradient.dtype, size), gradient.dtype
+        clamped = None if self._limit == math.inf else self._clamped(gradient, compensated, dense=dense)
         if measured:  # in a dense step, too: it measures the gain before anything is sent at a new CF
             x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
             draft = self._route(plan).prepare(x, measured, key, gradient.dtype, magnitudes)
@@ -381,11 +385,8 @@ class BucketChannel:
 
     def _clamped(self, gradient: Tensor, compensated: CompensatedGradient, dense: bool) -> Tensor | None:
         """Return gradient + residual, clamped to what the gradient's format can carry; None if all of it fits."""
-        if gradient.dtype != self._dtype:
-            size = self._rank.aggregators[0].communicator.size
-            self._limit, self._dtype = largest_summand(gradient.dtype, size), gradient.dtype
         limit, sq = self._limit, compensated.sq
-        if limit == math.inf or compensated.p is gradient:  # without a memory, what is clamped would be lost
+        if compensated.p is gradient:  # without a memory, what is clamped would be lost
             return None
         if isinstance(sq, Tensor):  # cannot be read; the tick finds a dense sum that overflows
             return None if dense else compensated.p.clamp(-limit, limit)
@@ -408,10 +409,8 @@ class BucketChannel:
             "does not fit stays in the error memory. A smaller loss scale or compression factor avoids it."
         )
 
-    def _sifter_of(self, numel: int, cf: float) -> Sifter | None:
-        """Return what finds as many elements as the smallest CF of the step keeps; None where counting costs less."""
-        if cf < LEAST_CF:
-            return None
+    def _sifter_of(self, numel: int, cf: float) -> Sifter:
+        """Return what finds as many elements as a CF keeps."""
         k, sifter = kept_count(numel, cf), self._sifter
         if sifter is None or (sifter.k, sifter.numel) != (k, numel):
             sifter = self._sifter = Sifter(k, numel, self._rank.candidates)
@@ -447,7 +446,8 @@ class BucketChannel:
         # For e = p - s, ‖e‖² = ‖p‖² - 2⟨p, s⟩ + ‖s‖² and ⟨e, g⟩ = ⟨p, g⟩ - ⟨s, g⟩. The payload s has few elements, so
         # this saves two passes over e. It must come before ``update``, which makes e of p in the same buffer.
         residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
-        residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
+        dot = kernels.inner(compensated.p, gradient) if compensated.dot is None else compensated.dot
+        residual_dot = dot - codec.inner(payload, gradient)
         if self.memory.update(codec, payload) is not None:
             self._add_residual(own, at_least_zero(residual_sq), residual_dot)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, add_finite, energy, inner, on_device, tally
+from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, add_finite, energy, on_device, tally
 from gravac.memories import Bucket, BucketMemory
 from gravac.signals.spectrum import Curve, Spectrum
 
@@ -41,11 +41,8 @@ class CompensatedGradient:
     """Which elements p leaves out; see ``unused_elements``."""
     withheld_sq: Scalar = 0.0
     """Energy of the residual that stays in the memory for them."""
-    _dot: Scalar | None = None
-
-    def dot(self, gradient: Tensor) -> Scalar:
-        """Return ⟨p, g⟩. Call it before p changes."""
-        return inner(self.p, gradient) if self._dot is None else self._dot
+    dot: Scalar | None = None
+    """⟨p, g⟩; None if it was not computed in passing."""
 
 
 def unused_elements(bucket: Bucket, gradient: Tensor) -> Tensor | None:
@@ -110,7 +107,7 @@ def compensate(
             magnitudes = tally(out)
             sifter.update_threshold(magnitudes)
         return CompensatedGradient(
-            out, sifted.gradient_sq, sifted.energy, None, magnitudes, share == 1.0, _dot=dot
+            out, sifted.gradient_sq, sifted.energy, None, magnitudes, share == 1.0, dot=dot
         )
     if count or sifter is not None:
         # ‖g‖² and ⟨e, g⟩ too: where ``out`` is the residual, this pass is the last that can read it.
@@ -121,7 +118,7 @@ def compensate(
         gradient_sq = _requested(histogram.gradient_sq)
         dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
         sq = _where_finite(gradient_sq, histogram.energy)
-        return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, _dot=dot)
+        return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, dot=dot)
     gradient_sq = energy(gradient)
     if residual is None:
         out.copy_(gradient)

@@ -55,23 +55,31 @@ class Encoder(RankCodecs):
     def __iter__(self) -> Iterator[BucketChannel]:
         return (channel for channel in self._channels if channel is not None)
 
-    def channel(self, bucket: Bucket) -> BucketChannel:
-        """Return the channel of a bucket. A bucket of other parameters under the same number gets a new one."""
-        number = bucket.number
-        if number < len(self._channels):
-            channel = self._channels[number]
-            if channel is not None and channel.bucket.names == bucket.names:
-                return channel
-        return self._open(bucket)
-
     def begin(self, bucket: Bucket, plan: StepPlan) -> BucketChannel:
         """Return the channel of a bucket that is about to be encoded in a step with this plan."""
-        self._in_use = plan.codec
-        if bucket.number == 0 and self.unused_everywhere is not None:
+        self._in_use, number, channels = plan.codec, bucket.number, self._channels
+        if number == 0 and self.unused_everywhere is not None:
             # A backward that ended in an exception has no end of step, which would have dropped what was withheld in
             # it. This step would add to that.
             self.rollback()
-        return self.channel(bucket)
+        channel = channels[number] if number < len(channels) else None
+        return self.channel(bucket) if channel is None or channel.bucket is not bucket else channel
+
+    def channel(self, bucket: Bucket) -> BucketChannel:
+        """Return the channel of a bucket. A bucket of other parameters under the same number gets a new one."""
+        number, channels = bucket.number, self._channels
+        channel = channels[number] if number < len(channels) else None
+        if channel is not None and channel.bucket.names == bucket.names:
+            channel.bucket = bucket
+            return channel
+        names = set(bucket.names)
+        for at, other in enumerate(channels):
+            if other is not None and not names.isdisjoint(other.bucket.names):
+                # The trainer has regrouped its buckets. They may be smaller now, and the old room would never be freed.
+                channels[at], self.candidates = None, CandidateBuffers()
+        channels += [None] * (number + 1 - len(channels))
+        channel = channels[number] = BucketChannel(bucket, self)
+        return channel
 
     def change(self, memory: Memory, codecs: Sequence[str], aggregators: Sequence[Aggregator]) -> None:
         """Replace the memory, the codecs and their aggregators, on all ranks between steps.
@@ -133,13 +141,3 @@ class Encoder(RankCodecs):
                 "a step moved the parameters. If it did not, the gradients were dropped and leave no residual; the "
                 "error memory keeps a second buffer for that. The residual of this step stays in the error memory."
             )
-
-    def _open(self, bucket: Bucket) -> BucketChannel:
-        names = set(bucket.names)
-        for number, channel in enumerate(self._channels):
-            if channel is not None and not names.isdisjoint(channel.bucket.names):
-                # The trainer has regrouped its buckets. They may be smaller now, and the old room would never be freed.
-                self._channels[number], self.candidates = None, CandidateBuffers()
-        self._channels += [None] * (bucket.number + 1 - len(self._channels))
-        channel = self._channels[bucket.number] = BucketChannel(bucket, self)
-        return channel

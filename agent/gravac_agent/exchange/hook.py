@@ -47,6 +47,7 @@ class HookState:
         named = () if module is None else module.module.named_parameters()
         self.names = {id(parameter): name for name, parameter in named}
         self.drops_unused = module is not None and drops_unused(module)
+        self._buckets: list[tuple[tuple[int, ...], Bucket]] = []  # in order, with the ids of their parameters
         self.handler: BucketHandler | None = None
         self.leftover: Memory = NoMemory()
 
@@ -61,11 +62,17 @@ class HookState:
         return AllReduce(group)
 
     def bucket(self, bucket: dist.GradBucket) -> Bucket:  # type: ignore[name-defined]
-        """Return which parameters this flat gradient is made of."""
+        """Return which parameters this flat gradient is made of. It is the same object until DDP regroups them."""
+        number: int = bucket.index()
         parameters = bucket.parameters()
+        ids = tuple(map(id, parameters))
+        if number < len(self._buckets) and self._buckets[number][0] == ids:
+            return self._buckets[number][1]
         shapes = tuple(real_shape(parameter) for parameter in parameters)
-        names = tuple(self.names[id(parameter)] for parameter in parameters)
-        return Bucket(bucket.index(), names, tuple(math.prod(shape) for shape in shapes), shapes)
+        names = tuple(self.names[one] for one in ids)
+        found = Bucket(number, names, tuple(math.prod(shape) for shape in shapes), shapes)
+        self._buckets[number:] = [(ids, found)]  # DDP asks in order; those that follow are asked for again
+        return found
 
     def take_over(self) -> None:
         """Do nothing: the hook is registered already."""

@@ -31,6 +31,7 @@ from gravac_agent.exchange.channel import Compressed
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
+from gravac_agent.exchange.raw_mean import NOT_MEASURED
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
     DUE,
@@ -194,7 +195,9 @@ class HostExecutor:
                     self._send(message)
                 case Arrived():  # a name for its parts would keep the payload alive until the next message
                     sent_bytes = message.bucket.transfer.sent_bytes
-                    message.bucket.ends_at = self._pacer.deadline(time.monotonic(), sent_bytes)
+                    now = time.monotonic()
+                    paced = self._pacer.link is not None
+                    message.bucket.ends_at = self._pacer.deadline(now, sent_bytes) if paced else now
                 case EndOfBackward():
                     self._end_backward()
                 case QueuedCall():
@@ -261,14 +264,13 @@ class HostExecutor:
         step.activity.append(("compress", begin, time.monotonic()))
 
     def _issue_tick(self, step: StepRecord) -> None:
-        statistics = self.encoder.aggregators[step.plan.codec].local_statistics()
-        announcement = self._announcement
+        encoder, announcement = self.encoder, self._announcement
         step.tick = self.tick_codec.pack(
             step.sums,
             announcement.directive,
             announcement.fingerprint(),
-            statistics,
-            self.encoder.raw_mean.pop(),
+            encoder.aggregators[step.plan.codec].local_statistics(),
+            encoder.raw_mean.pop() if encoder.raw_mean.wanted else NOT_MEASURED,
             self._sample.raw,
         )
         step.tick_work = cast("dist.Work", self._ticks.sum(step.tick))
@@ -460,7 +462,7 @@ class HostExecutor:
     def _end_step(self, step: StepRecord, sharded: bool = False) -> None:
         """Wait for the tick and pass the result to the training thread."""
         try:
-            tick = self._read_tick(step)
+            tick = step.ended or self._read_tick(step)
         except Exception as error:
             self._report(step, error)
             return

@@ -73,10 +73,8 @@ class RawMeanMeter:
             self._energy = math.nan
         return signed
 
-    def pop(self) -> Sequence[Scalar]:
+    def pop(self) -> list[Scalar]:
         """Return the ``SIZE`` numbers of the step, and begin the next one. They are 0 if nothing was measured."""
-        if not self.wanted:
-            return NOT_MEASURED
         sums = self._sums.clone().unbind() if on_device(self._sums) else self._sums.tolist()
         found: list[Scalar] = [*sums, self._energy]
         self._sums.zero_()

@@ -86,15 +86,15 @@ class BucketSums:
     finite: bool | Tensor = True
     failed: bool = False
 
-    def note_finite(self, sq: Scalar) -> bool:
-        """Note whether an energy is finite. Return it; always True on a device, as nothing is read there."""
-        if isinstance(sq, Tensor):
-            self.finite = self.finite & torch.isfinite(sq)
-            return True
-        if math.isfinite(sq):
-            return True
-        self.finite = False
-        return False
+    def note_finite(self, *energies: Scalar) -> bool:
+        """Note whether energies are finite. Return it; always True on a device, as nothing is read there."""
+        for sq in energies:
+            if isinstance(sq, Tensor):
+                self.finite = self.finite & torch.isfinite(sq)
+            elif not math.isfinite(sq):
+                self.finite = False
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,14 @@ class TickCodec:
             words = (0.0,) * _WORDS
         # ``unpack`` compares the pieces of all ranks by their sums and those of their squares.
         squares = tuple(piece * piece for piece in fingerprint)
-        return [*sums.values(), *words, *fingerprint, *squares, *measured, *statistics]
+        return [
+            *(getattr(sums, name) for name in NAMES),
+            *words,
+            *fingerprint,
+            *squares,
+            *measured,
+            *statistics,
+        ]
 
     def pack_status(self, sums: StepSums, statistics: int) -> Tensor:
         """Return a vector of the same size for use outside a step. Its fingerprint is none that a plan can have, whose
