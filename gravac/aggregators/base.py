@@ -14,6 +14,7 @@ from gravac.collectives.communicator import Communicator, communicator
 from gravac.compressors.base import Key, Size, few_sizes
 from gravac.kernels import Scalar, SelectionHint
 from gravac.memories.base import Bucket
+from gravac.transaction import Transaction
 
 
 class Draft(Protocol):
@@ -63,14 +64,13 @@ class BucketAggregator:
         return self.aggregator.blank(self.bucket, cf, key, dtype, device, value)
 
 
-class Aggregator(ABC):
+class Aggregator(Transaction, ABC):
     """Computes means over ranks, in as many rounds of communication as it takes.
 
     Args:
         group: The ranks that average, as a process group or a communicator.
     """
 
-    name: str
     source: str
     """Paper and section that the formulas come from."""
     conserves: bool = True
@@ -149,52 +149,6 @@ class Aggregator(ABC):
         """
         dense, ranks = 4 * sum(tensors.numels), self.communicator.size
         return few_sizes(lambda cf: dense / max(1, self.wire_bytes(tensors, cf, torch.float32, ranks)))
-
-    def local_statistics(self) -> list[float]:
-        """Return the numbers of this rank's step whose means over ranks ``apply_mean_statistics`` needs.
-
-        There are equally many on all ranks and in all steps. The agent's tick carries them.
-        """
-        return []
-
-    def apply_mean_statistics(self, means: Sequence[float]) -> None:
-        """Learn from the means over ranks of ``local_statistics``, which are equal on all ranks. ``commit`` follows.
-
-        It is not called if preparing failed on any rank, because that rank's figures are incomplete.
-        """
-        return
-
-    def commit(self) -> None:
-        """Keep what was learned in this step."""
-        return
-
-    def rollback(self) -> None:
-        """Forget what was learned in this step."""
-        return
-
-    def commit_where(self, counts: Tensor) -> None:
-        """Keep what was learned in this step if it counts, else forget it. It replaces both for steps on a device.
-
-        A sync-free aggregator reads nothing here. This implementation reads ``counts`` if there is anything to learn.
-
-        Args:
-            counts: Whether the step counts, bool of shape ``()``.
-        """
-        if type(self).commit is not Aggregator.commit:
-            (self.commit if bool(counts) else self.rollback)()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return what was learned, as plain tensors (copies)."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace what was learned.
-
-        Raises:
-            ValueError: The state is not one of this aggregator.
-        """
-        if state:
-            raise ValueError(f"{self.name} has no state, but {sorted(state)[0]!r} was given")
 
     def state_digest(self) -> str:
         """Return a digest of the state that must be equal on all ranks; empty if there is none."""

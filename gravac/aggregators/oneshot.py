@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.aggregators.base import Aggregator, digest, shapes_of
-from gravac.aggregators.shortfall import Shortfall, aligned
+from gravac.aggregators.shortfall import Shortfall, aligned, split
 from gravac.collectives import (
     AUTO,
     Collective,
@@ -214,7 +214,9 @@ class OneShot(OfCodec):
         return super().state_dict() | self.shortfall.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(self.shortfall.load_state_dict(state))
+        own, rest = split(state)
+        super().load_state_dict(rest)
+        self.shortfall.load_state_dict(own)
 
 
 def check_size(codec: Compressor, payload: Payload, dtype: torch.dtype) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac.aggregators.base import Aggregator, digest, shapes_of
-from gravac.aggregators.shortfall import Shortfall
+from gravac.aggregators.shortfall import Shortfall, split
 from gravac.collectives import Communicator, Done, Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.dense import Dense
@@ -239,10 +239,11 @@ class PowerSGD(Aggregator):
         return {name: q.clone() for name, q in self._right.items()} | self.shortfall.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        state = self.shortfall.load_state_dict(state)
+        own, state = split(state)
         for name, q in state.items():
             if not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
                 raise ValueError(f"powersgd: factor of {name!r} must be a 2-D float tensor, got {q!r:.80}")
+        self.shortfall.load_state_dict(own)
         self._right = {name: q.detach().float().clone() for name, q in state.items()}
         self._drafts.clear()
 

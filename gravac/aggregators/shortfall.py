@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.kernels import Scalar, alignment
+from gravac.transaction import Transaction
 
 _PREFIX = "through/"
 
@@ -29,7 +30,7 @@ def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
     return alignment(energy, max(0.0, inner)) if isfinite(energy) else energy
 
 
-class Shortfall:
+class Shortfall(Transaction):
     """The share of the chosen energy that was sent, per bucket and CF, from the last committed step.
 
     The gate compares gains before anything is sent. With a shared support, however, a rank sends the leader's choice of
@@ -75,22 +76,15 @@ class Shortfall:
             self._drafts[bucket, cf] = min(1.0, through / chosen)
 
     def commit(self) -> None:
-        """Keep the drafts of this step."""
         self._shares |= self._drafts
         self._drafts.clear()
 
     def commit_where(self, counts: Tensor) -> None:
-        """Keep the drafts of this step if it counts, without reading whether it does.
-
-        Args:
-            counts: Whether the step counts, bool of shape ``()``.
-        """
         for at, share in self._drafts.items():
             self._shares[at] = torch.where(counts, share, self._shares.get(at, nan))
         self._drafts.clear()
 
     def rollback(self) -> None:
-        """Drop the drafts of this step."""
         self._drafts.clear()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -102,24 +96,22 @@ class Shortfall:
             if not isnan(share)
         }
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replace the shares by those in ``state``.
-
-        Returns:
-            The entries of ``state`` that belong to something else.
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Replace the shares.
 
         Raises:
             ValueError: An entry is not one number of a bucket and a CF.
         """
-        self._shares, rest = {}, dict[str, Tensor]()
-        self._drafts.clear()
+        self._shares, self._drafts = {}, {}
         for name, value in state.items():
-            if not name.startswith(_PREFIX):
-                rest[name] = value
-                continue
             try:
                 bucket, cf = name.removeprefix(_PREFIX).split("/")
                 self._shares[int(bucket), float(cf)] = float(value)
             except (TypeError, ValueError, RuntimeError):
                 raise ValueError(f"state of {name!r} must be one number of a bucket and a CF") from None
-        return rest
+
+
+def split(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Split a state into the entries of shortfalls and all others."""
+    own = {name: value for name, value in state.items() if name.startswith(_PREFIX)}
+    return own, {name: value for name, value in state.items() if name not in own}

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac.aggregators.base import Aggregator
-from gravac.aggregators.shortfall import Shortfall
+from gravac.aggregators.shortfall import Shortfall, split
 from gravac.collectives import Communicator
 
 
@@ -35,7 +35,9 @@ class TernarySum(Aggregator):
         return self.shortfall.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(self.shortfall.load_state_dict(state))
+        own, rest = split(state)
+        super().load_state_dict(rest)
+        self.shortfall.load_state_dict(own)
 
 
 def field_bits(ranks: int) -> int:

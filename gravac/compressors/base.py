@@ -11,6 +11,7 @@ from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
 from gravac.kernels import Scalar, SelectionHint
 from gravac.offers import UNKNOWN, Offer
+from gravac.transaction import Transaction
 
 MANY_ELEMENTS = 1 << 20
 """Elements with which ``Compressor.sizes`` compares, so many that scales and headers hardly count."""
@@ -27,7 +28,7 @@ class Size(NamedTuple):
     up_to: float
 
 
-class Compressor(ABC):
+class Compressor(Transaction, ABC):
     """A codec. Most are stateless: everything a call needs is in its arguments, so any rank can repeat it.
 
     The CF is elements in / elements kept for selectors, and dense bytes / payload bytes for the others; at least 1, and
@@ -325,52 +326,6 @@ class Compressor(ABC):
         Codecs that learn nothing from the whole model do nothing.
         """
         return
-
-    def local_statistics(self) -> list[float]:
-        """Return numbers of the buckets of this step whose means over ranks ``apply_mean_statistics`` needs.
-
-        How many there are follows from the codec and its settings alone.
-        """
-        return []
-
-    def apply_mean_statistics(self, means: Sequence[float]) -> None:
-        """Learn from the means over ranks of ``local_statistics``, so that all ranks learn the same.
-
-        ``commit`` follows.
-        """
-        return
-
-    def commit(self) -> None:
-        """Keep what was learned in this step."""
-        return
-
-    def rollback(self) -> None:
-        """Forget what was learned in this step."""
-        return
-
-    def commit_where(self, counts: Tensor) -> None:
-        """Keep what was learned in this step if it counts, else forget it. It replaces both for steps on a device.
-
-        A sync-free codec reads nothing here. This implementation reads ``counts`` if there is anything to learn.
-
-        Args:
-            counts: Whether the step counts, bool of shape ``()``.
-        """
-        if type(self).commit is not Compressor.commit:
-            (self.commit if bool(counts) else self.rollback)()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return copies of what the codec has learned, as plain tensors; empty for stateless codecs."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace what was learned.
-
-        Raises:
-            ValueError: The state is not one of this codec.
-        """
-        if state:
-            raise ValueError(f"compressor={self.name!r} has no state, but {sorted(state)[0]!r} was given")
 
 
 def few_sizes(reached: Callable[[float], float]) -> tuple[Size, ...]:
