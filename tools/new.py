@@ -74,7 +74,7 @@ class {Name}(Quantizer):
     # efficiency under sgd and adam (gravac/offers.py).
     offer = Offer()
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return TensorSpec(torch.float32, -(-numel // BLOCK)), TensorSpec(torch.int8, numel)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.oneshot import OfCodec, check_size
+from gravac.aggregators.oneshot import OfCodec
 from gravac.collectives import Communicator, Exchange, scatter_bytes
 from gravac.collectives.messages import (
     HEADER_BYTES,
@@ -50,13 +50,12 @@ class _Arriving(Exchange):
 
     def mean_into(self, out: Tensor) -> None:
         codec, own = self.codec.codec, self.own
+        layout = codec.layout(own.numel, own.cf, self.dtype)
         out.zero_()
         for rank, (message, size) in enumerate(zip(self.arrived, self.sizes, strict=True)):
             key = self.key._replace(rank=rank)
             packed = unpack_payload(message[:size], own, codec, key, self.dtype)
-            codec.decompress(
-                codec.unpack(packed, own.numel, own.cf, key, self.dtype), out, 1.0 / len(self.sizes)
-            )
+            codec.decompress(layout.unpack(packed, key), out, 1.0 / len(self.sizes))
 
 
 @dataclass(slots=True)
@@ -116,7 +115,7 @@ class CompressedReduceScatter(OfCodec):
         for payload in payloads:
             assert isinstance(payload, PayloadRows)
             for row in payload.rows:
-                check_size(self.compressor, row, dtype)
+                self.compressor.layout(row.numel, row.cf, dtype).check(row)
         return _Draft(self, self.codec, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
 
     def blank(

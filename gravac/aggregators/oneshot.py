@@ -146,7 +146,7 @@ class OneShot(OfCodec):
         self.compressor.observe(x, cfs)
         payloads = codec.levels(x, cfs, key, dtype, hint)
         for payload in payloads:
-            check_size(codec, payload, dtype)
+            codec.layout(payload.numel, payload.cf, dtype).check(payload)
         return _Draft(self, codec, tensors, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
 
     @property
@@ -217,24 +217,3 @@ class OneShot(OfCodec):
         own, rest = split(state)
         super().load_state_dict(rest)
         self.shortfall.load_state_dict(own)
-
-
-def check_size(codec: Compressor, payload: Payload, dtype: torch.dtype) -> None:
-    """Check that a payload has the size that its codec declares. Codecs of varying size are not checked.
-
-    Args:
-        codec: The codec that made the payload.
-        payload: The payload about to be sent.
-        dtype: The dtype that values have on the wire.
-
-    Raises:
-        ValueError: The sizes differ. The message names the codec, the declared and the actual bytes.
-    """
-    if not codec.traits.fixed_size:
-        return
-    declared = codec.wire_bytes(payload.numel, payload.cf, dtype)
-    if payload.nbytes != declared:
-        raise ValueError(
-            f"compressor={codec.name!r} made a payload of {payload.nbytes} bytes, but declares {declared} bytes for "
-            f"{payload.numel} elements at CF {payload.cf:g} as {dtype}: compress() and layout() must agree"
-        )

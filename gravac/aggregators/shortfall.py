@@ -23,7 +23,7 @@ def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
     Returns:
         At least 0, and 0 if the inner product is below 0; not finite if the payload is not.
     """
-    energy, inner = codec.energy(payload), codec.inner(payload, x)
+    energy, inner = codec.energy(payload), codec.kept_inner(payload, x)
     if isinstance(energy, Tensor):
         assert isinstance(inner, Tensor)
         return torch.where(energy.isfinite(), alignment(energy, inner.clamp_min(0.0)), energy)

@@ -63,7 +63,7 @@ class _Shards:
             ValueError: The message belongs to another exchange, or was damaged.
         """
         parts = unpack_payload(message, payload, self.codec, key, self.dtype)
-        return self.codec.unpack(parts, self.count(owner), self.cf, key, self.dtype)
+        return self.codec.layout(self.count(owner), self.cf, self.dtype).unpack(parts, key)
 
     def sizes(self) -> list[int]:
         """Return the bytes of each owner's message, for a codec of fixed size. Messages are padded to the longest."""

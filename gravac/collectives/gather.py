@@ -30,13 +30,13 @@ class _Gathered(Exchange):
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
-        messages = self.arrived.view(len(self.sizes), -1)
+        messages, own = self.arrived.view(len(self.sizes), -1), self.payload
+        layout = self.codec.layout(own.numel, own.cf, self.dtype)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
-            payload, key = self.payload, self.key._replace(rank=rank)
-            message = unpack_payload(messages[rank, :size], payload, self.codec, key, self.dtype)
-            # Of its own payload this rank may still have the codes, which need no decoding.
-            if key != self.key or payload.decoded.rounded is None:
-                payload = self.codec.unpack(message, payload.numel, payload.cf, key, self.dtype)
+            payload, key = own, self.key._replace(rank=rank)
+            if key != self.key:
+                message = unpack_payload(messages[rank, :size], own, self.codec, key, self.dtype)
+                payload = layout.unpack(message, key)
             self.codec.decompress(payload, out, self.share)
 
 

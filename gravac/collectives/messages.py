@@ -213,7 +213,7 @@ class Entries:
         """
         message = strip_header(message, self._fields(key), key)
         values, positions = message[: self._value_bytes], message[self._value_bytes :]
-        coded = self.values.unpack(values, self.count, 1.0, key, self.dtype)
+        coded = self.values.layout(self.count, 1.0, self.dtype).unpack(values, key)
         return self.values.decode(coded), kernels.unpack_positions(positions, self.count, self.numel)
 
     def _fields(self, key: Key) -> HeaderFields:

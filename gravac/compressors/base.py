@@ -35,8 +35,8 @@ class Compressor(Transaction, ABC):
     larger means stronger. Codecs with a ladder of sizes use the mildest step that reaches the CF asked for, else their
     strongest one; ``reached`` returns which. Tensors are 1-D, of any floating dtype.
 
-    Subclasses implement ``layout``, ``compress`` and ``decompress``. A codec whose size varies has no layout and
-    implements ``wire_bytes``, ``layout_of`` and ``blank`` instead.
+    Subclasses implement ``specs``, ``compress`` and ``decompress``. A codec whose size varies returns no specs and
+    implements ``wire_bytes``, ``specs_of`` and ``blank`` as well.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Compressor(Transaction, ABC):
     """Settings, as ``build`` parses them, that the property suite runs besides the defaults."""
 
     @abstractmethod
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         """Return the tensors of a payload for ``numel`` elements.
 
         Args:
@@ -63,6 +63,10 @@ class Compressor(Transaction, ABC):
         Returns:
             Dtype and length of each part; None if the size depends on more than the arguments.
         """
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> "Layout":
+        """Return what is known of all payloads of such a tensor, to be made once; see ``specs`` for the arguments."""
+        return Layout(self, numel, cf, dtype)
 
     @abstractmethod
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -79,7 +83,7 @@ class Compressor(Transaction, ABC):
             dtype: The dtype that values have on the wire.
 
         Returns:
-            The payload. Its parts must have the sizes that ``layout`` declares.
+            The payload. Its parts must be those that ``specs`` declares.
         """
 
     def levels(
@@ -119,7 +123,7 @@ class Compressor(Transaction, ABC):
         """Return the payload that these parts belong to, on any rank.
 
         Args:
-            parts: The tensors that came over the wire, as ``layout`` declares them.
+            parts: The tensors that came over the wire, as ``specs`` declares them.
             numel: Elements of the original tensor.
             cf: The CF it was compressed with.
             key: The key it was compressed with.
@@ -155,15 +159,25 @@ class Compressor(Transaction, ABC):
         return kept.tensor
 
     def energy(self, payload: Payload) -> Scalar:
-        """Return ‖decoded‖²: a float on the host, a tensor of shape ``()`` on a device."""
+        """Return ‖decoded‖², computed once: a float on the host, a tensor of shape ``()`` on a device."""
         kept = payload.decoded
         if kept.energy is None:
-            kept.energy = kernels.energy(self.decoded(payload))
+            kept.energy = self._energy(payload)
         return kept.energy
+
+    def _energy(self, payload: Payload) -> Scalar:
+        return kernels.energy(self.decoded(payload))
 
     def inner(self, payload: Payload, x: Tensor) -> Scalar:
         """Return ⟨decoded, x⟩: a float on the host, a tensor of shape ``()`` on a device."""
         return kernels.inner(self.decoded(payload), x)
+
+    def kept_inner(self, payload: Payload, x: Tensor) -> Scalar:
+        """Return ⟨decoded, x⟩ for the tensor that the payload was made of, computed once until ``forget``."""
+        kept = payload.decoded
+        if kept.inner is None:
+            kept.inner = self.inner(payload, x)
+        return kept.inner
 
     def kept_energy(self, payload: Payload, x: Tensor) -> Scalar:
         """Return how much of ``‖x‖²`` a payload keeps. The gate compares it.
@@ -180,7 +194,7 @@ class Compressor(Transaction, ABC):
             Between 0 and ``‖x‖²``: a float on the host, a tensor of shape ``()`` on a device.
         """
         energy = self.energy(payload)
-        return energy if self.traits.projection else kernels.alignment(energy, self.inner(payload, x))
+        return energy if self.traits.projection else kernels.alignment(energy, self.kept_inner(payload, x))
 
     def bound(self, numel: int, cf: float) -> Bound:
         """Return the proven bound of the error; by default nothing is proven."""
@@ -188,10 +202,10 @@ class Compressor(Transaction, ABC):
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         """Return the bytes that one rank hands to the collective; the expected ones if sizes vary."""
-        layout = self.layout(numel, cf, dtype)
-        if layout is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define wire_bytes")
-        return sum(spec.nbytes for spec in layout)
+        specs = self.specs(numel, cf, dtype)
+        if specs is None:
+            raise NotImplementedError(f"{type(self).__name__} has no fixed size and must define wire_bytes")
+        return sum(spec.nbytes for spec in specs)
 
     def plain_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         """Return ``wire_bytes`` without entropy coding, which says how much the codec rounds."""
@@ -208,43 +222,21 @@ class Compressor(Transaction, ABC):
         """Return the CF that asking for ``cf`` gives with float32 values; the expected one if sizes vary."""
         return 4 * numel / self.wire_bytes(numel, cf, torch.float32)
 
-    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        """Return the layout of a payload that has ``nbytes``.
+    def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        """Return the specs of a payload that has ``nbytes``.
 
         Raises:
             ValueError: No payload of this codec has that size.
         """
-        layout = self.layout(numel, cf, dtype)
-        if layout is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define layout_of")
-        expected = sum(spec.nbytes for spec in layout)
+        specs = self.specs(numel, cf, dtype)
+        if specs is None:
+            raise NotImplementedError(f"{type(self).__name__} has no fixed size and must define specs_of")
+        expected = sum(spec.nbytes for spec in specs)
         if nbytes != expected:
             raise ValueError(
                 f"{self.name} payload has {nbytes} bytes, {expected} expected for n={numel}, cf={cf:g}"
             )
-        return layout
-
-    def unpack(self, buffer: Tensor, numel: int, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        """Unpack a message of any rank; the inverse of ``Payload.pack``.
-
-        Args:
-            buffer: uint8 of shape ``(nbytes,)``.
-            numel: Elements of the original tensor.
-            cf: The CF it was compressed with.
-            key: The key of the rank that sent it.
-            dtype: The dtype that values have on the wire.
-
-        Raises:
-            ValueError: The buffer has a wrong size.
-        """
-        layout = self.layout_of(buffer.numel(), numel, cf, dtype)
-        pieces = torch.split(buffer, [spec.nbytes for spec in layout])
-        # A view needs a slice that starts at a multiple of the dtype's size, so others are copied.
-        parts = tuple(
-            (piece if piece.storage_offset() % spec.dtype.itemsize == 0 else piece.clone()).view(spec.dtype)
-            for piece, spec in zip(pieces, layout, strict=True)
-        )
-        return self.rebuild(parts, numel, cf, key)
+        return specs
 
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
@@ -262,14 +254,14 @@ class Compressor(Transaction, ABC):
         Returns:
             A payload of a size that all ranks expect.
         """
-        layout = self.layout(numel, cf, dtype)
-        if layout is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define blank")
+        specs = self.specs(numel, cf, dtype)
+        if specs is None:
+            raise NotImplementedError(f"{type(self).__name__} has no fixed size and must define blank")
         parts = (
             torch.full(
                 (spec.numel,), value if spec.dtype.is_floating_point else 0, dtype=spec.dtype, device=device
             )
-            for spec in layout
+            for spec in specs
         )
         return self.rebuild(tuple(parts), numel, cf, key)
 
@@ -302,9 +294,9 @@ class Compressor(Transaction, ABC):
         pieces, first = [], [0] * len(payload.parts)
         for begin in range(0, payload.numel, size):
             count = min(size, payload.numel - begin)
-            layout = self.layout(count, payload.cf, dtype)
-            assert layout is not None
-            last = [at + spec.numel for at, spec in zip(first, layout, strict=True)]
+            specs = self.specs(count, payload.cf, dtype)
+            assert specs is not None
+            last = [at + spec.numel for at, spec in zip(first, specs, strict=True)]
             cut = zip(payload.parts, first, last, strict=True)
             parts = tuple(part[low:high] for part, low, high in cut)
             pieces.append(Payload(parts, None, count, payload.cf, payload.key))
@@ -326,6 +318,61 @@ class Compressor(Transaction, ABC):
         Codecs that learn nothing from the whole model do nothing.
         """
         return
+
+
+class Layout:
+    """What is known of all payloads of one codec for one size of tensor, CF and dtype. Exchanges keep it.
+
+    Args:
+        codec: Makes the payloads.
+        numel: Elements of the tensor.
+        cf: The CF asked for.
+        dtype: The dtype that values have on the wire.
+    """
+
+    __slots__ = ("cf", "codec", "dtype", "nbytes", "numel", "sizes", "specs")
+
+    def __init__(self, codec: Compressor, numel: int, cf: float, dtype: torch.dtype) -> None:
+        self.codec, self.numel, self.cf, self.dtype = codec, numel, cf, dtype
+        self.specs = codec.specs(numel, cf, dtype)
+        """Dtype and length of each part; None if they vary."""
+        self.sizes = [spec.nbytes for spec in self.specs or ()]
+        """Bytes of each part."""
+        self.nbytes = codec.wire_bytes(numel, cf, dtype) if self.specs is None else sum(self.sizes)
+        """Bytes of all parts; the expected ones if they vary."""
+
+    def check(self, payload: Payload) -> None:
+        """Check that a payload about to be sent has the size that other ranks expect. Varying sizes are not checked.
+
+        Raises:
+            ValueError: The sizes differ. The message names the codec, the declared and the actual bytes.
+        """
+        if self.specs is not None and [part.nbytes for part in payload.parts] != self.sizes:
+            raise ValueError(
+                f"compressor={self.codec.name!r} made a payload of {payload.nbytes} bytes, but declares {self.nbytes} "
+                f"bytes for {self.numel} elements at CF {self.cf:g} as {self.dtype}: compress() and specs() must agree"
+            )
+
+    def unpack(self, buffer: Tensor, key: Key) -> Payload:
+        """Unpack a message of any rank; the inverse of ``Payload.pack``.
+
+        Args:
+            buffer: uint8 of shape ``(nbytes,)``.
+            key: The key of the rank that sent it.
+
+        Raises:
+            ValueError: The buffer has a wrong size.
+        """
+        specs, sizes = self.specs, self.sizes
+        if specs is None or buffer.numel() != self.nbytes:
+            specs = self.codec.specs_of(buffer.numel(), self.numel, self.cf, self.dtype)
+            sizes = [spec.nbytes for spec in specs]
+        # A view needs a slice that starts at a multiple of the dtype's size, so others are copied.
+        parts = tuple(
+            (piece if piece.storage_offset() % spec.dtype.itemsize == 0 else piece.clone()).view(spec.dtype)
+            for piece, spec in zip(buffer.split(sizes), specs, strict=True)
+        )
+        return self.codec.rebuild(parts, self.numel, self.cf, key)
 
 
 def few_sizes(reached: Callable[[float], float]) -> tuple[Size, ...]:
@@ -380,4 +427,4 @@ def to_wire(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype, copy=True)
 
 
-__all__ = ["Bound", "Compressor", "Key", "Payload", "TensorSpec", "Traits", "kept_count", "to_wire"]
+__all__ = ["Bound", "Compressor", "Key", "Layout", "Payload", "TensorSpec", "Traits", "kept_count", "to_wire"]

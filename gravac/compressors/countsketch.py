@@ -33,7 +33,7 @@ class CountSketch(Quantizer):
         """Return the buckets per row, w."""
         return max(1, kept_count(numel, cf) // self.rows)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(dtype, self.rows * self.width(numel, cf)),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:

@@ -23,7 +23,7 @@ class Dense(Compressor):
     traits = replace(PLAIN, unbiased=True, linear=True)
     offer = Offer(lossless=True)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(dtype, numel),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -38,7 +38,7 @@ class Dense(Compressor):
     def decode(self, payload: Payload) -> Tensor:
         return payload.values.to(torch.float32, copy=True)
 
-    def energy(self, payload: Payload) -> kernels.Scalar:
+    def _energy(self, payload: Payload) -> kernels.Scalar:
         return kernels.energy(payload.values)
 
     def inner(self, payload: Payload, x: Tensor) -> kernels.Scalar:
@@ -68,7 +68,7 @@ class BF16(Quantizer):
     relative_error = 2.0**-9
     smallest_error = 2.0**-134  # half the step of the smallest numbers
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(self.half, numel),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:

@@ -99,7 +99,10 @@ class Decoded:
     """The result of decoding a payload. The rank that made the payload keeps it, as several energies need it."""
 
     tensor: Tensor | None = None
+    values: Tensor | None = None
+    """Of a stack, what its quantizer decodes to."""
     energy: Scalar | None = None
+    inner: Scalar | None = None
     rounded: tuple[Tensor, Tensor] | None = None
     """Spacings and codes, which would take long to decode. They are small, so ``forget`` keeps them."""
 
@@ -125,8 +128,9 @@ class Payload:
     decoded: Decoded = field(default_factory=Decoded, init=False, compare=False, repr=False)
 
     def forget(self) -> None:
-        """Free the decoded tensor and its energy."""
-        self.decoded.tensor = self.decoded.energy = None
+        """Free the decoded tensor, and what was computed of it."""
+        kept = self.decoded
+        kept.tensor = kept.values = kept.energy = kept.inner = None
 
     @property
     def values(self) -> Tensor:

@@ -17,8 +17,8 @@ class PayloadRows(Payload):
     rows: tuple[Payload, ...] = ()
 
     def forget(self) -> None:
-        """Free the decoded tensor and its energy, those of each row included."""
-        self.decoded.tensor = self.decoded.energy = None
+        """Free what was decoded, of each row too."""
+        Payload.forget(self)
         for row in self.rows:
             row.forget()
 
@@ -38,8 +38,8 @@ class Rows(Compressor):
         self.codec, self.count = codec, count
         self.name, self.source, self.traits = codec.name, codec.source, codec.traits
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
-        row = self.codec.layout(numel // self.count, cf, dtype)
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+        row = self.codec.specs(numel // self.count, cf, dtype)
         return None if row is None else row * self.count
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
@@ -84,7 +84,7 @@ class Rows(Compressor):
         for row, piece in zip(_rows(payload), self._split(x), strict=True):
             self.codec.remove(row, piece)
 
-    def energy(self, payload: Payload) -> Scalar:
+    def _energy(self, payload: Payload) -> Scalar:
         return sum(self.codec.energy(row) for row in _rows(payload))
 
     def inner(self, payload: Payload, x: Tensor) -> Scalar:

@@ -46,6 +46,7 @@ class Stack(Compressor):
             )
         self.selector: Compressor = selector
         self.quantizer = quantizer
+        self._value_parts = len(quantizer.specs(1, 1.0, torch.float32) or ())
         self.name = f"{selector.name}+{quantizer.name}"
         self.source = f"{selector.source}; {quantizer.source}"
         self.uses_histogram = selector.uses_histogram
@@ -64,9 +65,9 @@ class Stack(Compressor):
         other.selector = selector
         return other
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        places = self.selector.layout(numel, cf, dtype)
-        values = self.quantizer.layout(kept_count(numel, cf), 1.0, dtype)
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        places = self.selector.specs(numel, cf, dtype)
+        values = self.quantizer.specs(kept_count(numel, cf), 1.0, dtype)
         assert places is not None
         assert values is not None
         return *values, *places[1:]
@@ -86,19 +87,15 @@ class Stack(Compressor):
         return Payload((*values.parts, *chosen.parts[1:]), chosen.support, chosen.numel, chosen.cf, key)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
-        split = len(parts) - (len(self.selector.layout(numel, cf, torch.float32) or ()) - 1)
-        k = kept_count(numel, cf)
-        # The values are not known yet; only the positions are needed.
-        places = self.selector.rebuild(
-            (torch.empty(k, device=parts[0].device, dtype=torch.float32), *parts[split:]), numel, cf, key
-        )
+        # Only the positions are needed: the values are still coded.
+        places = self.selector.rebuild((parts[0], *parts[self._value_parts :]), numel, cf, key)
         return Payload(parts, places.support, numel, cf, key)
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         assert payload.support is not None
         kernels.scatter_add(out, payload.support, self._values(payload), scale)
 
-    def energy(self, payload: Payload) -> Scalar:
+    def _energy(self, payload: Payload) -> Scalar:
         return kernels.energy(self._values(payload))
 
     def inner(self, payload: Payload, x: Tensor) -> Scalar:
@@ -106,11 +103,13 @@ class Stack(Compressor):
         return kernels.inner_at(x, payload.support, self._values(payload))
 
     def _values(self, payload: Payload) -> Tensor:
-        assert payload.key is not None
-        assert payload.support is not None
-        k = payload.support.numel()
-        count = len(self.quantizer.layout(k, 1.0, torch.float32) or ())
-        return self.quantizer.decode(self.quantizer.rebuild(payload.parts[:count], k, 1.0, payload.key))
+        kept = payload.decoded
+        if kept.values is None:
+            assert payload.key is not None
+            assert payload.support is not None
+            coded, k = payload.parts[: self._value_parts], payload.support.numel()
+            kept.values = self.quantizer.decode(self.quantizer.rebuild(coded, k, 1.0, payload.key))
+        return kept.values
 
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float

@@ -53,9 +53,9 @@ class Induced(Compressor):
             projection=False,
         )
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
-        first = self.first.layout(numel, cf, dtype)
-        return None if first is None else first + self._second_layout(numel, dtype)
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+        first = self.first.specs(numel, cf, dtype)
+        return None if first is None else first + self._second_specs(numel, dtype)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         first = self.first.compress(x, cf, key, dtype)
@@ -66,7 +66,7 @@ class Induced(Compressor):
         return InducedPayload(first.parts + second.parts, None, x.numel(), cf, key, first, second)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
-        count = len(parts) - len(self._second_layout(numel, torch.float32))
+        count = len(parts) - len(self._second_specs(numel, torch.float32))
         first = self.first.rebuild(parts[:count], numel, cf, key)
         second = self.second.rebuild(parts[count:], numel, self.second_cf, _second(key))
         return InducedPayload(parts, None, numel, cf, key, first, second)
@@ -86,10 +86,10 @@ class Induced(Compressor):
         second = self.second.bound(numel, self.second_cf).omega
         return Bound(omega=None if first is None or second is None else first * second)
 
-    def _second_layout(self, numel: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        layout = self.second.layout(numel, self.second_cf, dtype)
-        assert layout is not None
-        return layout
+    def _second_specs(self, numel: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        specs = self.second.specs(numel, self.second_cf, dtype)
+        assert specs is not None
+        return specs
 
 
 def _second(key: Key) -> Key:

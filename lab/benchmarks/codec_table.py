@@ -61,7 +61,7 @@ def row(text: str, samples: tuple[Tensor, ...]) -> str:
         for payload, x in zip(payloads, samples, strict=True)
     ]
     encode = nanoseconds(lambda: codec.compress(samples[0], float(cf or 1), key, torch.float32))
-    arrived = codec.unpack(payloads[0].pack(), N, float(cf or 1), key, torch.float32)
+    arrived = codec.layout(N, float(cf or 1), torch.float32).unpack(payloads[0].pack(), key)
     decode = nanoseconds(lambda: codec.decode(arrived))
     shown = f"`{name}`" + (f", CF {cf}" if cf else "")
     figures = " | ".join(f"{error:.3f}" for error in errors)

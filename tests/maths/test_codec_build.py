@@ -41,7 +41,7 @@ def test_any_selector_stacks_on_any_quantizer() -> None:
         x = vector("gauss", 500)
         payload = codec.compress(x, 10.0, KEY, torch.float32)
         assert payload.nbytes == codec.wire_bytes(500, 10.0, torch.float32)
-        again = codec.unpack(payload.pack(), 500, 10.0, KEY, torch.float32)
+        again = codec.layout(500, 10.0, torch.float32).unpack(payload.pack(), KEY)
         assert torch.equal(codec.decode(again), codec.decode(payload))
         assert achieved(payload) == 10.0
 

@@ -141,7 +141,7 @@ def test_subtractive_dither_is_decoded_with_the_draws_of_the_rank_that_sent_it()
     payload = codec.compress(x, 1.0, KEY, torch.float32)
 
     def error(key: Key) -> float:
-        found = codec.unpack(payload.pack(), x.numel(), 1.0, key, torch.float32)
+        found = codec.layout(x.numel(), 1.0, torch.float32).unpack(payload.pack(), key)
         return float((codec.decode(found) - x).square().sum() / x.square().sum())
 
     assert error(KEY) < 0.17

@@ -202,8 +202,8 @@ def test_elias_lengths() -> None:
     numbers = torch.tensor([1, 2, 3, 4, 7, 8, 15, 16, 31, 32])
     assert omega(numbers)[1].tolist() == [1, 3, 3, 6, 6, 7, 7, 11, 11, 12]
     assert encode(torch.tensor([0, 0, 4, 0, 0, 1, 1, 0])).numel() + 32 == 56  # 18 bits, filled up to 24
-    layout = build("qsgd-elias").layout_of(7, 8, 1.0, torch.float32)
-    assert [part.nbytes for part in layout] == [4, 3]
+    specs = build("qsgd-elias").specs_of(7, 8, 1.0, torch.float32)
+    assert [part.nbytes for part in specs] == [4, 3]
 
 
 def test_elias_sizes() -> None:

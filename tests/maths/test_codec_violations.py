@@ -55,7 +55,7 @@ class WrongBytes(TopK):
 
     name = "wrong-bytes"
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(dtype, kept_count(numel, cf)),)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:

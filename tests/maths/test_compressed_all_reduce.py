@@ -58,7 +58,7 @@ def test_a_divided_payload_decodes_to_the_same(
     for piece in pieces:  # as it arrives
         if codec.traits.fixed_size:
             assert piece.nbytes == codec.wire_bytes(piece.numel, 1.0, torch.float32)
-    arrived = [codec.unpack(piece.pack(), piece.numel, 1.0, KEY, torch.float32) for piece in pieces]
+    arrived = [codec.layout(piece.numel, 1.0, torch.float32).unpack(piece.pack(), KEY) for piece in pieces]
     assert torch.equal(torch.cat([codec.decode(piece) for piece in arrived]), codec.decode(whole))
 
 

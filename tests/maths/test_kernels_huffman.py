@@ -141,7 +141,7 @@ def test_coding_changes_bytes_and_no_value(codec: str) -> None:
     x = torch.randn(30_000, generator=torch.Generator().manual_seed(6)) ** 3
     plain, coded = build(codec), build(f"{codec},coding=huffman")
     one, other = (each.compress(x, 1.0, KEY, torch.float32) for each in (plain, coded))
-    arrived = coded.unpack(other.pack(), x.numel(), 1.0, KEY, torch.float32)
+    arrived = coded.layout(x.numel(), 1.0, torch.float32).unpack(other.pack(), KEY)
     assert torch.equal(plain.decode(one), coded.decode(other))
     assert torch.equal(plain.decode(one), coded.decode(arrived))
     assert other.nbytes < 0.85 * one.nbytes

@@ -189,7 +189,7 @@ def test_the_composite_codec_is_unbiased_says_its_bound_and_travels() -> None:
     codec = Induced(build_codec("topk"), error)
     payload = codec.compress(y, 10.0, key, torch.float32)
     assert payload.nbytes == codec.wire_bytes(300, 10.0, torch.float32)
-    again = codec.unpack(payload.pack(), 300, 10.0, key, torch.float32)
+    again = codec.layout(300, 10.0, torch.float32).unpack(payload.pack(), key)
     assert torch.equal(codec.decode(again), codec.decode(payload))
     mean = torch.stack(
         [codec.decode(codec.compress(y, 10.0, Key(0, i, 0, 0), torch.float32)) for i in range(2000)]

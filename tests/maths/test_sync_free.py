@@ -37,7 +37,7 @@ def step(codec: Compressor, x: Tensor, cfs: tuple[float, ...] = CFS) -> list[Any
     """All that a step does with a codec: payloads, decoded tensors and energies."""
     found: list[Any] = []
     for payload in codec.levels(x, cfs, KEY, torch.float32):
-        arrived = codec.unpack(payload.pack(), x.numel(), payload.cf, KEY, torch.float32)
+        arrived = codec.layout(x.numel(), payload.cf, torch.float32).unpack(payload.pack(), KEY)
         mean, residual = torch.zeros_like(x), x.clone()
         codec.decompress(arrived, mean, 0.5)
         codec.remove(payload, residual)
@@ -48,7 +48,7 @@ def step(codec: Compressor, x: Tensor, cfs: tuple[float, ...] = CFS) -> list[Any
         blank = codec.blank(x.numel(), cfs[0], KEY, torch.float32, x.device, value)
         found += [
             *blank.parts,
-            codec.decode(codec.unpack(blank.pack(), x.numel(), cfs[0], KEY, torch.float32)),
+            codec.decode(codec.layout(x.numel(), cfs[0], torch.float32).unpack(blank.pack(), KEY)),
         ]
     if codec.traits.nested:
         found += codec.narrow(codec.compress(x, cfs[0], KEY, torch.float32), cfs[-1]).parts

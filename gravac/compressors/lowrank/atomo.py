@@ -24,7 +24,7 @@ class Atomo(LowRank):
     source = "Wang et al. 2018, ATOMO, algorithm 1, spectral atoms"
     traits = replace(ROUNDED, fixed_size=False, sync_free=False)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> None:
         return None
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -64,7 +64,7 @@ class Atomo(LowRank):
             at, first = at + terms * size, first + len(group.offsets)
         plan.add_dense(values[at:], out, scale)
 
-    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         plan = self.geometry(numel, cf)
         matrices = sum(len(group.offsets) for group in plan.groups)
         values, left = divmod(nbytes - 4 * matrices, dtype.itemsize)

@@ -52,7 +52,7 @@ class SVD(LowRank):
     source = "Eckart and Young 1936; Wang et al. 2018, ATOMO, spectral atoms"
     traits = replace(ROUNDED, unbiased=False, nested=True, projection=True, sync_free=False)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         plan = self.geometry(numel, cf)
         return (TensorSpec(dtype, sum(group.factor_numel for group in plan.groups) + plan.dense_numel),)
 

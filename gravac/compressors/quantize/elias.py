@@ -30,7 +30,7 @@ class EliasQSGD(QSGD):
     def __init__(self, *, bits: int | None = None, norm: Norm = "l2", block: int = 512) -> None:
         super().__init__(bits=bits, norm=norm, block=block)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> None:
         return None
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -42,7 +42,7 @@ class EliasQSGD(QSGD):
         levels = decode(unpack(packed, 8 * packed.numel(), 1), payload.numel)
         return self.scaled(payload, levels.float())
 
-    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         blocks = -(-numel // self.block)
         if nbytes < 4 * blocks:
             raise ValueError(f"{self.name} payload has {nbytes} bytes, at least {4 * blocks} for n={numel}")

@@ -44,7 +44,7 @@ class Natural(Quantizer):
             raise ValueError(f"natural: bits={bits} must be 8 or 9")
         self.bits, self._range = bits, _RANGES[bits]
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         codes = TensorSpec(torch.uint8, numel)
         return (codes,) if self.bits == 8 else (codes, TensorSpec(torch.uint8, packed_bytes(numel, 1)))
 

@@ -110,21 +110,21 @@ class Nearest(Quantizer):
         asked = (levels for levels in self.ladder if 32 / GRIDS[levels].bits >= cf)
         return self.levels_asked or next(asked, self.ladder[-1])
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         return None if self.coding == "huffman" else self._digits(numel, cf)
 
     def _digits(self, numel: int, cf: float) -> tuple[TensorSpec, ...]:
-        """Return the layout without Huffman coding."""
+        """Return the specs without Huffman coding."""
         spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))
         return TensorSpec(torch.bfloat16, spacings), TensorSpec(torch.int32, words)
 
     def plain_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         return sum(spec.nbytes for spec in self._digits(numel, cf))
 
-    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         if self.coding == "huffman":
             return (TensorSpec(torch.uint8, nbytes),)
-        return super().layout_of(nbytes, numel, cf, dtype)
+        return super().specs_of(nbytes, numel, cf, dtype)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         if self.coding != "huffman":

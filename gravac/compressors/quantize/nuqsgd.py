@@ -40,7 +40,7 @@ class NUQSGD(Quantizer):
         """Return the bits per element at that CF."""
         return self.bits or mildest(_LADDER, cf)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (
             TensorSpec(torch.float32, math.ceil(numel / self.block)),
             TensorSpec(torch.uint8, packed_bytes(numel, self.width(cf))),

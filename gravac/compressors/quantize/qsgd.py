@@ -59,7 +59,7 @@ class QSGD(Quantizer):
         """Return the bits per element at that CF."""
         return self.bits or mildest(_LADDER, cf)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         return (
             TensorSpec(torch.float32, math.ceil(numel / self.block)),
             TensorSpec(torch.uint8, packed_bytes(numel, self.width(cf))),

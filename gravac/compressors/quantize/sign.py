@@ -23,7 +23,7 @@ class ScaledSign(PerTensor):
     source = "Karimireddy et al. 2019, Error feedback fixes SignSGD, algorithm 1, for each tensor"
     traits = replace(ROUNDED, unbiased=False, projection=True)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return TensorSpec(torch.float32, len(self.numels(numel))), TensorSpec(
             torch.uint8, packed_bytes(numel, 1)
         )
@@ -54,7 +54,7 @@ class OneBit(PerTensor):
     source = "Seide et al. 2014, 1-bit SGD, two reconstruction values"
     traits = ScaledSign.traits
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return TensorSpec(torch.float32, 2 * len(self.numels(numel))), TensorSpec(
             torch.uint8, packed_bytes(numel, 1)
         )

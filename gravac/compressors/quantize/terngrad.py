@@ -29,7 +29,7 @@ class TernGrad(PerTensor):
         self.base3 = base3
         self.clip: float | None = None
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         size = trit_bytes(numel) if self.base3 else packed_bytes(numel, 2)
         return TensorSpec(torch.float32, len(self.numels(numel))), TensorSpec(torch.uint8, size)
 

@@ -32,7 +32,7 @@ class TwoBit(Quantizer):
     def __init__(self, *, block: int = 128) -> None:
         self.block = chosen_block(self.name, block)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         blocks = -(-numel // self.block)
         return TensorSpec(torch.bfloat16, 2 * blocks), TensorSpec(torch.uint8, packed_bytes(numel, 2))
 

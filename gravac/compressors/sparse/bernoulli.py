@@ -25,7 +25,7 @@ class Bernoulli(Selector):
     )
     traits = replace(PLAIN, linear=True, fixed_size=False)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> None:
         return None
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -52,7 +52,7 @@ class Bernoulli(Selector):
         places = torch.searchsorted(payload.support, support)
         return Payload((payload.values[places],), support, payload.numel, cf, payload.key)
 
-    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         count, left = divmod(nbytes, dtype.itemsize)
         if left or not 0 < count <= numel:
             raise ValueError(

@@ -30,7 +30,7 @@ class SharedDraw(Selector):
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
         """Return the positions, int32 or int64 of shape ``(k,)``, no two equal."""
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         return (TensorSpec(dtype, kept_count(numel, cf)),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:

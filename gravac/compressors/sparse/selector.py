@@ -30,7 +30,7 @@ class Selector(Compressor):
         assert payload.support is not None
         kernels.scatter_add(out, payload.support, payload.values, scale * self.weight(payload))
 
-    def energy(self, payload: Payload) -> kernels.Scalar:
+    def _energy(self, payload: Payload) -> kernels.Scalar:
         return self.weight(payload) ** 2 * kernels.energy(payload.values)
 
     def inner(self, payload: Payload, x: Tensor) -> kernels.Scalar:
@@ -53,7 +53,7 @@ class Indexed(Selector):
         """Return the positions of ``x`` to send, int32 or int64, ascending."""
         raise NotImplementedError(f"{type(self).__name__} must define choose")
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+    def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         if not self.traits.fixed_size:
             return None
         count = kept_count(numel, cf)
@@ -78,9 +78,9 @@ class Indexed(Selector):
             return super().wire_bytes(numel, cf, dtype)
         return sum(part.nbytes for part in pairs(kept_count(numel, cf), dtype))
 
-    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         if self.traits.fixed_size:
-            return super().layout_of(nbytes, numel, cf, dtype)
+            return super().specs_of(nbytes, numel, cf, dtype)
         count, left = divmod(nbytes, dtype.itemsize + 4)
         if left or count > numel:
             raise ValueError(
@@ -110,5 +110,5 @@ class Indexed(Selector):
 
 
 def pairs(count: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-    """Return the layout of ``count`` values with int32 positions."""
+    """Return the specs of ``count`` values with int32 positions."""
     return TensorSpec(dtype, count), TensorSpec(torch.int32, count)

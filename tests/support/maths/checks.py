@@ -55,11 +55,11 @@ def achieved(payload: Payload) -> float:
 def check_bytes(codec: Compressor, x: Tensor, cf: float, dtype: torch.dtype) -> None:
     """The bytes handed over are those declared, part by part."""
     n, payload = x.numel(), codec.compress(x, cf, KEY, dtype)
-    layout = codec.layout(n, cf, dtype)
-    assert (layout is not None) == codec.traits.fixed_size
+    specs = codec.specs(n, cf, dtype)
+    assert (specs is not None) == codec.traits.fixed_size
     assert payload.pack().numel() == payload.nbytes
     assert payload.nbytes == codec.wire_bytes(n, cf, dtype) or not codec.traits.fixed_size
-    declared = codec.layout_of(payload.nbytes, n, cf, dtype)
+    declared = codec.specs_of(payload.nbytes, n, cf, dtype)
     assert [(p.dtype, p.numel()) for p in payload.parts] == [(p.dtype, p.numel) for p in declared]
     if codec.traits.fixed_size and dtype == torch.float32:
         assert achieved(payload) == codec.reached(n, cf)
@@ -94,11 +94,11 @@ def check_travel(
     """Packed on one rank, it decodes to the same bits on another; a wrong size is refused."""
     payload = codec.compress(x, cf, KEY, dtype)
     wire = torch.cat([torch.zeros(front, dtype=torch.uint8), payload.pack()])[front:]  # any alignment
-    again = other.unpack(wire, x.numel(), cf, KEY, dtype)
+    again = other.layout(x.numel(), cf, dtype).unpack(wire, KEY)
     assert torch.equal(other.decode(again), codec.decode(payload))
     if codec.traits.fixed_size:
         with pytest.raises(ValueError, match="bytes"):
-            other.unpack(torch.cat([wire, wire.new_zeros(1)]), x.numel(), cf, KEY, dtype)
+            other.layout(x.numel(), cf, dtype).unpack(torch.cat([wire, wire.new_zeros(1)]), KEY)
 
 
 def check_determinism(codec: Compressor, x: Tensor, cf: float) -> None:
@@ -162,7 +162,7 @@ def check_blank(codec: Compressor, n: int, cf: float, dtype: torch.dtype) -> Non
         payload = codec.blank(n, cf, KEY, dtype, torch.device("cpu"), value)
         if codec.traits.fixed_size or codec.traits.linear:
             assert payload.nbytes == codec.compress(vector("gauss", n), cf, KEY, dtype).nbytes
-        again = codec.unpack(payload.pack(), n, cf, KEY, dtype)
+        again = codec.layout(n, cf, dtype).unpack(payload.pack(), KEY)
         sent = codec.decode(again)
         assert bool((sent == 0).all()) if value == 0.0 else not bool(sent.isfinite().all())
 
@@ -176,7 +176,7 @@ def check_nonfinite(codec: Compressor, x: Tensor, cf: float, bad: float) -> None
     assert torch.equal(x.view(torch.int32), before.view(torch.int32)), "the input was changed"
     if codec.traits.fixed_size:
         assert payload.nbytes == codec.wire_bytes(x.numel(), cf, torch.float32)
-    arrived = codec.unpack(payload.pack(), x.numel(), cf, KEY, torch.float32)
+    arrived = codec.layout(x.numel(), cf, torch.float32).unpack(payload.pack(), KEY)
     for one in (payload, arrived):
         sent, residual = codec.decode(one), residual_after(codec, one, x)
         assert not bool(sent.isfinite().all()) or not bool(residual.isfinite().all())

@@ -305,7 +305,7 @@ def test_codecs_send_the_same_bytes(codec: str) -> None:
         payloads = compressor.levels(mine, (4.0, 50.0), key, torch.float32, hint)
         wire = tuple(payload.pack() for payload in payloads)
         for cf, buffer in zip((4.0, 50.0), wire, strict=True):
-            compressor.decompress(compressor.unpack(buffer, 400, cf, key, torch.float32), decoded, 0.5)
+            compressor.decompress(compressor.layout(400, cf, torch.float32).unpack(buffer, key), decoded, 0.5)
         # Adding to the memory of a GPU takes numbers below the normal ones as 0.
         return *wire, torch.where(decoded.abs() < torch.finfo(torch.float32).tiny, 0.0, decoded)
 
@@ -320,7 +320,7 @@ def step(g: Tensor, e: Tensor, out: Tensor) -> tuple[Tensor, ...]:
         compressor = build(name)
         hint = kernels.tally(g, e, share=0.9, out=out, sums=True)
         for payload in compressor.levels(out, (10.0, 100.0), key, torch.float32, hint):
-            arrived = compressor.unpack(payload.pack(), n, payload.cf, key, torch.float32)
+            arrived = compressor.layout(n, payload.cf, torch.float32).unpack(payload.pack(), key)
             compressor.decompress(arrived, g, 0.5)
         results += [hint.counts, hint.energies]
     places, values = kernels.take_top(out, n // 100, hint, clear=True)
