@@ -1,6 +1,7 @@
 """Error memories, one per file. To add one, write its file and name its class in ``MEMORIES`` (see CONTRIBUTING.md)."""
 
-from gravac.memories.base import LARGEST, Bucket, BucketMemory, Memory
+from gravac.memories.base import LARGEST, Bucket, BucketMemory, Memory, convert
+from gravac.memories.bucketed import FlatMemory
 from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced
 from gravac.memories.momentum import MomentumMemory
@@ -10,7 +11,7 @@ from gravac.memories.partial import PartialMemory
 from gravac.memories.residual import ResidualMemory
 from gravac.memories.sketch import SketchMemory
 from gravac.memories.stability import stability
-from gravac.memories.states import convert, reshard
+from gravac.memories.states import reshard
 from gravac.registry import Registry
 
 MEMORIES: Registry[Memory] = Registry(
@@ -49,6 +50,7 @@ __all__ = [
     "Bucket",
     "BucketMemory",
     "ConEFMemory",
+    "FlatMemory",
     "IConEF1Memory",
     "IConEF2Memory",
     "Induced",

@@ -1,19 +1,20 @@
-"""The base class of error memories: they hold what compression left out and add it to the next gradient.
+"""The base classes of error memories: they hold what compression left out and add it to the next gradient.
 
-A step is a transaction. ``compensate`` and ``update`` work on a draft. ``commit`` makes the draft the memory, and
+A step is a transaction. ``compensate`` and ``update`` work on a draft. ``commit`` makes the draft the residual, and
 ``rollback`` drops it, so that a non-finite step leaves no trace (promise P10). If gradients stay unchanged until
 ``resolve``, a memory may do without a second buffer and use the gradient to undo a step, to rounding.
 """
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
+from gravac.memories.states import VELOCITY, parameter_of, to_dense
 from gravac.protocol import Record
 from gravac.registry import as_text, check_settings
 
@@ -36,6 +37,10 @@ class Bucket(NamedTuple):
     shapes: tuple[tuple[int, ...], ...] = ()
     """Shape of each parameter; empty if unknown."""
 
+    def split(self, flat: Tensor) -> Iterable[tuple[str, Tensor]]:
+        """Return each parameter's name with its part of a tensor of shape ``(n,)``."""
+        return zip(self.names, torch.split(flat, list(self.numels)), strict=True)
+
 
 class PendingSum(NamedTuple):
     """The sum p = gradient + ``share`` · ``residual``, still to be written to ``out``; all of shape ``(n,)``."""
@@ -48,56 +53,106 @@ class PendingSum(NamedTuple):
     are not finite count as 0, since nothing could undo them. It may be the gradient itself, which is not written."""
 
 
-class BucketMemory:
+class BucketMemory(ABC):
     """The part of a memory that belongs to one bucket. ``Memory.open`` makes it.
+
+    Most memories derive theirs from ``FlatMemory``. A part that overrides ``commit``, ``rollback`` or ``load`` calls
+    that of its base class last, last and first.
 
     Args:
         memory: The memory.
         bucket: The parameters that its gradients are made of.
     """
 
+    loaded: dict[str, Tensor]
+    """What ``load`` was given, by key of ``Memory.state_dict``."""
+    has_residual: bool
+    """Whether these parameters have, or may have, a residual."""
+    unsettled: bool
+    """Whether the running step needs ``resolve`` before the gradient changes. It does so only if ``gradient_stays`` was
+    set. Otherwise ``commit`` and ``rollback`` are enough."""
+    offered: Any
+    """None except between ``compensate`` and ``update``."""
+
     def __init__(self, memory: "Memory", bucket: Bucket) -> None:
         self.memory, self.bucket = memory, bucket
         self.gradient_stays = False
-        """Whether the next gradient stays unchanged until ``resolve``. The caller sets it before ``compensate`` or
-        ``pending_sum``."""
-        self._dense = False
+        """Whether the next gradient stays unchanged until ``resolve`` is called for it. The caller sets it before
+        ``compensate`` or ``pending_sum``."""
+        self.load({})
 
-    @property
-    def has_residual(self) -> bool:
-        """Whether these parameters have, or may have, a residual."""
-        return self.memory.has_residual(self.bucket)
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether the running step needs ``resolve`` before the gradient changes. See ``Memory.unsettled``."""
-        return self.memory.unsettled(self.bucket)
-
+    @abstractmethod
     def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
-        """Add the residual to a gradient. See ``Memory.compensate``."""
-        self.memory.gradient_stays = self.gradient_stays
-        return self.memory.compensate(self.bucket, gradient, dense=dense)
+        """Add the residual to a gradient. The sum p = gradient + share · residual is what the codec compresses.
+
+        Args:
+            gradient: Shape ``(n,)``. Not changed, and must not change until ``update``.
+            dense: Whether to add the whole residual, for a step that sends all of p. Afterwards there is no residual,
+                even in a memory that usually holds a share back.
+
+        Returns:
+            p, shape ``(n,)``; ``gradient`` itself if there is no residual and will be none. If ``unsettled`` is then
+            True, elements that are not finite in the gradient may be finite in p.
+
+        Raises:
+            ValueError: A loaded residual has another size than the gradient of its parameter.
+        """
 
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
-        """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``sum_written``."""
-        self.memory.gradient_stays, self._dense = self.gradient_stays, dense
-        return self.memory.pending_sum(self.bucket, gradient, dense=dense)
+        """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``sum_written``.
+
+        A kernel can then measure p in the same pass. Nothing has happened until ``sum_written``. Arguments and errors
+        are those of ``compensate``.
+
+        Returns:
+            The terms; None if this memory needs more than one sum, so that ``compensate`` must be called.
+        """
+        return None
 
     def sum_written(self) -> None:
-        """Report that ``out`` of ``pending_sum`` holds p. The step goes on as after ``compensate``."""
-        self.memory.sum_written(self.bucket, dense=self._dense)
+        """Report that ``out`` of ``pending_sum`` holds p. The step goes on as after ``compensate``.
 
+        Do not call it for a sum that failed, half of which would become a residual.
+        """
+        raise TypeError(f"memory {self.memory.name!r} has no pending sum")
+
+    @abstractmethod
     def update(self, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
-        """Make residual + gradient - decoded payload the draft. See ``Memory.update``."""
-        return self.memory.update(self.bucket, compressor, payload)
+        """Make residual + gradient - decoded payload the draft.
+
+        Call it once after ``compensate``; it does nothing otherwise. If it raises, because a codec cannot decode, the
+        residual from before the step remains, and the gradient of the step is lost.
+
+        Args:
+            compressor: The codec of the payload; may be None if ``payload`` is.
+            payload: The payload that was sent of p; None if all of p was sent.
+
+        Returns:
+            The draft residual, shape ``(n,)``, before the memory's own rounding; None if there is none.
+        """
 
     def withhold(self, p: Tensor, unused: Tensor) -> None:
-        """Set elements of p to zero and leave their residual as it is. See ``Memory.withhold``."""
-        self.memory.withhold(self.bucket, p, unused)
+        """Set elements of p to zero and leave their residual as it is, because nobody would use what is sent of it.
 
+        Call it between ``compensate`` and ``update``, with ``gradient_stays`` False.
+
+        Args:
+            p: The sum that ``compensate`` returned. Changed.
+            unused: The elements, bool of shape ``(n,)``. The gradient is zero there.
+        """
+        self.hold_back(torch.where(unused, p, 0.0))
+        p.masked_fill_(unused, 0.0)
+
+    @abstractmethod
     def hold_back(self, excess: Tensor) -> None:
-        """Add ``excess`` to the residual if this step counts. See ``Memory.hold_back``."""
-        self.memory.hold_back(self.bucket, excess)
+        """Add ``excess`` to the residual if this step counts: it was sent but did not arrive.
+
+        For example, it does not fit the gradient's format. Call it after ``compensate``. A memory that holds nothing
+        loses the excess.
+
+        Args:
+            excess: float32 of shape ``(n,)``; copied.
+        """
 
     def resolve(
         self,
@@ -106,12 +161,70 @@ class BucketMemory:
         compressor: Compressor | None = None,
         payload: Payload | None = None,
     ) -> None:
-        """Keep the residual of the running step if the step counts, else undo the step. See ``Memory.resolve``."""
-        self.memory.resolve(self.bucket, gradient, counts, compressor, payload)
+        """Keep the residual of the running step if the step counts, else undo the step to rounding.
+
+        ``commit`` or ``rollback`` still follows when all buckets are settled. What they do depends on ``counts``:
+
+        - True: nothing can undo the step any more. ``commit`` keeps the residual, ``rollback`` drops it.
+        - False: the residual is that from before the step, and both keep it.
+        - A tensor: ``commit`` must follow if it is true, ``rollback`` if it is false. Both keep the residual, and tell
+          ``has_residual`` whether it is zero. Until then ``has_residual`` is True.
+
+        Args:
+            gradient: The gradient that was given to ``compensate``, still unchanged.
+            counts: Whether the step counts. A bool tensor of shape ``()`` on the gradient's device is not read, so
+                that nothing waits for it.
+            compressor: The codec that was given to ``update``.
+            payload: The payload that was given to ``update``.
+        """
+        return
+
+    def commit(self) -> None:
+        """Make the draft the residual: the step counts."""
+        self.offered = None
+
+    def rollback(self) -> None:
+        """Drop the draft, and what has overflown: see ``Memory.rollback``."""
+        interrupted, self.offered = self.offered is not None, None
+        # A step that ends between ``compensate`` and ``update`` had a p that is not finite. If the residual caused
+        # that, it would do so in every step to come.
+        held = self.state() if interrupted else {}
+        if lost := {parameter_of(key) for key, piece in held.items() if overflown(piece)}:
+            self.memory.dropped += 1
+            log.warning(
+                "memory %s: the residual of %s overflowed and is dropped; the memory is unstable at this compression",
+                self.memory.spec,
+                ", ".join(sorted(lost))[:200],
+            )
+            self.load({key: piece for key, piece in held.items() if parameter_of(key) not in lost})
+
+    def load(self, pieces: dict[str, Tensor]) -> None:
+        """Hold these tensors, by key of ``Memory.state_dict``, and nothing else. The running step leaves no trace."""
+        self.loaded, self.has_residual = pieces, not pieces.keys().isdisjoint(self.bucket.names)
+        self.unsettled, self.offered, self._most = False, None, 0
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is held between steps, by key of ``Memory.state_dict``: the tensors themselves if possible."""
+        return self.loaded
+
+    def rescale(self, factor: float, chosen: Callable[[str], bool]) -> None:
+        """Multiply what is held under the keys that are ``chosen``."""
+        for key, piece in self.state().items():
+            if chosen(key):
+                piece.mul_(factor)
+
+    def nbytes(self) -> int:
+        """Return the most bytes that were held in the last step. See ``Memory.nbytes``."""
+        return max(self._most, sum(_nbytes(value) for name, value in vars(self).items() if name != "offered"))
+
+    def note_bytes(self) -> None:
+        """Note what is held, for ``nbytes``. A ``commit`` that frees the draft calls it first."""
+        self._most = 0
+        self._most = self.nbytes()
 
 
-class Memory(ABC):
-    """The error memory of one rank, keyed by parameter name.
+class Memory:
+    """The error memory of one rank. It holds residuals by parameter, in a part for each bucket.
 
     Args:
         **given: Settings of this memory.
@@ -128,17 +241,19 @@ class Memory(ABC):
     transforms: ClassVar[bool] = False
     """Whether the memory sends something else than gradients, such as their momentum. Then it takes part in dense steps
     even without a residual, and residuals are in those units (``amplification``)."""
+    part: ClassVar[type[BucketMemory]]
     Settings: ClassVar[type[MemorySettings]] = MemorySettings
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Settings that tests run beside the defaults."""
 
     def __init__(self, **given: Any) -> None:
         self.settings: Any = check_settings("memory", self.name, self.Settings, given)
         self.world_size = 1
         """Ranks that average; set by the caller that makes a memory for a job."""
-        self.gradient_stays = False
-        """Whether the next gradient stays unchanged until ``resolve`` is called for it. The caller sets it before
-        ``compensate`` or ``pending_sum``."""
         self.dropped = 0
         """How often an overflown residual was dropped so that training could go on."""
+        self.parts: list[BucketMemory] = []
+        self._waiting: dict[str, Tensor] = {}  # by key: of parameters whose bucket is not open
 
     @property
     def spec(self) -> str:
@@ -146,138 +261,44 @@ class Memory(ABC):
         return as_text(self.name, self.settings)
 
     def open(self, bucket: Bucket) -> BucketMemory:
-        """Return the part of one bucket. A later call replaces what it returned for any of the same parameters."""
-        return BucketMemory(self, bucket)
+        """Return the part of one bucket, with the residuals of its parameters. It never raises.
 
-    @abstractmethod
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
-        """Add the residual to a gradient. The sum p = gradient + share · residual is what the codec compresses.
-
-        Args:
-            bucket: The parameters that the gradient is made of.
-            gradient: Shape ``(n,)``. Not changed, and must not change until ``update``.
-            dense: Whether to add the whole residual, for a step that sends all of p. Afterwards there is no residual,
-                even in a memory that usually holds a share back.
-
-        Returns:
-            p, shape ``(n,)``; ``gradient`` itself if there is no residual and will be none. If ``unsettled`` is then
-            True, elements that are not finite in the gradient may be finite in p.
+        For a bucket with the same parameters it is the same part. Parts that share only some of them are closed, as DDP
+        has regrouped its buckets: do not use those any more. What they held of other parameters waits for its bucket.
         """
+        for part in [part for part in self.parts if not set(bucket.names).isdisjoint(part.bucket.names)]:
+            if (part.bucket.names, part.bucket.numels) == (bucket.names, bucket.numels):
+                part.bucket = bucket
+                return part
+            part.rollback()
+            self._waiting |= _copies(part.state())
+            self.parts.remove(part)
+        self.parts.append(self.part(self, bucket))
+        self.parts[-1].load(self._taken(bucket))
+        return self.parts[-1]
 
-    def pending_sum(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
-        """Return the sum that ``compensate`` would make, so that the caller can compute it and call ``added``.
-
-        A kernel can then measure p in the same pass. Nothing has happened until ``added``. The arguments are those of
-        ``compensate``.
-
-        Returns:
-            The terms; None if this memory needs more than one sum, so that ``compensate`` must be called.
-        """
-        return None
-
-    def sum_written(self, bucket: Bucket, *, dense: bool = False) -> None:
-        """Report that ``out`` of ``pending_sum`` holds p. The step goes on as after ``compensate``.
-
-        Do not call it for a sum that failed, half of which would become a residual.
-        """
-        raise TypeError(f"memory {self.name!r} has no terms to be added")
-
-    @abstractmethod
-    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
-        """Make residual + gradient - decoded payload the draft.
-
-        Call it once after ``compensate``; it does nothing otherwise. If it raises, because a codec cannot decode, the
-        residual from before the step remains, and the gradient of the step is lost.
-
-        Args:
-            bucket: The parameters, as given to ``compensate``.
-            compressor: The codec of the payload; may be None if ``payload`` is.
-            payload: The payload that was sent of p; None if all of p was sent.
-
-        Returns:
-            The draft residual, shape ``(n,)``, before the memory's own rounding; None if there is none.
-        """
-
-    def withhold(self, bucket: Bucket, p: Tensor, unused: Tensor) -> None:
-        """Set elements of p to zero and leave their residual as it is, because nobody would use what is sent of it.
-
-        Call it between ``compensate`` and ``update``, with ``gradient_stays`` False.
-
-        Args:
-            bucket: The parameters, as given to ``compensate``.
-            p: The sum that ``compensate`` returned. Changed.
-            unused: The elements, bool of shape ``(n,)``. The gradient is zero there.
-        """
-        self.hold_back(bucket, torch.where(unused, p, 0.0))
-        p.masked_fill_(unused, 0.0)
-
-    @abstractmethod
-    def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
-        """Add ``excess`` to the residual if this step counts: it was sent but did not arrive.
-
-        For example, it does not fit the gradient's format. Call it after ``compensate``. A memory that holds nothing
-        loses the excess.
-
-        Args:
-            bucket: The parameters.
-            excess: float32 of shape ``(n,)``; copied.
-        """
-
-    def unsettled(self, bucket: Bucket) -> bool:
-        """Return whether the step of these parameters needs ``resolve`` before the gradient changes.
-
-        It does so only if ``gradient_stays`` was set. Otherwise ``commit`` and ``rollback`` are enough.
-        """
-        return False
-
-    def resolve(
-        self,
-        bucket: Bucket,
-        gradient: Tensor,
-        counts: bool | Tensor,
-        compressor: Compressor | None = None,
-        payload: Payload | None = None,
-    ) -> None:
-        """Keep the residual of the running step if the step counts, else undo the step to rounding.
-
-        ``commit`` or ``rollback`` still follows when all buckets are settled. What they do depends on ``counts``:
-
-        - True: nothing can undo the step any more. ``commit`` keeps the residual, ``rollback`` drops it.
-        - False: the residual is that from before the step, and both keep it.
-        - A tensor: ``commit`` must follow if it is true, ``rollback`` if it is false. Both keep the residual, and tell
-          ``has_residual`` whether it is zero. Until then ``has_residual`` returns True.
-
-        Args:
-            bucket: The parameters, as given to ``compensate``.
-            gradient: The gradient that was given to ``compensate``, still unchanged.
-            counts: Whether the step counts. A bool tensor of shape ``()`` on the gradient's device is not read, so
-                that nothing waits for it.
-            compressor: The codec that was given to ``update``.
-            payload: The payload that was given to ``update``.
-        """
-        return
-
-    @abstractmethod
-    def has_residual(self, bucket: Bucket) -> bool:
-        """Return whether these parameters have, or may have, a residual."""
-
-    @abstractmethod
     def forget(self, names: Collection[str]) -> None:
-        """Drop all that is held for these parameters without reading it, because the memory failed on them."""
+        """Drop all that the buckets of these parameters hold, without reading it, because the memory failed on them."""
+        for part in self.parts:
+            if not set(part.bucket.names).isdisjoint(names):
+                part.load({})
+        for key in [key for key in self._waiting if parameter_of(key) in names]:
+            del self._waiting[key]
 
-    @abstractmethod
     def commit(self) -> None:
         """Make the draft the memory: the step counts."""
+        for part in self.parts:
+            part.commit()
 
-    @abstractmethod
     def rollback(self) -> None:
         """Drop the draft. The memory is as before the step, bit for bit. For steps without a draft see ``resolve``.
 
-        Only a residual that has overflown is dropped, as it would make every later step non-finite too. That is logged,
-        and ``dropped`` counts it.
+        Only the residual of a parameter that has overflown is dropped, as it would make every later step non-finite
+        too. That is logged, and ``dropped`` counts it.
         """
+        for part in self.parts:
+            part.rollback()
 
-    @abstractmethod
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         """Multiply everything that is held in units of gradients. Call it between steps.
 
@@ -290,39 +311,42 @@ class Memory(ABC):
         Raises:
             ValueError: The factor is not finite or not above zero.
         """
+        self._rescale(factor, lambda key: names is None or parameter_of(key) in names)
 
     def change_rate(self, factor: float, names: Collection[str] | None = None) -> None:
-        """Multiply the residual after the learning rate went from η to η', so that it keeps its effect.
+        """Multiply the residual by η/η' after the learning rate went from η to η', so that it keeps its effect.
 
-        Momentum is not multiplied, just as ``torch.optim.SGD`` leaves its own.
-
-        Args:
-            factor: η/η', finite and above zero.
-            names: Parameters to change; None for all.
-
-        Raises:
-            ValueError: The factor is not finite or not above zero.
+        Momentum is not multiplied, just as ``torch.optim.SGD`` leaves its own. Otherwise as ``rescale``.
         """
-        self.rescale(factor, names)
+        self._rescale(factor, lambda key: key in names if names is not None else not key.startswith(VELOCITY))
 
-    @abstractmethod
     def nbytes(self) -> int:
         """Return the most bytes that were held in the last step, drafts and hash tables included.
 
         The work space of one bucket, which is gone when ``update`` returns, does not count.
         """
+        return sum(part.nbytes() for part in self.parts) + _nbytes(self._waiting)
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of the residuals as plain tensors: float32 by parameter name, or a tagged sketch."""
+        state = _copies(self._waiting)
+        for part in self.parts:
+            state |= _copies(part.state())
+        return state
 
-    @abstractmethod
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Replace the residuals by a state of this or of any other memory.
 
         Raises:
             ValueError: A value is not a 1-D float tensor.
         """
+        self._waiting = _copies(self.pieces_of(state))
+        for part in self.parts:
+            part.load(self._taken(part.bucket))
+
+    def pieces_of(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return what to hold of a state of this or of any other memory, by key. Raise as ``load_state_dict``."""
+        return to_dense(state)
 
     def offered_share(self) -> float:
         """Return 1 - β, the share of the residual that is added in each step."""
@@ -342,22 +366,54 @@ class Memory(ABC):
         """
         return 0.0
 
-    def _warn_dropped(self, names: Collection[str]) -> None:
-        self.dropped += 1
-        log.warning(
-            "memory %s: the residual of %s overflowed and is dropped; the memory is unstable at this compression",
-            self.spec,
-            ", ".join(sorted(names))[:200],
-        )
+    def _taken(self, bucket: Bucket) -> dict[str, Tensor]:
+        names = set(bucket.names)
+        keys = [key for key in self._waiting if parameter_of(key) in names]
+        return {key: self._waiting.pop(key) for key in keys}
 
-    def _factor(self, factor: float) -> float:
+    def _rescale(self, factor: float, chosen: Callable[[str], bool]) -> None:
         if not 0.0 < factor < float("inf"):
             raise ValueError(
                 f"factor={factor} must be above 0 and finite; keep the old one while a rate is 0"
             )
-        return factor
+        for key, piece in self._waiting.items():
+            if chosen(key):
+                piece.mul_(factor)
+        for part in self.parts:
+            part.rescale(factor, chosen)
+
+
+def convert(old: Memory, new: Memory) -> Memory:
+    """Load the residuals of one memory into another, between steps.
+
+    Residuals are taken over bit for bit, and so are sketches of the same geometry. A sketch becomes the shortest
+    residual that has it; a residual becomes its sketch. Momentum is no residual: only ``momentum`` takes it over.
+
+    Args:
+        old: The memory to read.
+        new: The memory to load.
+
+    Returns:
+        ``new``.
+
+    Raises:
+        ValueError: ``new`` cannot hold a residual and ``old`` has one.
+    """
+    new.load_state_dict(old.state_dict())
+    return new
 
 
 def overflown(residual: Tensor) -> bool:
     """Return whether adding this residual would make a finite gradient non-finite, now or soon."""
     return residual.numel() > 0 and not float(torch.linalg.vector_norm(residual, float("inf"))) < LARGEST
+
+
+def _copies(pieces: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: piece.detach().to(torch.float32, copy=True) for key, piece in pieces.items()}
+
+
+def _nbytes(held: object) -> int:
+    if isinstance(held, Tensor):
+        return held.nbytes
+    inside = held.values() if isinstance(held, dict) else held if isinstance(held, tuple) else ()
+    return sum(map(_nbytes, inside))

@@ -1,178 +1,122 @@
-"""The base class of memories that hold one flat tensor per bucket, and split it when DDP regroups its buckets."""
+"""The base class of parts that hold their residual as one flat tensor: textbook error feedback with a draft.
 
-from abc import abstractmethod
-from collections.abc import Collection, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+p = g + (1-β) e is made in a second buffer, in which p - C(p) + β e is left: the draft. A step that counts swaps both.
+"""
 
 import torch
 from torch import Tensor
 
-from gravac.memories.base import Bucket, Memory, overflown
-from gravac.memories.states import VELOCITY, to_dense
+from gravac.compressors.base import Compressor, Payload
+from gravac.kernels import add_finite
+from gravac.memories.base import Bucket, BucketMemory, Memory, PendingSum
 
 
-class Slot(Protocol):
-    """The state of one bucket. ``offered`` is None except between ``compensate`` and ``update``."""
+class FlatMemory(BucketMemory):
+    """The part of a bucket, with a flat residual. What was loaded for its parameters is taken up by the first step."""
 
-    bucket: Bucket
-    offered: Any
+    residual: Tensor | None
+    """Shape ``(n,)``, float32 unless a derived class has its own format. It counts as zero if not ``has_residual``.
+    None before the first step."""
+    draft: Tensor | None
+    """A second buffer like it."""
+    draft_has_residual: bool | None
+    """Whether ``draft`` is the residual after the running step; False: there is none; None: the step has no draft."""
+    excess: Tensor | None
+    """What was held back in the running step."""
 
-    @property
-    def has_residual(self) -> bool:
-        """Whether a residual is committed."""
-        ...
+    def __init__(self, memory: Memory, bucket: Bucket) -> None:
+        self._share = memory.offered_share()
+        self._pending_share = 1.0
+        super().__init__(memory, bucket)
 
+    def load(self, pieces: dict[str, Tensor]) -> None:
+        super().load(pieces)
+        self.residual = self.draft = self.excess = self.draft_has_residual = None
 
-SlotT = TypeVar("SlotT", bound=Slot)
+    def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
+        terms = self.pending_sum(gradient, dense=dense)
+        assert terms is not None
+        residual, share, out = terms
+        if residual is None:
+            out.copy_(gradient)
+        elif residual is not out:
+            torch.add(gradient, residual, alpha=share, out=out)
+        elif self.unsettled:
+            add_finite(out, gradient)
+        else:
+            out.add_(gradient)
+        self.sum_written()
+        return out
 
+    def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
+        residual = self.begin(gradient.device) if self.residual is None else self.residual
+        if self.draft is None:
+            self.draft = torch.empty_like(residual)
+        self._pending_share, self.draft_has_residual = 1.0 if dense else self._share, None
+        return PendingSum(residual if self.has_residual else None, self._pending_share, self.draft)
 
-class BucketedMemory(Memory, Generic[SlotT]):
-    """A memory whose residuals are flat tensors by bucket, for speed.
+    def sum_written(self) -> None:
+        self.offered = self._pending_share
 
-    They belong to parameters: when DDP regroups its buckets, the new ones take the residuals of their parameters over.
-    """
+    def update(self, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
+        if self.offered is None:
+            return None
+        held_back, self.offered = 1.0 - self.offered, None
+        assert self.draft is not None
+        assert self.residual is not None
+        held = self.has_residual and held_back > 0.0
+        if payload is not None:
+            assert compressor is not None
+            compressor.remove(payload, self.draft)
+            if held:
+                self.draft.add_(self.residual, alpha=held_back)
+        elif held:
+            torch.mul(self.residual, held_back, out=self.draft)
+        self.draft_has_residual = held or payload is not None
+        return self.draft if self.draft_has_residual else None
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self._slots: dict[tuple[str, ...], SlotT] = {}
-        self._unassigned: dict[
-            str, Tensor
-        ] = {}  # by parameter: residuals whose bucket is not, or no longer, known
-        self._excess: dict[tuple[str, ...], Tensor] = {}  # held back in the running step
-
-    @abstractmethod
-    def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> SlotT:
-        """Return a new slot with ``residual``, float32 of shape ``(n,)``, which the slot owns."""
-
-    @abstractmethod
-    def _dense(self, slot: SlotT) -> Tensor | None:
-        """Return the committed residual, decoded, float32 of shape ``(n,)``; None if there is none."""
-
-    @abstractmethod
-    def _accept(self, slot: SlotT) -> None:
-        """Make the slot's draft, if any, its residual."""
-
-    @abstractmethod
-    def _discard(self, slot: SlotT) -> None:
-        """Drop the slot's draft."""
-
-    def has_residual(self, bucket: Bucket) -> bool:
-        slot = self._slots.get(bucket.names)
-        if slot is not None:
-            return slot.has_residual
-        return not self._unassigned.keys().isdisjoint(bucket.names) or any(
-            other.has_residual for other in self._overlapping(bucket)
-        )
-
-    def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
-        self._slot(bucket, excess.device)
-        before = self._excess.get(bucket.names)
-        self._excess[bucket.names] = excess.clone() if before is None else before.add_(excess)
-
-    def forget(self, names: Collection[str]) -> None:
-        for held in [held for held in self._slots if not set(held).isdisjoint(names)]:
-            del self._slots[held]
-            self._excess.pop(held, None)
-        for key in [key for key in self._unassigned if key.removeprefix(VELOCITY) in names]:
-            del self._unassigned[key]
+    def hold_back(self, excess: Tensor) -> None:
+        if self.loaded:
+            self.begin(excess.device)
+        self.excess = excess.clone() if self.excess is None else self.excess.add_(excess)
 
     def commit(self) -> None:
-        for slot in self._slots.values():
-            self._accept(slot)
-            slot.offered = None
-        for names, excess in self._excess.items():
-            # Every kind of slot can be collected again from plain residuals, so the excess needs no code in each of
-            # them. It is rare enough to cost the next step a copy.
-            slot = self._slots[names]
-            self._unassign(slot)
-            pieces = torch.split(excess, list(slot.bucket.numels))
-            for name, piece in zip(names, pieces, strict=True):
-                residual = self._unassigned.get(name)
-                self._unassigned[name] = piece.clone() if residual is None else residual.add_(piece)
-        self._excess.clear()
+        if self.draft_has_residual is not None:
+            if self.draft_has_residual:
+                self.residual, self.draft = self.draft, self.residual
+            self.has_residual, self.draft_has_residual = self.draft_has_residual, None
+        super().commit()
+        if self.excess is not None:
+            # Every part can begin with plain residuals, so the excess needs no code in each kind of them. It is rare
+            # enough to cost the next step a copy.
+            held = self.state()
+            for name, piece in self.bucket.split(self.excess):
+                held[name] = piece.add_(held[name]) if name in held else piece
+            self.load(held)
 
     def rollback(self) -> None:
-        self._excess.clear()
-        for names, slot in list(self._slots.items()):
-            # A step that ends between ``compensate`` and ``update`` had a p that is not finite. If the residual caused
-            # that, it would do so in every step to come.
-            interrupted, slot.offered = slot.offered is not None, None
-            self._discard(slot)
-            if interrupted and self._overflown(slot):
-                self._warn_dropped(names)
-                del self._slots[names]
+        self.draft_has_residual = self.excess = None
+        super().rollback()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        state = {name: residual.clone() for name, residual in self._unassigned.items()}
-        for slot in self._slots.values():
-            state |= self._pieces(slot)
-        return state
+    def state(self) -> dict[str, Tensor]:
+        if self.residual is None:
+            return self.loaded
+        return dict(self.bucket.split(self.residual)) if self.has_residual else {}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._slots, self._excess = {}, {}
-        self._unassigned = {name: value.detach().float().clone() for name, value in to_dense(state).items()}
+    def begin(self, device: torch.device) -> Tensor:
+        """Make the residual of what was loaded, and return it. Raise ValueError as ``compensate``."""
+        self.residual, self.loaded = self.gathered(device), {}
+        return self.residual
 
-    def _overflown(self, slot: SlotT) -> bool:
-        """Return whether the committed residual makes p non-finite, now or soon."""
-        residual = self._dense(slot)
-        return residual is not None and overflown(residual)
-
-    def _bytes_of(self, held: Iterable[Any]) -> int:
-        """Return the bytes of what the slots hold (``held``; None counts nothing) and of the unassigned residuals."""
-        return sum(part.nbytes for part in (*held, *self._unassigned.values()) if part is not None)
-
-    def _rescale_unassigned(self, factor: float, names: Collection[str] | None) -> None:
-        for name, residual in self._unassigned.items():
-            if names is None or name in names:
-                residual.mul_(factor)
-
-    def _slot(self, bucket: Bucket, device: torch.device) -> SlotT:
-        slot = self._slots.get(bucket.names)
-        if slot is None:
-            # DDP has regrouped its buckets, or this is the first step: collect what is held under other names.
-            for other in self._overlapping(bucket):
-                self._unassign(other)
-            slot = self._open(bucket, device, self._collect(bucket, device))
-            self._slots[bucket.names] = slot
-        return slot
-
-    def _unassign(self, slot: SlotT) -> None:
-        self._unassigned |= self._pieces(slot)
-        del self._slots[slot.bucket.names]
-
-    def _collect(self, bucket: Bucket, device: torch.device, prefix: str = "") -> Tensor | None:
-        """Return the unassigned residuals of the bucket's parameters under ``prefix``, flat; None if there are none."""
-        for name, numel in zip(bucket.names, bucket.numels, strict=True):
-            loose = self._unassigned.get(prefix + name)
-            if loose is not None and loose.numel() != numel:
-                raise ValueError(f"residual of {name!r} has {loose.numel()} elements, its gradient {numel}")
-        found = {
-            name: self._unassigned.pop(prefix + name)
-            for name in bucket.names
-            if prefix + name in self._unassigned
-        }
-        if not found:
-            return None
-        flat = torch.zeros(sum(bucket.numels), device=device, dtype=torch.float32)
-        for name, piece in zip(bucket.names, torch.split(flat, list(bucket.numels)), strict=True):
-            if name in found:
-                piece.copy_(found[name])
+    def gathered(self, device: torch.device, prefix: str = "") -> Tensor:
+        """Return what was loaded of the bucket's parameters under ``prefix``, as one float32 tensor, else zeros."""
+        flat = torch.zeros(sum(self.bucket.numels), device=device, dtype=torch.float32)
+        for name, piece in self.bucket.split(flat):
+            loaded = self.loaded.get(prefix + name)
+            if loaded is not None and loaded.numel() != piece.numel():
+                raise ValueError(
+                    f"residual of {name!r} has {loaded.numel()} elements, its gradient {piece.numel()}"
+                )
+            if loaded is not None:
+                piece.copy_(loaded)
         return flat
-
-    def _pieces(self, slot: SlotT) -> dict[str, Tensor]:
-        residual = self._dense(slot)
-        if residual is None:
-            return {}
-        pieces = torch.split(residual, list(slot.bucket.numels))
-        return {name: piece.clone() for name, piece in zip(slot.bucket.names, pieces, strict=True)}
-
-    def _overlapping(self, bucket: Bucket) -> list[SlotT]:
-        names = set(bucket.names)
-        return [slot for slot in self._slots.values() if not names.isdisjoint(slot.bucket.names)]
-
-
-def multiply_pieces(bucket: Bucket, flat: Tensor, factor: float, names: Collection[str] | None) -> None:
-    """Multiply the pieces of ``flat``, shape ``(n,)``, that belong to these parameters, or all for None."""
-    for name, piece in zip(bucket.names, torch.split(flat, list(bucket.numels)), strict=True):
-        if names is None or name in names:
-            piece.mul_(factor)

@@ -6,9 +6,8 @@ C must be unbiased, so that the virtual iterate follows SGD with a little more n
 θ the noise of C and 1-δ the share of p that the wire's codec leaves out.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
@@ -16,8 +15,8 @@ from torch import Tensor
 
 from gravac.compressors import build
 from gravac.compressors.base import Compressor, Key, Payload
-from gravac.memories.base import Bucket, MemorySettings
-from gravac.memories.bucketed import BucketedMemory
+from gravac.memories.base import Bucket, Memory, MemorySettings, PendingSum
+from gravac.memories.bucketed import FlatMemory
 from gravac.memories.induced import Induced
 
 _OWN_DRAWS = 0x2545F4914F6CDD1D
@@ -42,8 +41,7 @@ class ConEFSettings(MemorySettings):
     cf: float = Field(1.0, ge=1, le=1e9, description="Compression factor that codec is asked for, 1 to 1e9.")
 
 
-@dataclass(frozen=True, slots=True)
-class CompressedResidual:
+class CompressedResidual(NamedTuple):
     """A compressed residual: the parts from which it can be decoded, and a factor."""
 
     codec: Compressor
@@ -53,38 +51,89 @@ class CompressedResidual:
     key: Key
     scale: float = 1.0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the parts."""
-        return sum(part.nbytes for part in self.parts)
-
     def dense(self) -> Tensor:
         """Return the decoded residual, float32 of shape ``(n,)``."""
         decoded = self.codec.decode(self.codec.rebuild(self.parts, self.numel, self.cf, self.key))
         return decoded if self.scale == 1.0 else decoded * self.scale
 
 
-@dataclass(slots=True)
-class _Slot:
-    bucket: Bucket
-    compressed: CompressedResidual | None = None
-    carried: Tensor | None = None  # residual that came from elsewhere, exact until it is first replaced
-    draft: CompressedResidual | None = None
-    drafted: bool = False
-    offered: tuple[Tensor, float] | None = None  # p, and the share of the residual in it
+class ConEFPart(FlatMemory):
+    """The part of one bucket. ``residual`` is one that was loaded, exact until it is first replaced."""
 
-    @property
-    def has_residual(self) -> bool:
-        return self.compressed is not None or self.carried is not None
+    memory: "ConEFMemory"
+    compressed: CompressedResidual | None
+    compressed_draft: CompressedResidual | None
 
-    def add_to(self, out: Tensor, share: float) -> None:
-        if self.carried is not None:
-            out.add_(self.carried, alpha=share)
-        elif self.compressed is not None:  # decoded first, so that a state loaded again offers the same bits
+    def load(self, pieces: dict[str, Tensor]) -> None:
+        super().load(pieces)
+        self.compressed = self.compressed_draft = None
+
+    def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
+        if self.loaded:
+            self.begin(gradient.device)
+        share = 1.0 if dense else self._share
+        p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)
+        self._add_to(p, share)
+        self.offered = p, share
+        return p
+
+    def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
+        return None
+
+    def update(self, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
+        if self.offered is None:
+            return None
+        p: Tensor = self.offered[0]
+        share, self.offered = self.offered[1], None
+        if payload is None and (share == 1.0 or not self.has_residual):
+            self.draft_has_residual = False
+            return None
+        if payload is None:
+            p.zero_()  # the share offered is sent, the share held back stays
+        else:
+            assert compressor is not None
+            compressor.remove(payload, p)
+        if share < 1.0:
+            self._add_to(p, 1.0 - share)
+        self.compressed_draft = self.memory.compressed(self.bucket, compressor, payload, p)
+        self.draft_has_residual = True
+        return p
+
+    def commit(self) -> None:
+        self.note_bytes()
+        if self.draft_has_residual is not None:
+            self.compressed, self.compressed_draft, self.residual = self.compressed_draft, None, None
+        super().commit()
+
+    def rollback(self) -> None:
+        self.compressed_draft = None
+        super().rollback()
+
+    def state(self) -> dict[str, Tensor]:
+        if self.compressed is not None:
+            return dict(self.bucket.split(self.compressed.dense()))
+        return super().state()
+
+    def rescale(self, factor: float, chosen: Callable[[str], bool]) -> None:
+        wanted = [chosen(name) for name in self.bucket.names]
+        if self.compressed is not None and all(wanted):
+            self.compressed = self.compressed._replace(scale=self.compressed.scale * factor)
+        elif any(wanted):
+            if self.compressed is not None:
+                # Only some of its parameters, and one factor is stored for all: decode it. The next step compresses it
+                # again.
+                self.load(self.state())
+            super().rescale(factor, chosen)
+
+    def _add_to(self, out: Tensor, share: float) -> None:
+        if self.compressed is not None:  # decoded first, so that a state loaded again offers the same bits
             out.add_(self.compressed.dense(), alpha=share)
+        elif self.has_residual:
+            assert self.residual is not None
+            out.add_(self.residual, alpha=share)
 
 
-class ConEFMemory(BucketedMemory[_Slot]):
+class ConEFMemory(Memory):
     """Contractive error feedback: the residual itself is stored compressed, by an unbiased codec.
 
     Each step decodes, adds and encodes, as in the paper. This suits quantizers, whose θ is small. Sketches need
@@ -95,7 +144,9 @@ class ConEFMemory(BucketedMemory[_Slot]):
     name = "conef"
     source = "Li et al. 2023, Contractive error feedback for gradient compression"
     exact = False
+    part = ConEFPart
     Settings = ConEFSettings
+    examples: ClassVar[tuple[str, ...]] = ("bits=4", "beta=0.5", "codec=natural")
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -111,7 +162,7 @@ class ConEFMemory(BucketedMemory[_Slot]):
                 f"memory={self.name!r}, setting codec: {settings.codec!r} is biased or of varying size; a residual "
                 "needs an unbiased codec of fixed size, such as int8, int4, natural or randomk-unbiased"
             )
-        self._most = self._draws = 0
+        self._draws = 0
 
     def offered_share(self) -> float:
         return float(1.0 - self.settings.beta)
@@ -129,88 +180,17 @@ class ConEFMemory(BucketedMemory[_Slot]):
         codec, own_cf = self.error_codec(compressor, cf)
         return codec.bound(numel, own_cf).omega
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
-        slot = self._slot(bucket, gradient.device)
-        share = 1.0 if dense else self.offered_share()
-        p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)
-        slot.add_to(p, share)
-        slot.offered = p, share
-        return p
-
-    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
-        slot = self._slots.get(bucket.names)
-        if slot is None or slot.offered is None:
-            return None
-        (p, share), slot.offered = slot.offered, None
-        if payload is None and (share == 1.0 or not slot.has_residual):
-            slot.draft, slot.drafted = None, True
-            return None
-        if payload is None:
-            p.zero_()  # the share offered is sent, the share held back stays
-        else:
-            assert compressor is not None
-            compressor.remove(payload, p)
-        if share < 1.0:
-            slot.add_to(p, 1.0 - share)
-        codec, cf = self.error_codec(compressor, 1.0 if payload is None else payload.cf)
-        slot.draft = self._compress(codec, cf, p, None if payload is None else payload.key, bucket)
-        slot.drafted = True
-        return p
-
-    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
-        factor = self._factor(factor)
-        for slot in list(self._slots.values()):
-            if names is not None and not set(slot.bucket.names).issubset(names):
-                if not set(names).isdisjoint(slot.bucket.names):
-                    # Only some of its parameters, and one factor is stored for all: decode it. The next step compresses
-                    # it again.
-                    self._unassign(slot)
-                continue
-            if slot.compressed is not None:
-                slot.compressed = replace(slot.compressed, scale=slot.compressed.scale * factor)
-            if slot.carried is not None:
-                slot.carried.mul_(factor)
-        self._rescale_unassigned(factor, names)
-
-    def commit(self) -> None:
-        self._most = self._bytes()
-        super().commit()
-
-    def nbytes(self) -> int:
-        return max(self._most, self._bytes())
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self._most = 0
-
-    def _compress(
-        self, codec: Compressor, cf: float, y: Tensor, key: Key | None, bucket: Bucket
+    def compressed(
+        self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None, y: Tensor
     ) -> CompressedResidual:
+        """Return what is stored of the residual ``y`` of a step that sent ``payload``."""
         self._draws += 1
+        codec, cf = self.error_codec(compressor, 1.0 if payload is None else payload.cf)
+        key = None if payload is None else payload.key
         base = Key(0, self._draws, bucket.number, 0) if key is None else key
         # From the rank's own seed, so that even codecs whose draws ranks share err independently here.
         own = base._replace(seed=base.own_seed() ^ _OWN_DRAWS)
-        payload = codec.compress(y, cf, own, torch.float32)
-        return CompressedResidual(codec, payload.parts, y.numel(), cf, own)
-
-    def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
-        return _Slot(bucket, carried=residual)
-
-    def _dense(self, slot: _Slot) -> Tensor | None:
-        return slot.carried if slot.compressed is None else slot.compressed.dense()
-
-    def _accept(self, slot: _Slot) -> None:
-        if slot.drafted:
-            slot.compressed, slot.carried = slot.draft, None
-        self._discard(slot)
-
-    def _discard(self, slot: _Slot) -> None:
-        slot.draft, slot.drafted = None, False
-
-    def _bytes(self) -> int:
-        return self._bytes_of(
-            part for slot in self._slots.values() for part in (slot.compressed, slot.carried, slot.draft)
-        )
+        return CompressedResidual(codec, codec.compress(y, cf, own, torch.float32).parts, y.numel(), cf, own)
 
 
 class IConEF1Memory(ConEFMemory):
@@ -221,6 +201,7 @@ class IConEF1Memory(ConEFMemory):
 
     name = "iconef-v1"
     source = "Li et al. 2023, Contractive error feedback, iConEF-v1"
+    examples = ()
 
     def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
         return Induced(self._codec, self._codec, self.settings.cf), self.settings.cf
@@ -235,6 +216,7 @@ class IConEF2Memory(ConEFMemory):
 
     name = "iconef-v2"
     source = "Li et al. 2023, Contractive error feedback, iConEF-v2"
+    examples = ("bits=4",)
 
     def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
         if compressor is None or type(compressor).commit is not Compressor.commit:

@@ -56,12 +56,13 @@ def footprint(
     generator = torch.Generator().manual_seed(0)
     # FSDP2 frees gradients when they are sent. DDP leaves them where they are until the step ends, so that some
     # memories can do without a draft.
-    memory.gradient_stays = not sharded
+    part = memory.open(bucket)
+    part.gradient_stays = not sharded
     for step in range(_STEPS):
         gradient = torch.randn(ELEMENTS, generator=generator, dtype=torch.float32)
-        p = memory.compensate(bucket, gradient)
+        p = part.compensate(gradient)
         payload = codec.compress(p, _CF, Key(0, step, 0, 0), torch.float32)
-        memory.update(bucket, codec, payload)
-        memory.resolve(bucket, gradient, True, codec, payload)
+        part.update(codec, payload)
+        part.resolve(gradient, True, codec, payload)
         memory.commit()
     return Footprint(training, parameters * memory.nbytes() / ELEMENTS)

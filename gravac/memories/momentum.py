@@ -7,16 +7,14 @@ only when they arrive.
 """
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.base import Bucket, MemorySettings, overflown
-from gravac.memories.bucketed import BucketedMemory, multiply_pieces
+from gravac.memories.base import Memory, MemorySettings, PendingSum
+from gravac.memories.bucketed import FlatMemory
 from gravac.memories.states import VELOCITY, velocities
 
 
@@ -40,22 +38,79 @@ class MomentumSettings(MemorySettings):
     )
 
 
-@dataclass(slots=True)
-class _Slot:
-    """float32 buffers of a bucket's length, which are swapped with their drafts on commit."""
+class MomentumPart(FlatMemory):
+    """The part of one bucket: residual and velocity, each with its draft."""
 
-    bucket: Bucket
-    residual: Tensor
-    velocity: Tensor
-    p: Tensor  # the draft of ``residual``
-    draft: Tensor  # of ``velocity``
-    has_residual: bool  # False: ``residual`` is all zero
-    moving: bool  # False: there was no step yet, ``velocity`` is zero
-    draft_has_residual: bool | None = None  # None: no draft in this step
-    offered: bool | None = None
+    velocity: Tensor | None
+    """u, float32 of shape ``(n,)``. None before the first step."""
+    velocity_draft: Tensor | None
+    moving: bool
+    """False: there was no step yet, and ``velocity`` is zero."""
+
+    def load(self, pieces: dict[str, Tensor]) -> None:
+        super().load(pieces)
+        self.velocity = self.velocity_draft = None
+        self.moving = any(key.startswith(VELOCITY) for key in pieces)
+
+    def begin(self, device: torch.device) -> Tensor:
+        self.velocity = self.gathered(device, VELOCITY)
+        self.velocity_draft = torch.empty_like(self.velocity)
+        return super().begin(device)
+
+    def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
+        return None
+
+    def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
+        terms, settings = super().pending_sum(gradient, dense=dense), self.memory.settings
+        assert terms is not None
+        assert self.velocity is not None
+        p = terms.out.copy_(gradient)
+        if settings.clip is not None:
+            self._clip(p)
+        if settings.nesterov:
+            u = torch.add(self.velocity, p, out=self.velocity_draft).mul_(settings.momentum)
+            p.add_(u)
+        else:
+            u = torch.add(p, self.velocity, alpha=settings.momentum, out=self.velocity_draft)
+            p.copy_(u)
+        self.sum_written()
+        return p if terms.residual is None else p.add_(terms.residual)
+
+    def update(self, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
+        p, u = self.draft, self.velocity_draft
+        if self.offered is None or payload is None or not self.memory.settings.masking:
+            return super().update(compressor, payload)  # all was sent: no masking, momentum goes on as in SGD
+        assert p is not None
+        assert u is not None
+        support = payload.support
+        before = p.clone() if support is None else p[support]
+        super().update(compressor, payload)
+        if support is None:
+            u.masked_fill_(p != before, 0.0)
+        else:
+            u.index_copy_(0, support.long(), torch.where(p[support] != before, 0.0, u[support]))
+        return p
+
+    def commit(self) -> None:
+        if self.draft_has_residual is not None:
+            self.velocity, self.velocity_draft, self.moving = self.velocity_draft, self.velocity, True
+        super().commit()
+
+    def state(self) -> dict[str, Tensor]:
+        state = super().state()
+        if self.moving and self.velocity is not None:
+            state |= {VELOCITY + name: piece for name, piece in self.bucket.split(self.velocity)}
+        return state
+
+    def _clip(self, gradient: Tensor) -> None:
+        limit = self.memory.settings.clip / math.sqrt(self.memory.world_size)
+        for _, piece in self.bucket.split(gradient):
+            # In float64, because the squares of large floats leave float32.
+            norm = torch.linalg.vector_norm(piece, dtype=torch.float64)
+            piece.mul_((limit / norm).clamp(max=1.0))
 
 
-class MomentumMemory(BucketedMemory[_Slot]):
+class MomentumMemory(Memory):
     """Momentum correction: every rank applies momentum before compression, as DGC does.
 
     Use it with an optimizer without momentum. Dense steps send the whole residual and keep u, so a run that is never
@@ -69,122 +124,12 @@ class MomentumMemory(BucketedMemory[_Slot]):
     source = "Lin et al. 2018, Deep Gradient Compression, §3.1 to 3.3 and the authors' code"
     exact = True
     transforms = True
+    part = MomentumPart
     Settings = MomentumSettings
+    examples = ("masking=false", "momentum=0.5,nesterov=true", "clip=300.0")
 
-    def compensate(self, bucket: Bucket, gradient: Tensor, *, dense: bool = False) -> Tensor:
-        slot, settings = self._slot(bucket, gradient.device), self.settings
-        g = slot.p.copy_(gradient)
-        if settings.clip is not None:
-            self._clip(bucket, g)
-        if settings.nesterov:
-            torch.add(slot.velocity, g, out=slot.draft).mul_(settings.momentum)
-            p = g.add_(slot.draft)
-        else:
-            torch.add(g, slot.velocity, alpha=settings.momentum, out=slot.draft)
-            p = g.copy_(slot.draft)
-        slot.offered = True
-        return p.add_(slot.residual) if slot.has_residual else p
-
-    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
-        slot = self._slots.get(bucket.names)
-        if slot is None or slot.offered is None:
-            return None
-        slot.offered = None
-        if payload is None:  # all was sent. No masking: momentum goes on as in SGD
-            slot.draft_has_residual = False
-            return None
-        assert compressor is not None
-        if self.settings.masking:
-            _remove_and_mask(compressor, payload, slot.p, slot.draft)
-        else:
-            compressor.remove(payload, slot.p)
-        slot.draft_has_residual = True
-        return slot.p
+    def pieces_of(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return super().pieces_of(state) | {VELOCITY + name: u for name, u in velocities(state).items()}
 
     def amplification(self) -> float:
         return float(1.0 / (1.0 - self.settings.momentum))
-
-    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
-        self._scale(self._factor(factor), names, velocity=True)
-
-    def change_rate(self, factor: float, names: Collection[str] | None = None) -> None:
-        self._scale(self._factor(factor), names, velocity=False)
-
-    def nbytes(self) -> int:
-        return self._bytes_of(
-            tensor
-            for slot in self._slots.values()
-            for tensor in (slot.residual, slot.velocity, slot.p, slot.draft)
-        )
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self._unassigned |= {
-            VELOCITY + name: value.detach().float().clone() for name, value in velocities(state).items()
-        }
-
-    def _clip(self, bucket: Bucket, gradient: Tensor) -> None:
-        limit = self.settings.clip / math.sqrt(self.world_size)
-        for piece in torch.split(gradient, list(bucket.numels)):
-            # In float64, because the squares of large floats leave float32.
-            norm = torch.linalg.vector_norm(piece, dtype=torch.float64)
-            piece.mul_((limit / norm).clamp(max=1.0))
-
-    def _scale(self, factor: float, names: Collection[str] | None, velocity: bool) -> None:
-        for key, loose in self._unassigned.items():
-            if (velocity or not key.startswith(VELOCITY)) and (
-                names is None or key.removeprefix(VELOCITY) in names
-            ):
-                loose.mul_(factor)
-        for slot in self._slots.values():
-            if slot.has_residual:
-                multiply_pieces(slot.bucket, slot.residual, factor, names)
-            if velocity and slot.moving:
-                multiply_pieces(slot.bucket, slot.velocity, factor, names)
-
-    def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
-        velocity = self._collect(bucket, device, VELOCITY)
-        n = sum(bucket.numels)
-        return _Slot(
-            bucket,
-            residual=torch.zeros(n, device=device, dtype=torch.float32) if residual is None else residual,
-            velocity=torch.zeros(n, device=device, dtype=torch.float32) if velocity is None else velocity,
-            p=torch.empty(n, device=device, dtype=torch.float32),
-            draft=torch.empty(n, device=device, dtype=torch.float32),
-            has_residual=residual is not None,
-            moving=velocity is not None,
-        )
-
-    def _dense(self, slot: _Slot) -> Tensor | None:
-        return slot.residual if slot.has_residual else None
-
-    def _pieces(self, slot: _Slot) -> dict[str, Tensor]:
-        pieces = super()._pieces(slot)
-        if slot.moving:
-            split = torch.split(slot.velocity, list(slot.bucket.numels))
-            pieces |= {VELOCITY + name: u.clone() for name, u in zip(slot.bucket.names, split, strict=True)}
-        return pieces
-
-    def _overflown(self, slot: _Slot) -> bool:
-        return super()._overflown(slot) or (slot.moving and overflown(slot.velocity))
-
-    def _accept(self, slot: _Slot) -> None:
-        if slot.draft_has_residual is not None:
-            slot.residual, slot.p = slot.p, slot.residual
-            slot.velocity, slot.draft = slot.draft, slot.velocity
-            slot.has_residual, slot.moving, slot.draft_has_residual = slot.draft_has_residual, True, None
-
-    def _discard(self, slot: _Slot) -> None:
-        slot.draft_has_residual = None
-
-
-def _remove_and_mask(compressor: Compressor, payload: Payload, p: Tensor, velocity: Tensor) -> None:
-    """Subtract the decoded payload from p, and set ``velocity`` to 0 where that changed p."""
-    support = payload.support
-    before = p.clone() if support is None else p[support]
-    compressor.remove(payload, p)
-    if support is None:
-        velocity.masked_fill_(p != before, 0.0)
-    else:
-        rest = torch.where(p[support] != before, 0.0, velocity[support])
-        velocity.index_copy_(0, support.long(), rest)

@@ -28,6 +28,7 @@ class PartialMemory(ResidualMemory):
         "Abdi & Fekri 2020, Quantized compressive sampling of stochastic gradients; Li et al. 2021, ConEF"
     )
     Settings = PartialSettings
+    examples = ("beta=0.9",)
 
     def offered_share(self) -> float:
         return float(1.0 - self.settings.beta)

@@ -1,4 +1,4 @@
-"""States of error memories as plain tensors: converted between memories, and resharded between world sizes.
+"""States of error memories as plain tensors: checked, made dense, and resharded between world sizes.
 
 The state of a sketch carries its geometry under ``TAG``, as JSON in a uint8 tensor. A state without a tag holds
 residuals. Momentum, which is no residual, is stored under ``VELOCITY`` and the parameter's name.
@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gravac.memories.base import Memory
 from gravac.memories.rowsketch import RowSketch
 
 TAG = "::memory"
@@ -33,6 +32,11 @@ class SketchShape(NamedTuple):
     def same(self, other: "SketchShape") -> bool:
         """Return whether sketches of both geometries add."""
         return (self.size, self.block, self.seed) == (other.size, other.block, other.seed)
+
+
+def parameter_of(key: str) -> str:
+    """Return the name of the parameter that a key of a state belongs to."""
+    return key.removeprefix(VELOCITY)
 
 
 def tag(geometry: SketchShape) -> Tensor:
@@ -137,23 +141,3 @@ def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         }
         mean[TAG] = tag(first._replace(numels=numels))
     return mean
-
-
-def convert(old: Memory, new: Memory) -> Memory:
-    """Load the residuals of one memory into another, between steps.
-
-    Residuals are taken over bit for bit, and so are sketches of the same geometry. A sketch becomes the shortest
-    residual that has it; a residual becomes its sketch. Momentum is no residual: only ``momentum`` takes it over.
-
-    Args:
-        old: The memory to read.
-        new: The memory to load.
-
-    Returns:
-        ``new``.
-
-    Raises:
-        ValueError: ``new`` cannot hold a residual and ``old`` has one.
-    """
-    new.load_state_dict(old.state_dict())
-    return new

@@ -78,7 +78,7 @@ class Other(Clipper):
             for bucket in self._buckets:
                 grads = [self._named[name].grad for name in bucket.names]
                 flat = torch.cat([grad.flatten() for grad in grads if grad is not None])
-                encoder.memory.hold_back(bucket, flat * back)
+                encoder.memory.open(bucket).hold_back(flat * back)
             encoder.memory.commit()
         for one in parameters:
             if one.grad is not None:

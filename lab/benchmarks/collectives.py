@@ -63,13 +63,14 @@ def train(
     bucket = Bucket(0, tuple(named), tuple(one.numel() for one in named.values()), shapes)
     optimizer, memory = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9), ResidualMemory()
     rank, kept, came, sent_bytes, losses = aggregator.communicator.rank, 0.0, 0.0, 0, []
+    part = memory.open(bucket)
     for step in range(steps):
         generator = torch.Generator().manual_seed(1_000_000 * seed + 1000 * step + rank)
         chosen = torch.randint(0, 1400, (16,), generator=generator)
         optimizer.zero_grad()
         cross_entropy(model(inputs[chosen]), classes[chosen]).backward()
         flat = torch.cat([one.grad.flatten() for one in named.values() if one.grad is not None])
-        p = memory.compensate(bucket, flat)
+        p = part.compensate(flat)
         flight = aggregator.prepare(bucket, p, (cf,), Key(seed, step, 0, rank), torch.float32).send(cf)
         energy, inner = (
             float(flight.codec.energy(flight.payload)),
@@ -77,7 +78,7 @@ def train(
         )
         if step >= steps // 2:
             kept, came = kept + inner**2 / energy, came + float(p.square().sum())
-        memory.update(bucket, flight.codec, flight.payload)
+        part.update(flight.codec, flight.payload)
         flight.work.wait()
         flight.mean_into(flat)
         memory.commit()

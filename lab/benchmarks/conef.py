@@ -100,11 +100,11 @@ class Run:
         if not self.held:
             mean.add_(gradient, alpha=1.0 / WORKERS)
             return
-        memory = self.held[key.rank]
-        p = memory.compensate(self.bucket, gradient)
+        part = self.held[key.rank].open(self.bucket)
+        p = part.compensate(gradient)
         payload = self.codec.compress(p, CF, key, torch.float32)
         self.codec.decompress(payload, mean, 1.0 / WORKERS)
-        memory.update(self.bucket, self.codec, payload)
+        part.update(self.codec, payload)
 
     def quality(self, images: Tensor, classes: Tensor) -> tuple[float, float]:
         """Cross-entropy and accuracy in percent."""

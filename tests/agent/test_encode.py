@@ -78,20 +78,21 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
     """Computed from few elements or in passing, they equal those of the whole tensors."""
     with on(kernels):
         ours, follower = encoder(compressor, memory), memories.build(memory)
+        part = follower.open(BUCKET)
         for step, gradient in zip(range(4), gradients(), strict=False):
             key = Key(0, step, 0, 0)
             cf = (5.0, 20.0, 1.0, 5.0)[step]
-            p = follower.compensate(BUCKET, gradient, dense=cf == 1.0).double().clone()
+            p = part.compensate(gradient, dense=cf == 1.0).double().clone()
             sums, buffer = StepSums(), gradient.clone()
             match ours.channel(BUCKET).encode(plan(cf, 5.0, 20.0), buffer, key, sums):
                 case Compressed(transfer):
                     assert torch.equal(buffer, gradient)
                     sent = transfer.codec.decode(transfer.payload).double()
-                    held = follower.update(BUCKET, transfer.codec, transfer.payload)
+                    held = part.update(transfer.codec, transfer.payload)
                 case Uncompressed(raw):
                     assert not raw
                     sent = p
-                    held = follower.update(BUCKET, Dense(), None)
+                    held = part.update(Dense(), None)
             share = 1.0 / follower.amplification()
             residual = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
             expected = StepSums(

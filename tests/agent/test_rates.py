@@ -85,15 +85,15 @@ def test_rate_outside_equals_rate_inside_only_with_rescaling(rescale: bool, tmp_
     bucket, key = Bucket(0, ("w",), (50,)), Key(0, 0, 0, 0)
     outside, memory = torch.zeros(50), ResidualMemory()
     inside, residual = torch.zeros(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
-    steps = optimizer(1.0)
+    part, steps = memory.open(bucket), optimizer(1.0)
     rates = LearningRates(steps, None, {})
     for step in range(30):
         rate = steps.param_groups[0]["lr"] = 2.0 ** -(step // 5)
         gradient = torch.randint(-9, 9, (50,), generator=generator).float()
         if rescale:
             rates.follow(memory)
-        payload = codec.compress(memory.compensate(bucket, gradient), 10.0, key, torch.float32)
-        memory.update(bucket, codec, payload)
+        payload = codec.compress(part.compensate(gradient), 10.0, key, torch.float32)
+        part.update(codec, payload)
         memory.commit()
         codec.decompress(payload, outside, -rate)
         p = rate * gradient.double() + residual

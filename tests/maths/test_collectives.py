@@ -138,9 +138,10 @@ def test_over_many_steps_every_gradient_arrives(memory: str, text: str) -> None:
                 "heavy", 400, 9
             )
             came += g.double()
-            p = error_memory.compensate(one, g)
+            part = error_memory.open(one)
+            p = part.compensate(g)
             flight = aggregator.prepare(one, p, (8.0,), Key(0, step, 0, rank), torch.float32).send(8.0)
-            error_memory.update(one, flight.codec, flight.payload)
+            part.update(flight.codec, flight.payload)
             mean = torch.empty(400)
             flight.mean_into(mean)
             applied += mean.double()

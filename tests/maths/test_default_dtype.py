@@ -14,7 +14,7 @@ from gravac.memories import build
 from tests.support.maths import aggregator_checks as checks
 from tests.support.maths.backends import on
 from tests.support.maths.members import texts
-from tests.support.maths.memory_steps import EXAMPLES, ONE, TWO, gradients, residuals, step
+from tests.support.maths.memory_steps import ALL, ONE, TWO, gradients, residuals, step
 
 ROOT = Path(__file__).parent.parent.parent
 MAKERS = {
@@ -81,7 +81,7 @@ def bits(ranks: list[list[list[checks.Step]]]) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("text", ALL)
 def test_it_changes_no_bit_of_any_memory(text: str) -> None:
     found = []
     for dtype in (torch.float32, *OTHERS):

@@ -29,10 +29,10 @@ def step(
     for one in layout:
         gradient = torch.cat([grads[name] for name in one.names])
         before = gradient.clone()
-        compensated = memory.compensate(one, gradient).clone()
+        compensated = memory.open(one).compensate(gradient).clone()
         assert torch.equal(gradient, before)
         payload = codec.compress(compensated, cf, KEY, torch.float32) if cf > 1 else None
-        memory.update(one, codec, payload)
+        memory.open(one).update(codec, payload)
         out = torch.zeros_like(gradient)
         if payload is None:
             out.copy_(compensated)
@@ -83,9 +83,9 @@ def test_nothing_is_lost_whatever_the_cf_the_buckets_and_the_skipped_steps(
 def test_a_dense_step_sends_the_residual_and_leaves_none() -> None:
     memory = ResidualMemory()
     first = step(memory, ONE, gradients(1), 100.0)
-    assert memory.has_residual(ONE[0])
+    assert memory.open(ONE[0]).has_residual
     second = step(memory, ONE, {name: torch.zeros(n) for name, n in SIZES.items()}, 1.0)
-    assert not memory.has_residual(ONE[0])
+    assert not memory.open(ONE[0]).has_residual
     for name in SIZES:
         assert torch.equal(first[name] + second[name], gradients(1)[name])
     assert memory.state_dict() == {}
@@ -97,7 +97,7 @@ def test_state_moves_to_other_buckets_and_back() -> None:
     state = memory.state_dict()
     other = ResidualMemory()
     other.load_state_dict(state)
-    assert other.has_residual(TWO[0])
+    assert other.open(TWO[0]).has_residual
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
     sent = step(other, TWO, zeros, 1.0)
     for name in SIZES:
@@ -142,10 +142,10 @@ def test_resharding_conserves_the_mean_residual(old: int) -> None:
 def test_no_memory_loses_what_is_not_sent() -> None:
     memory, codec = build_memory("none"), build("topk")
     gradient = torch.randn(30)
-    assert memory.compensate(bucket(0, "a"), gradient) is gradient
-    memory.update(bucket(0, "a"), codec, codec.compress(gradient, 10.0, KEY, torch.float32))
+    assert memory.open(bucket(0, "a")).compensate(gradient) is gradient
+    memory.open(bucket(0, "a")).update(codec, codec.compress(gradient, 10.0, KEY, torch.float32))
     memory.commit()
-    assert not memory.has_residual(bucket(0, "a"))
+    assert not memory.open(bucket(0, "a")).has_residual
     assert memory.nbytes() == 0
     with pytest.raises(ValueError, match="memory='none' cannot hold"):
         memory.load_state_dict({"a": gradient})
@@ -188,14 +188,14 @@ def test_settings_are_read_and_written_back() -> None:
 
 def test_a_bucket_that_changes_late_in_a_step_does_not_lose_the_drafts_of_the_others() -> None:
     memory, codec = ResidualMemory(), build("topk")
-    memory.compensate(bucket(0, "a"), torch.ones(30))
-    memory.update(bucket(0, "a"), codec, codec.compress(torch.ones(30), 30.0, KEY, torch.float32))
-    memory.compensate(bucket(1, "b", "c"), torch.ones(127))
-    memory.update(bucket(1, "b", "c"), codec, None)
+    memory.open(bucket(0, "a")).compensate(torch.ones(30))
+    memory.open(bucket(0, "a")).update(codec, codec.compress(torch.ones(30), 30.0, KEY, torch.float32))
+    memory.open(bucket(1, "b", "c")).compensate(torch.ones(127))
+    memory.open(bucket(1, "b", "c")).update(codec, None)
     memory.commit()
-    memory.compensate(bucket(0, "a"), torch.ones(30))
-    memory.update(bucket(0, "a"), codec, None)  # all sent: no residual
-    memory.compensate(bucket(1, "c"), torch.ones(120))  # bucket 1 is another one now
-    memory.update(bucket(1, "c"), codec, None)
+    memory.open(bucket(0, "a")).compensate(torch.ones(30))
+    memory.open(bucket(0, "a")).update(codec, None)  # all sent: no residual
+    memory.open(bucket(1, "c")).compensate(torch.ones(120))  # bucket 1 is another one now
+    memory.open(bucket(1, "c")).update(codec, None)
     memory.commit()
-    assert not memory.has_residual(bucket(0, "a"))
+    assert not memory.open(bucket(0, "a")).has_residual

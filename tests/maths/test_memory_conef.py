@@ -32,10 +32,10 @@ def quadratic(
     for number in range(steps):
         mean = torch.zeros(D)
         for rank in range(workers):
-            p = memories[rank].compensate(bucket, x - centres[rank])
+            p = memories[rank].open(bucket).compensate(x - centres[rank])
             payload = codec.compress(p, cf, Key(seed, number, 0, rank), torch.float32)
             codec.decompress(payload, mean, 1.0 / workers)
-            memories[rank].update(bucket, codec, payload)
+            memories[rank].open(bucket).update(codec, payload)
             memories[rank].commit()
         x = x - step_size * mean
         if not float(x.abs().max()) < 1e6:
@@ -148,10 +148,10 @@ def follow(memory: str, codec_name: str, seed: int, n: int = 256, steps: int = 4
         for rank, one in enumerate(memories):
             gradient = drift + torch.randn(n, generator=generator)
             virtual -= rate * gradient / 2
-            p = one.compensate(bucket, gradient)
+            p = one.open(bucket).compensate(gradient)
             payload = codec.compress(p, 10.0, Key(seed, number, 0, rank), torch.float32)
             codec.decompress(payload, x, -rate / 2)
-            one.update(bucket, codec, payload)
+            one.open(bucket).update(codec, payload)
             one.commit()
     for one in memories:
         virtual += rate * one.state_dict().get("x", torch.zeros(n)) / 2
@@ -211,8 +211,8 @@ def test_error_stays_within_the_proven_bounds() -> None:
         for number in range(200):
             gradient = torch.randn(n, generator=generator)
             gradient /= gradient.norm()  # G = 1
-            p = memory.compensate(bucket, gradient)
-            memory.update(bucket, codec, codec.compress(p, 10.0, Key(0, number, 0, 0), torch.float32))
+            p = memory.open(bucket).compensate(gradient)
+            memory.open(bucket).update(codec, codec.compress(p, 10.0, Key(0, number, 0, 0), torch.float32))
             memory.commit()
             squares.append(float(memory.state_dict()["x"].square().sum()))
         rho = (1 + (theta or 0.0)) * (1 - delta)
@@ -236,8 +236,8 @@ def test_bytes_saved_are_those_promised(text: str, saved: float) -> None:
     n = 1 << 20
     bucket, codec, memory = Bucket(0, ("x",), (n,)), build_codec("blockrandomk"), build(text)
     for number in range(2):
-        p = memory.compensate(bucket, torch.ones(n))
-        memory.update(bucket, codec, codec.compress(p, 10.0, Key(0, number, 0, 0), torch.float32))
+        p = memory.open(bucket).compensate(torch.ones(n))
+        memory.open(bucket).update(codec, codec.compress(p, 10.0, Key(0, number, 0, 0), torch.float32))
         memory.commit()
     assert 1 - memory.nbytes() / (4 * n) == pytest.approx(saved, abs=0.01)
 
@@ -281,10 +281,10 @@ def test_the_sketch_is_that_of_what_came_in_minus_what_was_sent() -> None:
     bucket, net = Bucket(0, ("x",), (n,)), torch.zeros(n)
     for number in range(20):
         gradient = torch.randn(n, generator=torch.Generator().manual_seed(number))
-        p = memory.compensate(bucket, gradient)
+        p = memory.open(bucket).compensate(gradient)
         payload = codec.compress(p, 20.0, Key(0, number, 0, 0), torch.float32)
         net += gradient - codec.decode(payload)
-        memory.update(bucket, codec, payload)
+        memory.open(bucket).update(codec, payload)
         memory.commit()
     torch.testing.assert_close(
         memory.state_dict()["x"], RowSketch(0.3, 256, 0).encode(net), rtol=1e-4, atol=1e-4
@@ -338,8 +338,8 @@ def test_the_advice_about_a_sketch_ends_the_warning(size: float, beta: float) ->
 def keep(text: str, codec_name: str, cf: float, *, rank: int = 0, step: int = 0, n: int = 1000) -> Memory:
     """The memory after one step that sends a Gaussian."""
     memory, codec, bucket = build(text), build_codec(codec_name), Bucket(0, ("x",), (n,))
-    p = memory.compensate(bucket, gaussian(n))
-    memory.update(bucket, codec, codec.compress(p, cf, Key(0, step, 0, rank), torch.float32))
+    p = memory.open(bucket).compensate(gaussian(n))
+    memory.open(bucket).update(codec, codec.compress(p, cf, Key(0, step, 0, rank), torch.float32))
     memory.commit()
     return memory
 
@@ -383,10 +383,10 @@ def test_rounding_on_the_wire_and_in_the_memory_err_independently() -> None:
     n, codec, bucket, products = 4096, build_codec("int4"), Bucket(0, ("x",), (4096,)), []
     for step in range(10):
         memory, key = build("conef:bits=4"), Key(0, step, 0, 0)
-        p = memory.compensate(bucket, gaussian(n))
+        p = memory.open(bucket).compensate(gaussian(n))
         payload = codec.compress(p.clone(), 1.0, key, torch.float32)
         left = gaussian(n) - codec.decode(payload)
-        memory.update(bucket, codec, payload)
+        memory.open(bucket).update(codec, payload)
         memory.commit()
         error = memory.state_dict()["x"] - left
         products.append(float(torch.corrcoef(torch.stack([left, error]))[0, 1]))

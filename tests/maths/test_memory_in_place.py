@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gravac.compressors import Key, Payload, TopK, build
-from gravac.memories import Memory, ResidualMemory, convert
+from gravac.memories import Bucket, Memory, ResidualMemory, convert
 from gravac.memories import build as build_memory
 from tests.support.maths.memory_steps import ONE, SIZES, TWO, bucket, flat, gradients, step, tensors_of
 
@@ -19,32 +19,32 @@ plans = st.lists(
 
 
 def in_place_step(
-    memory: Memory, one: object, gradient: Tensor, number: int, cf: float, codec: str, counts: bool | Tensor
+    memory: Memory, one: Bucket, gradient: Tensor, number: int, cf: float, codec: str, counts: bool | Tensor
 ) -> Tensor:
     """One step of one bucket as the agent does it; returns what was sent."""
-    memory.gradient_stays, compressor = True, build(codec)
-    p = memory.compensate(one, gradient, dense=cf == 1.0)  # type: ignore[arg-type]
+    part, compressor = memory.open(one), build(codec)
+    part.gradient_stays = True
+    p = part.compensate(gradient, dense=cf == 1.0)
     if cf == 1.0:
         sent = p.clone()
-        memory.update(one, compressor, None)  # type: ignore[arg-type]
+        part.update(compressor, None)
         if isinstance(counts, Tensor):
-            memory.resolve(one, gradient, counts)  # type: ignore[arg-type]
+            part.resolve(gradient, counts)
         return sent
     payload = compressor.compress(p, cf, Key(0, number, 0, 0), torch.float32)
     sent = compressor.decode(payload)
-    memory.update(one, compressor, payload)  # type: ignore[arg-type]
-    assert memory.unsettled(one)  # type: ignore[arg-type]
-    memory.resolve(one, gradient, counts, compressor, payload)  # type: ignore[arg-type]
-    assert not memory.unsettled(one)  # type: ignore[arg-type]
+    part.update(compressor, payload)
+    assert part.unsettled
+    part.resolve(gradient, counts, compressor, payload)
+    assert not part.unsettled
     return sent
 
 
 def whole_step(
-    memory: Memory, layout: list[object], number: int, cf: float, codec: str, counts: bool | Tensor
+    memory: Memory, layout: list[Bucket], number: int, cf: float, codec: str, counts: bool | Tensor
 ) -> list[Tensor]:
     sent = [
-        in_place_step(memory, one, flat(one, gradients(number)), number, cf, codec, counts)  # type: ignore[arg-type]
-        for one in layout
+        in_place_step(memory, one, flat(one, gradients(number)), number, cf, codec, counts) for one in layout
     ]
     memory.commit() if counts else memory.rollback()  # on a device the host reads it when the next step begins
     return sent
@@ -70,12 +70,12 @@ def test_with_exact_sums_it_equals_the_draft_bit_for_bit(
     for number, (cf, two, counts) in enumerate(plan):
         layout = TWO if two else ONE
         sent = step(drafts, layout, gradients(number), number, cf=cf, keep=counts)
-        ours = whole_step(
-            memory, list(layout), number, cf, "topk", torch.tensor(counts) if unread else counts
-        )
+        ours = whole_step(memory, layout, number, cf, "topk", torch.tensor(counts) if unread else counts)
         assert torch.equal(torch.cat([sent[name] for one in layout for name in one.names]), torch.cat(ours))
         assert equal(state(memory), state(drafts))
-        assert [memory.has_residual(one) for one in ONE] == [drafts.has_residual(one) for one in ONE]
+        assert [memory.open(one).has_residual for one in ONE] == [
+            drafts.open(one).has_residual for one in ONE
+        ]
     assert memory.dropped == 0
 
 
@@ -124,14 +124,14 @@ def test_an_undone_step_is_off_by_a_few_roundings(codec: str) -> None:
 def test_a_non_finite_gradient_leaves_no_trace(poison: float, dtype: torch.dtype, first: bool) -> None:
     memory = ResidualMemory()
     if not first:
-        whole_step(memory, list(TWO), 0, 9.0, "topk", True)
+        whole_step(memory, TWO, 0, 9.0, "topk", True)
     before = memory.state_dict()
     for one in TWO:
         gradient = flat(one, gradients(9)).to(dtype)
         gradient[0] = poison
-        memory.gradient_stays = True
-        memory.compensate(one, gradient)  # here the agent stops and sends NaN
-        memory.resolve(one, gradient, False)
+        memory.open(one).gradient_stays = True
+        memory.open(one).compensate(gradient)  # here the agent stops and sends NaN
+        memory.open(one).resolve(gradient, False)
     memory.rollback()
     assert equal(memory.state_dict(), before)
     assert memory.dropped == 0
@@ -139,15 +139,14 @@ def test_a_non_finite_gradient_leaves_no_trace(poison: float, dtype: torch.dtype
 
 def test_it_holds_one_buffer_and_a_draft_only_while_it_needs_one() -> None:
     memory, copies = ResidualMemory(), 4 * N
-    whole_step(memory, list(TWO), 0, 9.0, "topk", True)
+    whole_step(memory, TWO, 0, 9.0, "topk", True)
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors_of(memory)}
     assert sum(held.values()) == memory.nbytes() == copies
-    whole_step(memory, list(TWO), 1, 1.0, "topk", True)
+    whole_step(memory, TWO, 1, 1.0, "topk", True)
     assert memory.nbytes() == copies
-    memory.gradient_stays = False
     step(memory, TWO, gradients(2), 2)
     assert memory.nbytes() == 2 * copies
-    whole_step(memory, list(TWO), 3, 9.0, "topk", True)
+    whole_step(memory, TWO, 3, 9.0, "topk", True)
     assert memory.nbytes() == copies
 
 
@@ -155,22 +154,20 @@ def test_a_share_of_the_residual_needs_a_draft() -> None:
     """(1-β) e is in p; the rest would be gone from one buffer."""
     memory, drafts = build_memory("partial:beta=0.25"), build_memory("partial:beta=0.25")
     for number in range(4):
-        memory.gradient_stays = True
-        step(memory, ONE, gradients(number), number, keep=number != 2)
+        step(memory, ONE, gradients(number), number, keep=number != 2, stays=True)
         step(drafts, ONE, gradients(number), number, keep=number != 2)
-        assert not memory.unsettled(ONE[0])
+        assert not memory.open(ONE[0]).unsettled
     assert equal(memory.state_dict(), drafts.state_dict())
 
 
 def test_a_step_that_counted_cannot_be_rolled_back_so_nothing_stays() -> None:
     """The trainer dropped its gradients: they must not enter the training through the memory."""
     memory = ResidualMemory()
-    whole_step(memory, list(TWO), 0, 9.0, "topk", True)
+    whole_step(memory, TWO, 0, 9.0, "topk", True)
     for one in TWO:
         in_place_step(memory, one, flat(one, gradients(1)), 1, 9.0, "topk", True)
     memory.rollback()
     assert memory.state_dict() == {}
-    memory.gradient_stays = False
     step(memory, TWO, gradients(2), 2)
     before = memory.state_dict()
     step(memory, TWO, gradients(3), 3, keep=False)
@@ -179,7 +176,7 @@ def test_a_step_that_counted_cannot_be_rolled_back_so_nothing_stays() -> None:
 
 def test_dense_steps_dropped_afterwards_lose_nothing() -> None:
     memory = ResidualMemory()
-    whole_step(memory, list(TWO), 0, 9.0, "topk", True)
+    whole_step(memory, TWO, 0, 9.0, "topk", True)
     before = memory.state_dict()
     for one in TWO:
         in_place_step(memory, one, flat(one, gradients(1)), 1, 1.0, "topk", True)
@@ -197,14 +194,14 @@ def test_a_removal_that_fails_half_way_loses_the_residual_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     memory, codec = ResidualMemory(), FailsHalfWay()
-    whole_step(memory, list(TWO), 0, 9.0, "topk", True)
+    whole_step(memory, TWO, 0, 9.0, "topk", True)
     kept = memory.state_dict()
     one, other = TWO
     gradient = flat(one, gradients(1))
-    payload = codec.compress(memory.compensate(one, gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
+    payload = codec.compress(memory.open(one).compensate(gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
     with pytest.raises(RuntimeError, match="cannot decode"):
-        memory.update(one, codec, payload)
-    memory.resolve(one, gradient, True, codec, payload)
+        memory.open(one).update(codec, payload)
+    memory.open(one).resolve(gradient, True, codec, payload)
     in_place_step(memory, other, torch.zeros(sum(other.numels)), 1, 1e9, "topk", False)
     memory.commit()
     assert "could not be computed and is lost" in caplog.text
@@ -215,10 +212,10 @@ def test_a_removal_that_fails_half_way_loses_the_residual_and_nothing_else(
 def test_an_update_that_never_came_keeps_the_residual() -> None:
     """Something failed between the sum and the payload, and the step counts."""
     memory = ResidualMemory()
-    whole_step(memory, list(ONE), 0, 9.0, "topk", True)
+    whole_step(memory, ONE, 0, 9.0, "topk", True)
     before, gradient = memory.state_dict(), flat(ONE[0], gradients(1))
-    memory.compensate(ONE[0], gradient)
-    memory.resolve(ONE[0], gradient, True)
+    memory.open(ONE[0]).compensate(gradient)
+    memory.open(ONE[0]).resolve(gradient, True)
     memory.commit()
     assert equal(memory.state_dict(), before)
 
@@ -228,16 +225,16 @@ def test_a_backward_that_did_not_end_does_not_add_its_gradient_twice(
 ) -> None:
     """Where nobody settled its bucket, the gradient is gone, and the residual with it."""
     memory = ResidualMemory()
-    whole_step(memory, list(ONE), 0, 9.0, "topk", True)
-    memory.compensate(ONE[0], flat(ONE[0], gradients(1)))
-    p = memory.compensate(ONE[0], flat(ONE[0], gradients(2)))
+    whole_step(memory, ONE, 0, 9.0, "topk", True)
+    memory.open(ONE[0]).compensate(flat(ONE[0], gradients(1)))
+    p = memory.open(ONE[0]).compensate(flat(ONE[0], gradients(2)))
     assert torch.equal(p, flat(ONE[0], gradients(2)))
     assert "belongs to a backward that did not end" in caplog.text
 
 
 def test_a_residual_moves_to_other_memories_and_scales() -> None:
     memory = ResidualMemory()
-    whole_step(memory, list(ONE), 0, 9.0, "topk", True)
+    whole_step(memory, ONE, 0, 9.0, "topk", True)
     before = memory.state_dict()
     assert equal(convert(memory, ResidualMemory()).state_dict(), before)
     memory.rescale(2.0)
@@ -248,9 +245,9 @@ def test_a_residual_that_overflows_is_dropped(caplog: pytest.LogCaptureFixture) 
     memory, one = ResidualMemory(), bucket(0, "b")
     memory.load_state_dict({"b": torch.full((7,), 3e38)})
     gradient = torch.full((7,), 3e38)
-    memory.gradient_stays = True
-    assert memory.compensate(one, gradient).isinf().all()
-    memory.resolve(one, gradient, False)
+    memory.open(one).gradient_stays = True
+    assert memory.open(one).compensate(gradient).isinf().all()
+    memory.open(one).resolve(gradient, False)
     memory.rollback()
     assert memory.dropped == 1
     assert "overflowed and is dropped" in caplog.text

@@ -23,10 +23,10 @@ def gradient(number: int) -> Tensor:
 
 def send(memory: Memory, g: Tensor, number: int, cf: float = 8.0, codec: Compressor | None = None) -> Tensor:
     codec = codec or build_codec("topk")
-    p = memory.compensate(BUCKET, g, dense=cf == 1.0)
+    p = memory.open(BUCKET).compensate(g, dense=cf == 1.0)
     payload = None if cf == 1.0 else codec.compress(p, cf, Key(0, number, 0, 0), torch.float32)
     sent = p.clone() if payload is None else codec.decode(payload)
-    memory.update(BUCKET, codec, payload)
+    memory.open(BUCKET).update(codec, payload)
     memory.commit()
     return sent
 
@@ -74,7 +74,7 @@ def test_never_compressed_it_is_sgd_with_momentum_whatever_the_learning_rate_doe
         plain.step()
         reference.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert not memory.has_residual(BUCKET)
+    assert not memory.open(BUCKET).has_residual
     assert memory.transforms  # so these steps must not be skipped
 
 
@@ -111,8 +111,8 @@ def test_a_step_that_sent_nothing_masks_nothing() -> None:
     """What the agent does when compressing failed: a payload that decodes to zeros."""
     memory, codec = build("momentum"), build_codec("topk")
     blank = codec.blank(N, 8.0, KEY, torch.float32, torch.device("cpu"), 0.0)
-    p = memory.compensate(BUCKET, gradient(0)).clone()
-    memory.update(BUCKET, codec, blank)
+    p = memory.open(BUCKET).compensate(gradient(0)).clone()
+    memory.open(BUCKET).update(codec, blank)
     memory.commit()
     state = memory.state_dict()
     for key in ("", "::velocity/"):
@@ -148,10 +148,10 @@ def test_momentum_that_alone_overflows_is_dropped() -> None:
     """Else the same step would be non-finite for ever: m u + v leaves float32, whatever the gradient."""
     memory = build("momentum:momentum=0.99")
     memory.load_state_dict({"x": torch.full((30,), 9e36), "::velocity/x": torch.full((30,), 3.4e38)})
-    assert not memory.compensate(BUCKET, torch.zeros(N)).isfinite().all()
+    assert not memory.open(BUCKET).compensate(torch.zeros(N)).isfinite().all()
     memory.rollback()
     assert memory.dropped == 1
-    assert memory.compensate(BUCKET, gradient(0)).isfinite().all()
+    assert memory.open(BUCKET).compensate(gradient(0)).isfinite().all()
 
 
 def test_momentum_goes_where_residuals_go() -> None:
@@ -174,7 +174,7 @@ def test_momentum_goes_where_residuals_go() -> None:
         one.load_state_dict({"::velocity/x": torch.zeros(2, 2)})
     one.load_state_dict({"::velocity/x": torch.zeros(3)})
     with pytest.raises(ValueError, match="residual of 'x' has 3 elements, its gradient 30"):
-        one.compensate(BUCKET, gradient(0))
+        one.open(BUCKET).compensate(gradient(0))
 
 
 def test_settings() -> None:

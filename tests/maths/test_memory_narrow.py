@@ -16,15 +16,16 @@ def run(
     memory: Memory, gradient: Tensor, number: int, stays: bool, counts: bool | Tensor, cf: float = 9.0
 ) -> Tensor:
     """One step of the only bucket; returns what was sent."""
-    memory.gradient_stays, codec = stays, build("topk+bf16")
-    p = memory.compensate(ONE[0], gradient, dense=cf == 1.0)
+    part, codec = memory.open(ONE[0]), build("topk+bf16")
+    part.gradient_stays = stays
+    p = part.compensate(gradient, dense=cf == 1.0)
     payload = codec.compress(p, cf, Key(5, number, 0, 1), torch.float32) if cf > 1.0 else None
     sent = p.clone() if payload is None else codec.decode(payload)
-    memory.update(ONE[0], codec, payload)
+    part.update(codec, payload)
     if payload is not None:
-        assert memory.unsettled(ONE[0]) == stays
+        assert part.unsettled == stays
         if stays:
-            memory.resolve(ONE[0], gradient, counts, codec, payload)
+            part.resolve(gradient, counts, codec, payload)
     memory.commit() if counts is True or isinstance(counts, Tensor) else memory.rollback()
     return sent
 
@@ -68,9 +69,9 @@ def test_a_step_that_counted_cannot_be_rolled_back_so_nothing_stays() -> None:
     memory, generator = NarrowMemory(), torch.Generator().manual_seed(0)
     run(memory, torch.randn(N, generator=generator), 0, True, True)
     codec, gradient = build("topk"), torch.randn(N, generator=generator)
-    payload = codec.compress(memory.compensate(ONE[0], gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
-    memory.update(ONE[0], codec, payload)
-    memory.resolve(ONE[0], gradient, True, codec, payload)
+    payload = codec.compress(memory.open(ONE[0]).compensate(gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
+    memory.open(ONE[0]).update(codec, payload)
+    memory.open(ONE[0]).resolve(gradient, True, codec, payload)
     memory.rollback()
     assert memory.state_dict() == {}
 
@@ -101,8 +102,8 @@ def test_small_gradients_are_not_lost_beside_a_large_residual() -> None:
         gradient = torch.full((512,), 2.0**-10)
         gradient[0] = 100.0  # is sent
         for number in range(256):
-            p = memory.compensate(one, gradient)
-            memory.update(one, codec, codec.compress(p, 512.0, Key(0, number, 0, 0), torch.float32))
+            p = memory.open(one).compensate(gradient)
+            memory.open(one).update(codec, codec.compress(p, 512.0, Key(0, number, 0, 0), torch.float32))
             memory.commit()
         left[rounding] = float(memory.state_dict()["c"][1:].mean())
     assert left["stochastic"] == pytest.approx(1.25, abs=0.02)

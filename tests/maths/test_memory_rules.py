@@ -18,9 +18,9 @@ def gradient(number: int) -> Tensor:
 
 
 def send(memory: Memory, value: Tensor, number: int, keep: bool = True) -> Tensor:
-    p = memory.compensate(BUCKET, value)
+    p = memory.open(BUCKET).compensate(value)
     payload = CODEC.compress(p, 10.0, Key(0, number, 0, 0), torch.float32)
-    memory.update(BUCKET, CODEC, payload)
+    memory.open(BUCKET).update(CODEC, payload)
     memory.commit() if keep else memory.rollback()
     return CODEC.decode(payload)
 
@@ -58,7 +58,7 @@ def test_a_loss_scale_that_changes_and_overflows_changes_nothing(text: str) -> N
         if number in (3, 7):  # this step overflows: skipped, and the scale is halved
             overflown = gradient(number)
             overflown[5] = torch.inf
-            assert not scaled.compensate(BUCKET, overflown).isfinite().all()
+            assert not scaled.open(BUCKET).compensate(overflown).isfinite().all()
             scaled.rollback()
             scaled.rescale(0.5)
             scale *= 0.5
@@ -90,10 +90,10 @@ def test_accumulated_micro_steps_are_one_step(text: str) -> None:
     each micro-step would count it several times."""
     memory = build(text)
     send(memory, gradient(0), 0)
-    residual = memory.compensate(BUCKET, torch.zeros(N)).clone()
+    residual = memory.open(BUCKET).compensate(torch.zeros(N)).clone()
     memory.rollback()
     total = sum((gradient(number) for number in (1, 2, 3)), torch.zeros(N))
-    torch.testing.assert_close(memory.compensate(BUCKET, total), total + residual)
+    torch.testing.assert_close(memory.open(BUCKET).compensate(total), total + residual)
 
 
 @pytest.mark.parametrize("text", ["residual", "partial", "conef", "conef-sketch", "iconef-v2"])
@@ -104,19 +104,19 @@ def test_codec_and_cf_may_change_between_steps(text: str) -> None:
         [("topk", 10.0), ("randomk", 3.0), ("int8", 1.0), ("blockrandomk", 50.0)] * 5
     ):
         codec = build_codec(name)
-        p = memory.compensate(BUCKET, gradient(number))
+        p = memory.open(BUCKET).compensate(gradient(number))
         payload = codec.compress(p, cf, Key(0, number, 0, 0), torch.float32)
         net += gradient(number) - codec.decode(payload)
-        memory.update(BUCKET, codec, payload)
+        memory.open(BUCKET).update(codec, payload)
         memory.commit()
-    residual = memory.compensate(BUCKET, torch.zeros(N), dense=True)
+    residual = memory.open(BUCKET).compensate(torch.zeros(N), dense=True)
     if memory.exact:
         torch.testing.assert_close(residual, net, rtol=1e-4, atol=1e-4)
     elif text == "conef-sketch":  # the same sketch, not the same residual
         fresh = build(text)
         fresh.load_state_dict({"x": net})
         torch.testing.assert_close(
-            residual, fresh.compensate(BUCKET, torch.zeros(N), dense=True), rtol=1e-4, atol=1e-4
+            residual, fresh.open(BUCKET).compensate(torch.zeros(N), dense=True), rtol=1e-4, atol=1e-4
         )
     else:  # twenty roundings, each of 0.4 % energy at most
         assert float((residual - net).norm()) < 0.1 * float(net.norm())

@@ -13,21 +13,20 @@ from gravac.compressors import build as build_codec
 from gravac.memories import MEMORIES, Memory, build, convert, reshard
 from gravac.memories.states import TAG, VELOCITY
 from tests.support.maths.memory_steps import (
-    EXAMPLES,
+    ALL,
     ONE,
     SIZES,
     TWO,
-    Inflow,
     bucket,
     flat,
     gradients,
+    inflow,
     offers,
     residuals,
     step,
     tensors_of,
 )
 
-ALL = [*EXAMPLES, *sorted(set(MEMORIES) - {text.partition(":")[0] for text in EXAMPLES})]
 EXACT = [text for text in ALL if MEMORIES[text.partition(":")[0]].exact]
 WITH_RESIDUAL = [text for text in ALL if text != "none"]
 plans = st.lists(
@@ -50,18 +49,15 @@ def used(text: str, steps: int = 3) -> Memory:
 @settings(deadline=None, max_examples=15)
 @given(plan=plans)
 def test_exact_memories_lose_nothing(text: str, plan: list[tuple[float, bool, bool]]) -> None:
-    """Sent + residual = what came in, which ``Inflow`` computes beside the memory."""
+    """Sent + residual = what came in."""
     memory = build(text)
-    inflow = Inflow(memory)
     net = {name: torch.zeros(n, dtype=torch.float64) for name, n in SIZES.items()}
     for number, (cf, two, keep) in enumerate(plan):
         grads = gradients(number)
-        came = inflow(grads)
+        came = inflow(memory, grads)
         sent = step(memory, TWO if two else ONE, grads, number, cf=cf, keep=keep)
-        if keep:
-            inflow.keep(grads, sent, dense=cf == 1.0)
         for name in SIZES if keep else ():
-            net[name] += came[name] - sent[name].double()
+            net[name] += came[name].double() - sent[name].double()
     residual = residuals(memory)
     for name in SIZES:
         left = residual.get(name, torch.zeros(SIZES[name])).double()
@@ -81,7 +77,7 @@ def test_what_is_forgotten_is_gone_and_the_rest_stays(text: str) -> None:
         after = one.state_dict()
         kept = {name for name in before if name.removeprefix(VELOCITY) not in first}
         assert after.keys() - {TAG} == kept - {TAG}
-        assert not one.has_residual(TWO[0])
+        assert not one.open(TWO[0]).has_residual
         step(one, TWO, gradients(7), 7)
 
 
@@ -118,12 +114,11 @@ def test_the_residual_of_unused_parameters_waits(text: str, cf: float) -> None:
 @pytest.mark.parametrize("text", [text for text in ALL if MEMORIES[text.partition(":")[0]].transforms])
 def test_the_momentum_of_unused_parameters_waits_with_the_residual(text: str) -> None:
     memory = used(text)
-    inflow, before = Inflow(memory), residuals(memory)
+    before = residuals(memory)
     for number, cf in enumerate((9.0, 1.0, 9.0), 3):
         grads = {name: gradient * (name not in "ad") for name, gradient in gradients(number).items()}
-        came = inflow(grads)
+        came = inflow(memory, grads)
         sent = step(memory, ONE, grads, number, cf=cf, unused="ad")
-        inflow.keep(grads, sent, dense=cf == 1.0)
         after = residuals(memory)
         for name in SIZES:
             left = before.get(name, torch.zeros(SIZES[name])) + came[name] - sent[name]
@@ -157,7 +152,9 @@ def test_a_non_finite_gradient_leaves_no_trace(text: str, poison: float) -> None
     for one in TWO:
         gradient = flat(one, gradients(9))
         gradient[0] = poison
-        assert not memory.compensate(one, gradient).isfinite().all()  # here the agent stops and sends NaN
+        assert (
+            not memory.open(one).compensate(gradient).isfinite().all()
+        )  # here the agent stops and sends NaN
     memory.rollback()
     assert equal(memory.state_dict(), before)
     assert memory.dropped == dropped
@@ -191,11 +188,11 @@ def test_a_dense_step_sends_the_whole_residual(text: str) -> None:
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
     before = offers(memory, ONE, dense=True)
     assert equal(step(memory, ONE, zeros, 9, cf=1.0), before)
-    assert not memory.has_residual(ONE[0])
+    assert not memory.open(ONE[0]).has_residual
     assert residuals(memory) == {}
-    came = Inflow(memory)(zeros)
+    came = inflow(memory, zeros)
     for name, offered in offers(memory, ONE).items():
-        torch.testing.assert_close(offered.double(), came[name], rtol=1e-6, atol=0.0)
+        torch.testing.assert_close(offered, came[name], rtol=1e-6, atol=0.0)
     if not memory.transforms:
         assert memory.state_dict() == {}
 
@@ -206,17 +203,18 @@ def test_dense_steps_that_hold_back_a_share_empty_the_residual(text: str) -> Non
     memory, codec = used(text), build_codec("topk")
     total, paid = offers(memory, ONE, dense=True), torch.zeros(sum(SIZES.values()))
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
-    inflow = Inflow(memory)
+    part = memory.open(ONE[0])
     for number in range(200):
-        for name, came in inflow(zeros).items() if number else ():  # the first is in the total already
-            total[name] += came.float()
-        p = memory.compensate(ONE[0], torch.zeros_like(paid))
-        paid += p
-        memory.update(ONE[0], codec, None)
+        for name, came in (
+            inflow(memory, zeros).items() if number else ()
+        ):  # the first is in the total already
+            total[name] += came
+        paid += part.compensate(torch.zeros_like(paid))
+        part.update(codec, None)
         memory.commit()
-        inflow.keep(zeros, zeros, dense=True)
-    # conef:beta=0.5 rounds what it holds back at each step, by an int8 step of at most 2 % of the residual.
-    tolerance = 5.0 if text == "conef:beta=0.5" else 1e-2
+    # A share held back that is rounded again at each step, as by int8 to at most 2 % of the residual.
+    rounded = not memory.exact and memory.offered_share() < 1.0 and TAG not in used(text).state_dict()
+    tolerance = 5.0 if rounded else 1e-2
     torch.testing.assert_close(paid, flat(ONE[0], total), rtol=1e-3, atol=tolerance)
 
 
@@ -241,8 +239,8 @@ def test_bytes_are_those_really_held(text: str) -> None:
     memory = used(text)
     codec = build_codec("topk")
     for one in TWO:  # regrouped on the way
-        p = memory.compensate(one, flat(one, gradients(4)))
-        memory.update(one, codec, codec.compress(p, 5.0, Key(0, 4, one.number, 0), torch.float32))
+        p = memory.open(one).compensate(flat(one, gradients(4)))
+        memory.open(one).update(codec, codec.compress(p, 5.0, Key(0, 4, one.number, 0), torch.float32))
     del p
 
     def held() -> int:
@@ -271,8 +269,8 @@ def test_an_overflown_memory_costs_one_step_and_not_the_job(
     skipped = 0
     for number in range(4):
         gradient = torch.full((sum(SIZES.values()),), 3e38)
-        if memory.compensate(ONE[0], gradient if number == 0 else gradient * 1e-38).isfinite().all():
-            memory.update(ONE[0], build_codec("topk"), None)
+        if memory.open(ONE[0]).compensate(gradient if number == 0 else gradient * 1e-38).isfinite().all():
+            memory.open(ONE[0]).update(build_codec("topk"), None)
             memory.commit()
         else:
             skipped += 1
@@ -289,7 +287,7 @@ def test_an_update_without_compensate_changes_nothing(text: str) -> None:
     memory, codec = used(text), build_codec("topk")
     before = memory.state_dict()
     blank = codec.blank(sum(SIZES.values()), 5.0, Key(0, 0, 0, 0), torch.float32, torch.device("cpu"), 0.0)
-    memory.update(ONE[0], codec, blank)
+    memory.open(ONE[0]).update(codec, blank)
     memory.commit()
     assert equal(memory.state_dict(), before)
 
@@ -306,10 +304,10 @@ class Undecodable(TopK):
 def test_a_failing_update_keeps_the_residual(text: str) -> None:
     memory, codec = used(text), Undecodable()
     before, gradient = memory.state_dict(), flat(ONE[0], gradients(9))
-    payload = codec.compress(memory.compensate(ONE[0], gradient), 5.0, Key(0, 9, 0, 0), torch.float32)
+    payload = codec.compress(memory.open(ONE[0]).compensate(gradient), 5.0, Key(0, 9, 0, 0), torch.float32)
     with pytest.raises(RuntimeError, match="cannot decode"):
-        memory.update(ONE[0], codec, payload)
-    memory.update(ONE[0], codec, payload)  # as the agent does, with nothing sent
+        memory.open(ONE[0]).update(codec, payload)
+    memory.open(ONE[0]).update(codec, payload)  # as the agent does, with nothing sent
     memory.commit()
     assert equal(memory.state_dict(), before)
 
@@ -320,9 +318,9 @@ def test_gradients_of_any_dtype(text: str, dtype: torch.dtype) -> None:
     memory, codec, one = build(text), build_codec("topk"), bucket(0, "c", "d")
     for number in range(3):
         gradient = flat(one, gradients(number)).to(dtype)
-        p = memory.compensate(one, gradient)
+        p = memory.open(one).compensate(gradient)
         payload = codec.compress(p, 5.0, Key(0, number, 0, 0), torch.bfloat16)
-        memory.update(one, codec, payload)
+        memory.open(one).update(codec, payload)
         memory.commit()
     assert all(
         residual.dtype == torch.float32 for name, residual in memory.state_dict().items() if "::" not in name
@@ -351,7 +349,7 @@ def test_another_memory_takes_over_the_residual(old: str, new: str) -> None:
     before = used(old)
     after = convert(before, build(new))
     if (
-        "sketch" in new
+        TAG in after.state_dict()
     ):  # then the residual is stored as its sketch; dense back again must find the same sketch
         again = convert(convert(after, build("residual")), build(new))
         torch.testing.assert_close(
@@ -379,11 +377,11 @@ def test_what_is_held_back_is_in_the_residual(text: str) -> None:
     excess = flat(ONE[0], gradients(77))
     for memory, keep in ((plain, True), (holding, True), (rolled, False)):
         grads = flat(ONE[0], gradients(3))
-        p = memory.compensate(ONE[0], grads)
+        p = memory.open(ONE[0]).compensate(grads)
         payload = build_codec("topk").compress(p, 5.0, Key(0, 3, 0, 0), torch.float32)
-        memory.update(ONE[0], build_codec("topk"), payload)
+        memory.open(ONE[0]).update(build_codec("topk"), payload)
         if memory is not plain:
-            memory.hold_back(ONE[0], excess)
+            memory.open(ONE[0]).hold_back(excess)
             excess_kept = excess.clone()
         memory.commit() if keep else memory.rollback()
     assert torch.equal(excess, excess_kept)
@@ -391,7 +389,7 @@ def test_what_is_held_back_is_in_the_residual(text: str) -> None:
     if text == "none":
         return
     before, after = residuals(plain), residuals(holding)
-    if not text.startswith("conef-sketch"):  # whose sketches err
+    if TAG not in holding.state_dict():  # a sketch errs
         for name, piece in zip(ONE[0].names, torch.split(excess, list(ONE[0].numels)), strict=True):
             torch.testing.assert_close(after[name], before[name] + piece, rtol=1e-5, atol=1e-3)
     assert not equal(before, after)

@@ -7,7 +7,7 @@ from gravac.aggregators import AGGREGATORS
 from gravac.memories import Bucket, build
 from tests.support.maths import aggregator_checks as checks
 from tests.support.maths.members import texts
-from tests.support.maths.memory_steps import EXAMPLES, offers, residuals, step
+from tests.support.maths.memory_steps import ALL, offers, residuals, step
 
 WAYS = (*checks.SELECTING, "qsgd by all-reduce", "nearest:levels=7 by compressed-all-reduce")
 EMPTY = (
@@ -27,7 +27,7 @@ def test_a_codec_takes_parameters_without_an_element(text: str) -> None:
             assert torch.equal(mine.mean, theirs.mean)
 
 
-@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("text", ALL)
 def test_a_memory_takes_parameters_without_an_element(text: str) -> None:
     memory = build(text)
     numels = {name: numel for one in LAYOUT for name, numel in zip(one.names, one.numels, strict=True)}

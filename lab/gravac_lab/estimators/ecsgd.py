@@ -108,7 +108,8 @@ class ECSGD:
             sample = worker.estimator.draw(self._generators[rank])
             gradient = worker.estimator.gradient(worker.problem, x_old, sample)
             gradient_sq += float(gradient.dot(gradient))
-            u = worker.memory.compensate(self._bucket, gradient)
+            part = worker.memory.open(self._bucket)
+            u = part.compensate(gradient)
             codec = worker.compressor
             payload = codec.compress(u, self._cf, Key(self._seed, self.steps, 0, rank), self._dtype)
             sent = torch.zeros_like(u)
@@ -116,7 +117,7 @@ class ECSGD:
             left = u - sent
             error_sq += float(left.dot(left))
             mean.add_(sent, alpha=1.0 / len(self._workers))
-            worker.memory.update(self._bucket, codec, payload)
+            part.update(codec, payload)
             worker.memory.commit()
             codec.commit()
             payload_bytes += payload.nbytes

@@ -67,13 +67,14 @@ def train(order: Order, limit: float, cf: float, seed: int, steps: int = 400, ra
             lost += (raw - offered) / RANKS
             before_cuts += float(raw.norm()) / RANKS if order == "before" else 0.0
             cuts += float((raw - offered).norm()) / RANKS
-            p = memory.compensate(bucket, offered, dense=cf == 1.0)
+            part = memory.open(bucket)
+            p = part.compensate(offered, dense=cf == 1.0)
             payload = None if cf == 1.0 else codec.compress(p, cf, Key(seed, step, 0, rank), torch.float32)
             if payload is None:
                 mean.add_(p, alpha=1.0 / RANKS)
             else:
                 codec.decompress(payload, mean, 1.0 / RANKS)
-            memory.update(bucket, codec, payload)
+            part.update(codec, payload)
             memory.commit()
         if order == "after":
             kept = clipped(mean, limit)

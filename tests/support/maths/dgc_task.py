@@ -49,10 +49,11 @@ def train(
             one.world_size = RANKS
             batch = torch.randint(0, SAMPLES, (16,), generator=draw)
             gradients = torch.autograd.grad(criterion(net(x[batch]), y[batch]), parameters)
-            p = one.compensate(bucket, torch.cat([g.flatten() for g in gradients]))
+            part = one.open(bucket)
+            p = part.compensate(torch.cat([g.flatten() for g in gradients]))
             payload = codec.compress(p, cf_at(step), Key(seed, step, 0, rank), torch.float32)
             codec.decompress(payload, mean, 1.0 / RANKS)
-            one.update(bucket, codec, payload)
+            part.update(codec, payload)
             one.commit()
         for parameter, piece in zip(parameters, torch.split(mean, list(bucket.numels)), strict=True):
             parameter.grad = piece.view_as(parameter)

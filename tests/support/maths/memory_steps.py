@@ -6,31 +6,17 @@ import torch
 from torch import Tensor
 
 from gravac.compressors import Compressor, Key, build
-from gravac.memories import Bucket, Memory
+from gravac.memories import MEMORIES, Bucket, Memory
+from gravac.memories import build as build_memory
 from gravac.memories.states import to_dense
 
 SIZES = {"a": 300, "b": 7, "c": 512, "d": 1}
-EXAMPLES = (
-    "none",
-    "residual",
-    "partial",
-    "partial:beta=0.9",
-    "conef",
-    "conef:bits=4",
-    "conef:beta=0.5",
-    "conef:codec=natural",
-    "conef-sketch",
-    "conef-sketch:size=0.1,beta=0.9",
-    "conef-sketch:size=0.3,beta=0.7,block=100",
-    "iconef-v1",
-    "iconef-v2:bits=4",
-    "residual-bf16:rounding=nearest",
-    "momentum",
-    "momentum:masking=false",
-    "momentum:momentum=0.5,nesterov=true",
-    "momentum:clip=300.0",
-)
-"""Every registered memory, some with settings; the suite adds new ones by name."""
+ALL = [
+    f"{name}:{example}" if example else name
+    for name, memory in sorted(MEMORIES.items())
+    for example in ("", *memory.examples)
+]
+"""Every registered memory by its defaults and by each of its examples."""
 
 
 def bucket(number: int, *names: str) -> Bucket:
@@ -65,66 +51,39 @@ def step(
     codec: Compressor | None = None,
     keep: bool = True,
     unused: Collection[str] = (),
+    stays: bool = False,
 ) -> dict[str, Tensor]:
     """One step; returns what was sent. CF 1: all of it, whole. ``unused``: parameters that nobody used."""
     codec = codec or build("topk")
     sent: dict[str, Tensor] = {}
     for one in layout:
-        gradient = flat(one, grads)
-        before = gradient.clone()
-        p = memory.compensate(one, gradient, dense=cf == 1.0)
+        part, gradient = memory.open(one), flat(one, grads)
+        part.gradient_stays, before = stays, gradient.clone()
+        p = part.compensate(gradient, dense=cf == 1.0)
         if not set(unused).isdisjoint(one.names):
-            memory.withhold(one, p, flat(one, {k: torch.full((n,), k in unused) for k, n in SIZES.items()}))
+            part.withhold(p, flat(one, {k: torch.full((n,), k in unused) for k, n in SIZES.items()}))
         payload = codec.compress(p, cf, Key(0, number, one.number, 0), torch.float32) if cf > 1 else None
         out = p.clone() if payload is None else torch.zeros_like(p)
         if payload is not None:
             codec.decompress(payload, out)
-        memory.update(one, codec, payload)
+        part.update(codec, payload)
         assert torch.equal(gradient, before)
         sent |= by_name(one, out)
     memory.commit() if keep else memory.rollback()
     return sent
 
 
-class Inflow:
-    """What comes in for a gradient, in float64: the gradient itself, or what the memory's paper makes of it.
+def inflow(memory: Memory, grads: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What comes in for a gradient: itself, or what a memory that ``transforms`` would send if it had no residual.
 
-    The other side of "sent + residual = what came in". A memory that ``transforms`` has its rule written down here once
-    more, by parameter; one that has none fails the suite.
+    The other side of "sent + residual = what came in", before a step.
     """
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._velocity = {name: torch.zeros(n, dtype=torch.float64) for name, n in SIZES.items()}
-        state = memory.state_dict()
-        if memory.transforms:
-            assert memory.name == "momentum", "write its rule here"
-            self._velocity |= {
-                name: state[key].double() for name in SIZES if (key := f"::velocity/{name}") in state
-            }
-
-    def __call__(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What comes in; counts as a step only if ``keep`` follows."""
-        return {name: self._of(name, gradient.double())[0] for name, gradient in grads.items()}
-
-    def keep(self, grads: dict[str, Tensor], sent: dict[str, Tensor], dense: bool) -> None:
-        for name, gradient in grads.items():
-            velocity = self._of(name, gradient.double())[1]
-            if self._memory.transforms and self._memory.settings.masking and not dense:
-                velocity[sent[name] != 0] = 0.0
-            self._velocity[name] = velocity
-
-    def _of(self, name: str, g: Tensor) -> tuple[Tensor, Tensor]:
-        if not self._memory.transforms:
-            return g, self._velocity[name]
-        s = self._memory.settings
-        if s.clip is not None and float(g.norm()) > s.clip / self._memory.world_size**0.5:
-            g = g * (s.clip / self._memory.world_size**0.5 / g.norm())
-        if s.nesterov:
-            u = s.momentum * (self._velocity[name] + g)
-            return u + g, u
-        u = s.momentum * self._velocity[name] + g
-        return u, u
+    if not memory.transforms:
+        return grads
+    twin, state = build_memory(memory.spec), memory.state_dict()
+    twin.world_size = memory.world_size
+    twin.load_state_dict({key: value for key, value in state.items() if key not in SIZES})
+    return by_name(ONE[0], twin.open(ONE[0]).compensate(flat(ONE[0], grads), dense=True))
 
 
 def residuals(memory: Memory) -> dict[str, Tensor]:
@@ -139,7 +98,7 @@ def offers(memory: Memory, layout: list[Bucket], dense: bool = False) -> dict[st
         found |= {
             k: v.clone()
             for k, v in by_name(
-                one, memory.compensate(one, torch.zeros(sum(one.numels)), dense=dense)
+                one, memory.open(one).compensate(torch.zeros(sum(one.numels)), dense=dense)
             ).items()
         }
     memory.rollback()

@@ -75,7 +75,8 @@ def _rank(
                 number, tuple(names), tuple(p.numel() for p in ours), tuple(tuple(p.shape) for p in ours)
             )
             flat = torch.cat([p.grad.flatten() for p in ours if p.grad is not None])
-            p = residuals.compensate(bucket, flat, dense=cf == 1.0)
+            part = residuals.open(bucket)
+            p = part.compensate(flat, dense=cf == 1.0)
             mean = torch.empty_like(flat)
             key = Key(0, step, number, communicator.rank)
             if cf == 1.0:
@@ -83,12 +84,12 @@ def _rank(
                     aggregator.prepare(bucket, p, (measured,), key, flat.dtype)
                 total = p * (1.0 / communicator.size)
                 communicator.sum(total).wait()
-                residuals.update(bucket, Dense(), None)
+                part.update(Dense(), None)
                 mean.copy_(total)
             else:
                 flight = aggregator.prepare(bucket, p, (cf,), key, flat.dtype).send(cf)
                 flight.work.wait()
-                residuals.update(bucket, flight.codec, flight.payload)
+                part.update(flight.codec, flight.payload)
                 flight.mean_into(mean)
             for one, piece in zip(ours, mean.split(list(bucket.numels)), strict=True):
                 one.grad = piece.view_as(one)
