@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 
 from gravac.protocol import Decision, Phase
@@ -63,16 +64,19 @@ class StepPlan:
     """CFs to compress to in this step, weakest first: minimum and candidate, which may be equal; none if dense."""
     gains: frozenset[tuple[int, float]] = field(init=False, repr=False, compare=False)
     """Pairs of codec and CF whose gains this step measures."""
+    level: tuple[int, int, float] = field(init=False, repr=False, compare=False)
+    """Epoch, codec and CF: steps with the same three are a level of a window."""
     idle: bool = field(init=False, repr=False, compare=False)
     """Whether the step is dense and measures nothing."""
 
     def __post_init__(self) -> None:
-        directive, fix = self.directive, object.__setattr__
-        pair = {directive.cf_minimum, directive.cf_candidate}
-        fix(self, "codec", directive.codec)
-        fix(self, "measured", tuple(sorted(cf for cf in pair if cf > 1.0)))
-        fix(self, "gains", frozenset((self.codec, cf) for cf in self.measured))
-        fix(self, "idle", self.cf == 1.0 and not self.measured)
+        keep, directive = partial(object.__setattr__, self), self.directive
+        measured = tuple(sorted(cf for cf in {directive.cf_minimum, directive.cf_candidate} if cf > 1.0))
+        keep("codec", directive.codec)
+        keep("measured", measured)
+        keep("gains", frozenset((directive.codec, cf) for cf in measured))
+        keep("level", (directive.epoch, directive.codec, self.cf))
+        keep("idle", self.cf == 1.0 and not measured)
 
     def dense(self) -> "StepPlan":
         """Return the plan for a bucket that the ranks agreed to send densely."""
@@ -89,7 +93,10 @@ class StepPlan:
 
 
 def next_plan(
-    directive: Directive, tracker: GainTracker, measure_first: frozenset[int] = frozenset()
+    directive: Directive,
+    tracker: GainTracker,
+    measure_first: frozenset[int] = frozenset(),
+    before: StepPlan | None = None,
 ) -> StepPlan:
     """Choose the plan of a step by GraVAC's three-way gate (Algorithm 1, lines 11 to 24).
 
@@ -102,7 +109,9 @@ def next_plan(
         tracker: The smoothed gains.
         measure_first: Codecs whose first step at a CF only measures, whatever epsilon is. At the start of a job the
             first two steps do: DDP regroups its buckets after the first one, and what was learned of them is lost.
+        before: Plan of the step before; returned itself if nothing changes.
     """
+    sends = 1.0
     for cf in (directive.cf_candidate, directive.cf_minimum):
         gain = tracker.gain(cf, directive.codec)
         if gain is None:
@@ -110,8 +119,11 @@ def next_plan(
         else:
             passes = gain >= directive.epsilon
         if passes:
-            return StepPlan(directive, cf)
-    return StepPlan(directive, 1.0)
+            sends = cf
+            break
+    if before is not None and before.cf == sends and before.directive == directive:
+        return before
+    return StepPlan(directive, sends)
 
 
 def unknown_codec(codec: str, codecs: Sequence[str]) -> str:
