@@ -1,8 +1,6 @@
 """A running agent on one rank: it takes DDP's buckets, and ends steps and windows between the trainer's calls."""
 
 import logging
-import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -10,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
 from gravac.protocol import End
 from gravac.signals import figures
 from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, part
-from gravac_agent.exchange.hook import leftover
+from gravac_agent.exchange.hook import HookState, leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
 from gravac_agent.fsdp.replicas import ReplicatedModel
@@ -73,25 +72,29 @@ class AgentState:
     useful_samples_per_second: float | None = None
 
 
-class ForwardHook:
+class ForwardHook(partial[None]):
     """What the module calls before each forward. That of a copy of the module does nothing: a copy has no agent."""
 
-    def __init__(self, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None) -> None:
-        self._call = call
-
-    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._call is not None:
-            self._call(module, args, kwargs)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return ForwardHook, ()
+        return ForwardHook, (_nothing,)
+
+
+def _nothing(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    pass
 
 
 class Session:
     """Everything between ``Agent.start`` and ``Agent.close``.
 
-    All methods run on the training thread. DDP's hook calls ``submit``; the other steps of the loop are seen through
-    hooks on the module and the optimizer.
+    All methods run on the training thread. A step, in the order in which the trainer makes it:
+
+    - ``_before_forward`` closes a full window and lets the residual follow the learning rates.
+    - ``submit`` hands each bucket of backward to the executor. FSDP2 calls ``begin_backward``, ``submit_sharded`` and
+      ``end_backward``.
+    - ``_before_step`` calls ``finish_step``, which waits for the tick and commits the step or rolls it back. Where an
+      executor defers its results, it is called when the next backward begins.
+    - ``_before_own_step`` and ``_after_own_step`` compare the optimizer's step with a dense one.
+    - ``_after_step`` begins the wait for data.
     """
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, asked: Asked) -> None:
@@ -113,8 +116,7 @@ class Session:
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""
         self.regrouper: Regrouper | None = None
-        # Set while the step's last bucket was submitted and the step is not finished.
-        self._in_flight = threading.Event()
+        self._in_flight = False  # the step's last bucket was submitted, and the step is not finished
         self._nonfinite = False  # the last finished step had a non-finite gradient
         self._skipped = False  # that was said
         self._stepping: set[int] = set()  # ``id`` of the optimizers whose steps run now, one inside the other
@@ -163,7 +165,7 @@ class Session:
             for handle in (
                 # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
                 module.register_forward_pre_hook(ForwardHook(self._before_forward), with_kwargs=True),
-                *usage.around_steps(self._entry.parameters, optimizer, self._before_step, self._after_step),
+                *usage.around_steps(optimizer, self._before_step, self._after_step),
                 optimizer.register_step_pre_hook(self._before_own_step),  # after the hooks of all optimizers
                 optimizer.register_step_post_hook(self._after_own_step),  # before them
             ):
@@ -233,8 +235,35 @@ class Session:
         if loss is not None:
             self.parts.loop.window.add_loss(self.intake.log_loss(loss))
 
+    # -- a step, from forward to the optimizer ----------------------------------------------------------------
+
+    def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A GAN freezes its discriminator while the generator learns.
+        if not (torch.is_grad_enabled() and any(one.requires_grad for one in self.module.parameters())):
+            return
+        if isinstance(self.module, DistributedDataParallel) and self.module._join_config.enable:
+            usage.check_division(self.module)
+        if not isinstance(self._slot, HookState):
+            self._slot.forward_began()
+        loop, deferred = self.parts.loop, self.parts.executor.defers_result
+        if deferred:
+            self._check()
+        elif self._in_flight:
+            self._finish_unused_step()
+        if loop.window_full:
+            self._close_window()
+        loop.clock.forward_began()
+        if self._settings.rescale:
+            now = self.rates.now()
+            self._rates_now = None if now == self.rates.followed else now
+            if (
+                self._rates_now is not None and not deferred
+            ):  # else the memory has not taken in the step before yet
+                self._follow_rates(self._rates_now)
+        self.intake.forward(args, kwargs)
+
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
-        """Hand one bucket of the running backward to the exchange thread.
+        """Hand one bucket of the running backward to the executor.
 
         Args:
             bucket: Which parameters the buffer is made of.
@@ -257,8 +286,6 @@ class Session:
         self.layout.append(bucket)
         if last:
             self._backward_ended()
-            if executor.defers_result:  # the next forward may begin before the step ends
-                self.intake.end_step()
         regrouper = self.regrouper
         if regrouper is None:
             return executor.submit(bucket, buffer, last)
@@ -275,7 +302,7 @@ class Session:
     def submit_sharded(
         self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float
     ) -> torch.futures.Future[Tensor]:
-        """Hand the gradient of one FSDP module to the exchange thread.
+        """Hand the gradient of one FSDP module to the executor.
 
         Args:
             bucket: Which parameters it is made of.
@@ -296,8 +323,89 @@ class Session:
 
     def fail(self, error: Exception) -> None:
         """Raise ``error`` at the end of the step."""
-        self._error = error
-        self._in_flight.set()
+        self._error, self._in_flight = error, True
+
+    def _begin_step(self) -> None:
+        """Begin the step of a backward, at its first bucket."""
+        if self._in_flight or self.parts.executor.defers_result:
+            self.finish_step()  # the optimizer did not step since the last backward, or need not know the result
+        # A forward closes it, but in a Join context this rank may have run out of inputs.
+        if self.parts.loop.window_full:
+            self._close_window()
+        if self._rates_now is not None:
+            self._follow_rates(self._rates_now)
+        self._nonfinite = False
+        self.layout.clear()
+
+    def _backward_ended(self) -> None:
+        """Note that the step's last gradient is handed over. Runs within backward."""
+        if self._checksums is not None:
+            self._checksums = usage.checksums(self.module)
+        self._in_flight = True
+        if self.parts.executor.defers_result:  # the next forward may begin before the step ends
+            self.intake.end_step()
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Before each step of each optimizer: finish the step if it steps a parameter of the module."""
+        known = self._entry.parameters
+        if not any(id(param) in known for group in optimizer.param_groups for param in group["params"]):
+            return
+        if self.parts.executor.defers_result:
+            self._check()  # a gradient that is not finite is NaN on all ranks then; the host does not know of it
+        else:
+            self.finish_step()
+        if self._nonfinite:
+            self._skip(optimizer, zeros=any(callable(one) for one in (*args[1:], *kwargs.values())))
+        self._own_stepped &= bool(self._stepping)
+        self._stepping.add(id(optimizer))
+        self._stepped = True
+
+    def finish_step(self, dropped: bool = False) -> None:
+        """End the step in flight, if any: commit it or roll it back.
+
+        Args:
+            dropped: The trainer dropped its gradients, so nothing of them may stay in the error memory.
+
+        Raises:
+            Exception: What a collective of the step raised.
+        """
+        executor = self.parts.executor
+        if executor.device is not None:
+            executor.device.refuse_capture()  # before the step's event is queried; the step stays in flight
+        if not self._in_flight:
+            return
+        self._in_flight = False
+        if self._error is not None:
+            self._check()
+        self._late = id(self.optimizer) in self._stepping
+        self._nonfinite, self._skipped = not self.parts.loop.end_step(dropped), False
+        if not executor.defers_result:
+            self.intake.end_step()
+
+    def _before_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._own_stepped = True
+        loop = self.parts.loop
+        if loop.progress.on:
+            loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
+
+    def _after_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        evaluated, self._late = self._in_flight or self._late, False
+        if self.parts.loop.progress.on:
+            self.parts.loop.progress.after_step(evaluated)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if id(optimizer) not in self._stepping:
+            return  # it steps nothing of the module
+        self._stepping.remove(id(optimizer))
+        self.parts.loop.clock.optimizer_ended()
+        if not (self._stepping or self._own_stepped) and usage.is_foreign(optimizer, self.optimizer):
+            self.parts.encoder.note(
+                f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the "
+                f"{type(self.optimizer).__name__} that the Agent was given, whose learning rates the residual follows. "
+                "For good, close the Agent and make one with the new optimizer."
+            )
+
+    # -- what not every step has --------------------------------------------------------------------------------
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float, error_if_nonfinite: bool, foreach: bool | None
@@ -318,24 +426,29 @@ class Session:
             self.parts.executor.run_between_steps(partial(self.parts.memory.rescale, clipped.residual_factor))
         return clipped.norm
 
-    def finish_step(self) -> None:
-        """End the step in flight, if any. Raises what a collective of the step raised."""
-        self._finish_step(dropped=False)
+    def finish_backward(self) -> None:
+        """Prepare the update of an optimizer that is in its step already. See ``Agent.finish_backward``."""
+        if self._stepping:
+            self.finish_step()
+            if self._nonfinite:
+                self._skip(self.optimizer, zeros=False)
+            if id(self.optimizer) in self._stepping:
+                self._late = False
+                self._before_own_step(self.optimizer, (), {})
 
-    def _finish_step(self, dropped: bool) -> None:
-        device = self.parts.executor.device
-        if device is not None:
-            device.refuse_capture()  # before the step's event is queried; the step stays in flight
-        if not self._in_flight.is_set():
-            return
-        self._in_flight.clear()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        self._late = id(self.optimizer) in self._stepping
-        self._nonfinite, self._skipped = not self.parts.loop.end_step(dropped), False
-        if not self.parts.executor.defers_result:
-            self.intake.end_step()
+    def _finish_unused_step(self) -> None:
+        """End the step in flight before a forward: no optimizer that torch shows has used its gradients.
+
+        Where they are zero by now, the trainer has dropped them, or used them by itself as the first step of SAM does.
+        The parameters tell: only what moves them has used gradients. They are added up from the second time on.
+        """
+        # The closure of an optimizer uses them.
+        zeroed = self._stepped and not self._stepping and usage.gradients_are_zero(self.module)
+        before = self._checksums
+        self.finish_step(dropped=zeroed and before is not None and before == usage.checksums(self.module))
+        if zeroed and before is None and not self._nonfinite:
+            self._checksums = []
+            self.parts.encoder.expect_drops()
 
     def _check(self) -> None:
         """Raise what is known to have failed, without waiting for a step in flight."""
@@ -344,110 +457,20 @@ class Session:
             raise error
         self.parts.executor.check()
 
-    def finish_backward(self) -> None:
-        """Prepare the update of an optimizer that is in its step already. See ``Agent.finish_backward``."""
-        if self._stepping:
-            self.finish_step()
-            self._skip_if_nonfinite(self.optimizer, zeros=False)
-            if id(self.optimizer) in self._stepping:
-                self._late = False
-                self._before_own_step(self.optimizer, (), {})
-
-    def _begin_step(self) -> None:
-        self.finish_step()  # in flight still if the optimizer did not step since the last backward
-        # A forward closes it, but in a Join context this rank may have run out of inputs.
-        if self.parts.loop.window_full:
-            self._close_window()
-        self._follow_rates()
-        self._nonfinite = False
-        self.layout = []
-
-    def _follow_rates(self) -> None:
-        """Scale the residual by what rates and loss scale were when the forward began."""
-        now, self._rates_now = self._rates_now, None
-        if now is not None:
-            self.parts.executor.run_between_steps(partial(self.rates.follow, self.parts.memory, now))
-
-    def _close_window(self) -> None:
-        loop = self.parts.loop
-        loop.window.add_loss(self.intake.pop_loss())
-        loop.close_window(self.intake.pop_samples())
-
-    def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not (torch.is_grad_enabled() and usage.is_trained(self.module)):
-            return
-        usage.check_division(self.module)
-        self._slot.forward_began()
-        if self.parts.executor.defers_result:
-            self._check()
-        else:
-            self._finish_unused_step()
-        if self.parts.loop.window_full:
-            self._close_window()
-        self.parts.loop.clock.forward_began()
-        if self._settings.rescale:
-            self._rates_now = self.rates.now()
-            if not self.parts.executor.defers_result:  # else the memory has not taken in the step before yet
-                self._follow_rates()
-        self.intake.forward(args, kwargs)
-
-    def _backward_ended(self) -> None:
-        """Note that the step's last gradient was handed over. Runs within backward."""
-        if self._checksums is not None:
-            self._checksums = usage.checksums(self.module)
-        self._in_flight.set()
-
-    def _finish_unused_step(self) -> None:
-        """End the step in flight, if any, before a forward: no optimizer that torch shows has used its gradients.
-
-        Where they are zero by now, the trainer has dropped them, or used them by itself as the first step of SAM does.
-        The parameters tell: only what moves them has used gradients. They are added up from the second time on.
-        """
-        zeroed = (
-            self._in_flight.is_set()
-            and self._stepped
-            and not self._stepping  # the closure of an optimizer uses them
-            and usage.gradients_are_zero(self.module)
-        )
-        before = self._checksums
-        self._finish_step(dropped=zeroed and before is not None and before == usage.checksums(self.module))
-        if zeroed and before is None and not self._nonfinite:
-            self._checksums = []
-            self.parts.encoder.expect_drops()
-
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Before each step of each optimizer that steps a parameter of the module."""
-        if self.parts.executor.defers_result:
-            self._check()  # a gradient that is not finite is NaN on all ranks then; the host does not know of it
-        else:
-            self.finish_step()
-        self._skip_if_nonfinite(optimizer, zeros=any(callable(one) for one in (*args[1:], *kwargs.values())))
-        self._own_stepped &= bool(self._stepping)
-        self._stepping.add(id(optimizer))
-        self._stepped = True
-
-    def _skip_if_nonfinite(self, optimizer: Any, zeros: bool) -> None:
-        if self._nonfinite and self._settings.nonfinite == "skip":
+    def _skip(self, optimizer: Any, zeros: bool) -> None:
+        """Skip the update after a non-finite gradient, unless the trainer wants it."""
+        if self._settings.nonfinite == "skip":
             if not self._skipped:
                 log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
             self._skipped = True
             usage.drop_gradients(self.module, optimizer, running.parameters_of_others(self._entry), zeros)
 
-    def _before_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._own_stepped = True
+    def _follow_rates(self, now: RateValues) -> None:
+        """Scale the residual by what rates and loss scale were when the forward began."""
+        self._rates_now = None
+        self.parts.executor.run_between_steps(partial(self.rates.follow, self.parts.memory, now))
+
+    def _close_window(self) -> None:
         loop = self.parts.loop
-        loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
-
-    def _after_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        evaluated, self._late = self._in_flight.is_set() or self._late, False
-        self.parts.loop.progress.after_step(evaluated)
-
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._stepping.discard(id(optimizer))
-        self.parts.loop.clock.optimizer_ended()
-        if not (self._stepping or self._own_stepped) and usage.is_foreign(optimizer, self.optimizer):
-            self.parts.encoder.note(
-                f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the "
-                f"{type(self.optimizer).__name__} that the Agent was given, whose learning rates the residual follows. "
-                "For good, close the Agent and make one with the new optimizer."
-            )
+        loop.window.add_loss(self.intake.pop_loss())
+        loop.close_window(self.intake.pop_samples())

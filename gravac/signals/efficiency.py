@@ -164,7 +164,7 @@ def measured(
 ) -> Efficiency | None:
     """Return η of a plan in a window that sent with it.
 
-    With a dense reference (``gravac_agent.windows.reference``) it is a weighted mean of 1 / (1 + a τ ρ + b ln 1/P) and
+    With a dense reference (``gravac_agent.windows.progress``) it is a weighted mean of 1 / (1 + a τ ρ + b ln 1/P) and
     what simulations showed: τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖² is the backlog, P = Σ⟨moved, reference⟩ /
     Σ‖reference‖² the progress ratio, and ρ = Σ⟨ḡ, next ḡ⟩ / Σ‖ḡ‖² the part of the mean gradient that is not noise.
     The more steps, the less the simulations count.

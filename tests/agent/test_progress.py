@@ -14,12 +14,15 @@ from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import StepSums, TickCodec
-from gravac_agent.windows.meters import StepTimes
-from gravac_agent.windows.progress import Progress
-from gravac_agent.windows.reference import DenseReference, ProgressSums
-from gravac_agent.windows.second_optimizer import LOCAL, second_optimizer, steps_elements_alone
-from gravac_agent.windows.second_optimizer import step as step_once
-from gravac_agent.windows.totals import WindowTotals
+from gravac_agent.windows.meters import ProgressSums, StepTimes, WindowTotals
+from gravac_agent.windows.progress import (
+    LOCAL,
+    DenseReference,
+    Progress,
+    second_optimizer,
+    steps_elements_alone,
+)
+from gravac_agent.windows.progress import step as step_once
 
 TIMES = StepTimes(1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 

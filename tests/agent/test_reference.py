@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from gravac_agent.exchange.sample import Coordinates
-from gravac_agent.windows.reference import BLOCK_STEPS, DenseReference, ProgressSums
+from gravac_agent.windows.meters import ProgressSums
+from gravac_agent.windows.progress import BLOCK_STEPS, DenseReference
 
 Make = Callable[[Any], Optimizer]
 SGD_MOMENTUM: Make = lambda parameters: SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)  # noqa: E731

@@ -14,9 +14,15 @@ from gravac.signals.spectrum import LADDER, Spectrum
 from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import StepSums, Tick
-from gravac_agent.windows.meters import StepClock, StepTimes, TrainerInput
+from gravac_agent.windows.meters import (
+    RankTotals,
+    StepClock,
+    StepTimes,
+    TrainerInput,
+    WindowTotals,
+    totals_of,
+)
 from gravac_agent.windows.report import build_report, listed_steps
-from gravac_agent.windows.totals import RankTotals, WindowTotals, totals_of
 
 PLAN = StepPlan(Directive(1, "hold", 10.0, 10.0, 0.1), 10.0)
 

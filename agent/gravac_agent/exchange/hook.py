@@ -77,9 +77,6 @@ class HookState:
     def take_over(self) -> None:
         """Do nothing: the hook is registered already."""
 
-    def forward_began(self) -> None:
-        """Do nothing: DDP names the last bucket of a backward."""
-
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
         """Return what issues DDP's own all-reduce on ``group``, for the exchange thread."""
         dense = AllReduce(group)

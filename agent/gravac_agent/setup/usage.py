@@ -283,10 +283,8 @@ def _check_reducer(module: DataParallel) -> None:
         )
 
 
-def check_division(module: DataParallel) -> None:
+def check_division(module: DistributedDataParallel) -> None:
     """Raise SetupError in a ``Join`` context that divides gradients by the number of ranks that still have inputs."""
-    if isinstance(module, ShardedModel) or not module._join_config.enable:
-        return
     if not getattr(module, "_divide_by_initial_world_size", True):
         raise SetupError(
             "divide_by_initial_world_size=False does not work with a communication hook such as the agent's: leave it "
@@ -311,31 +309,17 @@ def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
     return handle
 
 
-def around_steps(
-    parameters: Container[int], optimizer: torch.optim.Optimizer, before: Any, after: Any
-) -> list[RemovableHandle]:
-    """Call hooks before and after each step of every optimizer that steps one of the parameters.
+def around_steps(optimizer: torch.optim.Optimizer, before: Any, after: Any) -> list[RemovableHandle]:
+    """Call hooks around each step of every optimizer, outside of the optimizer's own hooks.
 
     Args:
-        parameters: ``id`` of each.
-        optimizer: The one that the agent was given; torch's global hooks do not see one that only looks like one.
-        before: Called with the optimizer and the arguments of its step, before the optimizer's own hooks.
-        after: The same, after the optimizer's own hooks.
+        optimizer: The agent's; torch's global hooks do not see one that only looks like one, so it gets its own.
+        before: Called with the optimizer and the arguments of its step.
+        after: The same.
     """
-
-    def of_ours(hook: Any) -> Any:
-        def called(stepped: Any, args: Any, kwargs: Any) -> None:
-            if any(id(param) in parameters for group in stepped.param_groups for param in group["params"]):
-                hook(stepped, args, kwargs)
-
-        return called
-
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
-    return [
-        register_optimizer_step_pre_hook(of_ours(before)),
-        register_optimizer_step_post_hook(of_ours(after)),
-    ]
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
 
 
 def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> bool:
@@ -348,11 +332,6 @@ def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer)
         return False
     theirs = {id(param) for group in stepped.param_groups for param in group["params"]}
     return any(id(param) in theirs for group in optimizer.param_groups for param in group["params"])
-
-
-def is_trained(module: DataParallel) -> bool:
-    """Return whether a parameter gets gradients now. A GAN freezes its discriminator while the generator learns."""
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def gradients_are_zero(module: DataParallel) -> bool:

@@ -25,6 +25,9 @@ class LearningRates:
         scaler: The GradScaler in use; None: the loss scale is 1.
         names: Names of the parameters by their ``id``.
         pieces: What the error memory calls the parts of a parameter; None: it holds parameters whole.
+
+    Attributes:
+        followed: What the residual follows already: the loss scale, and the last rate above 0 of each group.
     """
 
     def __init__(
@@ -36,12 +39,12 @@ class LearningRates:
     ) -> None:
         self._optimizer, self._scaler, self._names = optimizer, scaler, names
         self._pieces = pieces
-        self._rates = self._read()
-        self._scale = self.loss_scale()
+        self.followed = self.now()
 
     def now(self) -> RateValues:
         """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""
-        return self.loss_scale(), self._read()
+        scale = 1.0 if self._scaler is None else self.loss_scale()
+        return scale, [float(group.get("lr", 0.0)) for group in self._optimizer.param_groups]
 
     def follow(self, memory: Memory, at: RateValues | None = None) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
@@ -52,13 +55,11 @@ class LearningRates:
             memory: It must have taken in the step before: what waits in a draft is not scaled.
             at: What ``now`` returned earlier; None: the scale and the rates now.
         """
-        scale_before = self._scale
-        self._scale, now = self.now() if at is None else at
-        if self._scale != scale_before:
-            memory.rescale(self._scale / scale_before)
-        factors = [
-            old / new if old > 0 and new > 0 else 1.0 for old, new in zip(self._rates, now, strict=False)
-        ]
+        scale_before, rates = self.followed
+        scale, now = self.now() if at is None else at
+        if scale != scale_before:
+            memory.rescale(scale / scale_before)
+        factors = [old / new if old > 0 and new > 0 else 1.0 for old, new in zip(rates, now, strict=False)]
         if len(set(factors)) == 1 and len(factors) == len(now):
             if factors[0] != 1.0:
                 memory.change_rate(factors[0])
@@ -66,24 +67,20 @@ class LearningRates:
             for group, factor in zip(self._optimizer.param_groups, factors, strict=False):
                 if factor != 1.0:
                     memory.change_rate(factor, self._named(group))
-        known = [*self._rates, *now[len(self._rates) :]]
-        self._rates = [new if new > 0 else old for old, new in zip(known, now, strict=False)]
+        known = [*rates, *now[len(rates) :]]
+        self.followed = scale, [new if new > 0 else old for old, new in zip(known, now, strict=False)]
 
     def state(self) -> list[float]:
         """Return the loss scale and the rates at the last ``follow``, for a checkpoint."""
-        return [self._scale, *self._rates]
+        return [self.followed[0], *self.followed[1]]
 
     def restore(self, state: list[float]) -> None:
         """Take the next change relative to a checkpoint's values."""
-        self._scale, *self._rates = state
+        self.followed = state[0], state[1:]
 
     def _named(self, group: dict[str, Any]) -> set[str]:
         names = {self._names[id(param)] for param in group["params"] if id(param) in self._names}
         return names if self._pieces is None else {piece for name in names for piece in self._pieces(name)}
-
-    def _read(self) -> list[float]:
-        groups: list[dict[str, Any]] = self._optimizer.param_groups
-        return [float(group.get("lr", 0.0)) for group in groups]
 
     def loss_scale(self) -> float:
         """Return the loss scale now; 1 without a GradScaler."""

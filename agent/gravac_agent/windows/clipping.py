@@ -49,14 +49,19 @@ class Clipper:
 
     Args:
         ranks: Ranks that average their gradients.
+
+    Attributes:
+        in_use: Whether gradients were ever clipped.
+        residual_sq: ‖mean residual‖² at most, after the newest finite step: over ranks it is at most the mean of ‖·‖².
+            While nothing is clipped, it is all that is followed, without ``end_step``.
     """
 
     def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+        self._ranks, self.in_use = ranks, False
         self._mean_sq = self._single_sq = 0.0  # smoothed, of the sampled elements
         self._usual: float | None = None  # smoothed factor that gradients are multiplied by
         self._dense_norm: float | None = None  # of the exchanged step; None: that of the gradients themselves
-        self._residual_sq = 0.0  # of the mean residual at most, after the newest step; infinite: not known
+        self.residual_sq = 0.0
         self._off_sq = math.inf  # ‖exchanged mean − mean of the raw gradients‖²
         self._fresh = 0.0  # share of this step's gradient in what was compressed, by energy
 
@@ -72,9 +77,13 @@ class Clipper:
             amplification: What a gradient amounts to in what was sent, see ``Memory.amplification``.
         """
         self._dense_norm, self._fresh = None, 0.0
-        self._follow_residual(sums, amplification)
+        if sums.nonfinite:
+            return
+        # How much the residual gave to the exchange and kept of it. The errors of two steps count as independent.
+        before, self.residual_sq = self.residual_sq, max(0.0, sums.residual_sq) / self._ranks
+        self._off_sq = before + self.residual_sq if amplification == 1.0 else math.inf
         found = mean_energies(numbers, self._ranks)
-        if sums.nonfinite or found is None:
+        if found is None:
             return
         keep = 1.0 - SMOOTHING if self._single_sq > 0.0 else 0.0
         self._mean_sq = keep * self._mean_sq + (1.0 - keep) * found[0]
@@ -119,31 +128,16 @@ class Clipper:
             return Clipped(norm)
         return Clipped(norm, self._residual_factor(min(1.0, float(max_norm) / (float(counts) + 1e-6))))
 
-    @property
-    def in_use(self) -> bool:
-        """Whether gradients were ever clipped."""
-        return self._usual is not None
-
     def state(self) -> list[float]:
         """Return the averages and the residual's size, for a checkpoint; NaN: none yet."""
         usual = math.nan if self._usual is None else self._usual
-        return [self._mean_sq, self._single_sq, usual, self._residual_sq]
+        return [self._mean_sq, self._single_sq, usual, self.residual_sq]
 
     def restore(self, state: Sequence[float]) -> None:
         """Take over a checkpoint's averages."""
-        self._mean_sq, self._single_sq, usual, self._residual_sq = state
+        self._mean_sq, self._single_sq, usual, self.residual_sq = state
         self._usual = None if math.isnan(usual) else usual
-
-    def _follow_residual(self, sums: StepSums, amplification: float) -> None:
-        """Take in how much the residual gave to an exchange and kept of it.
-
-        Over ranks ‖mean‖² is at most the mean of ‖·‖². The errors of two steps count as independent.
-        """
-        if sums.nonfinite:
-            return
-        before, self._residual_sq = self._residual_sq, max(0.0, sums.residual_sq) / self._ranks
-        known = amplification == 1.0
-        self._off_sq = before + self._residual_sq if known else math.inf
+        self.in_use = self._usual is not None
 
     def _residual_factor(self, factor: float) -> float:
         """Return what is to be done to the residual after gradients were multiplied by ``factor``.
@@ -153,7 +147,7 @@ class Clipper:
         """
         fresh, self._fresh = self._fresh, 0.0
         usual = factor if self._usual is None else self._usual
-        self._usual = usual + SMOOTHING * (factor - usual)
+        self._usual, self.in_use = usual + SMOOTHING * (factor - usual), True
         if usual <= 0.0 or factor >= SPIKE * usual:
             return 1.0
         return 1.0 - (1.0 - factor / usual) * fresh

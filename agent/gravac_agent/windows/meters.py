@@ -1,19 +1,23 @@
-"""What the training thread measures: where a step's time goes, how many samples it has, and the loss."""
+"""What a rank measures over a window: where time goes, samples and loss, and the sums of all steps."""
 
 import math
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gravac.protocol import GainCurve
+from gravac.signals.spectrum import LADDER, Curve
+from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.step import StepResult
+from gravac_agent.exchange.tick import NAMES, StepSums
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Wall time of one step; the five phases add up to ``seconds``."""
 
     seconds: float
@@ -74,7 +78,7 @@ class TrainerInput:
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the first dimension of the first tensor given to ``forward``; micro-batches add up."""
         self._forward_ran = True
-        first = _first_tensor((*args, *kwargs.values()))
+        first = args[0] if args and isinstance(args[0], Tensor) else _first_tensor((*args, *kwargs.values()))
         if first is not None and first.dim():
             self._step += first.shape[0]
 
@@ -109,6 +113,197 @@ class TrainerInput:
         if loss is None or not math.isfinite(value := float(loss)):
             return None
         return value
+
+
+@dataclass(slots=True)
+class RankTotals:
+    """One rank's totals of a window. All ranks gather them at its end, as float64."""
+
+    steps: float = 0
+    seconds: float = 0.0
+    data_wait: float = 0.0
+    compute: float = 0.0
+    compress: float = 0.0
+    communicate: float = 0.0
+    decompress: float = 0.0
+    samples: float = 0
+    nonfinite: float = 0
+    failed: float = 0
+    memory_bytes: float = 0
+    dense_bytes: float = 0
+    payload_bytes: float = 0
+    loss_sum: float = 0.0
+    loss_count: float = 0
+    agent_cpu: float = 0.0
+
+    def values(self) -> list[float]:
+        """Return all of them, in order."""
+        return [float(value) for value in astuple(self)]
+
+
+_FIELDS = len(fields(RankTotals))
+
+
+@dataclass(slots=True)
+class ProgressSums:
+    """Sums over blocks of steps, for the progress ratio ⟨moved, reference⟩ / ‖reference‖².
+
+    Attributes:
+        steps: Steps in complete blocks.
+        moved_sq: ‖moved‖², the way that the parameters went in a block.
+        reference_sq: ‖reference‖², the way that they would have gone with dense gradients.
+        moved_dot_reference: ⟨moved, reference⟩.
+        raw_sq: ‖ḡ‖², the mean over ranks of the raw gradients, summed over steps.
+        exchanged_sq: ‖u‖², the mean that was exchanged.
+        exchanged_dot_raw: ⟨u, ḡ⟩.
+        raw_dot_next: ⟨ḡ, ḡ of the next step⟩.
+        exchanged_dot_next: ⟨u, ḡ of the next step⟩.
+    """
+
+    steps: int = 0
+    moved_sq: float = 0.0
+    reference_sq: float = 0.0
+    moved_dot_reference: float = 0.0
+    raw_sq: float = 0.0
+    exchanged_sq: float = 0.0
+    exchanged_dot_raw: float = 0.0
+    raw_dot_next: float = 0.0
+    exchanged_dot_next: float = 0.0
+
+    def __add__(self, other: "ProgressSums") -> "ProgressSums":
+        return ProgressSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def is_finite(self) -> bool:
+        """Return whether all of them are finite."""
+        return all(math.isfinite(getattr(self, each.name)) for each in fields(self))
+
+    @property
+    def ratio(self) -> float | None:
+        """Share of the dense way that the parameters went; None where none is known."""
+        return self.moved_dot_reference / self.reference_sq if self.reference_sq > 0 else None
+
+
+@dataclass(slots=True)
+class LevelTotals:
+    """Totals of the steps that sent one CF with one codec under one decision."""
+
+    steps: int = 0
+    finite_steps: int = 0
+    dense_bytes: int = 0
+    payload_bytes: int = 0
+    sums: StepSums = field(default_factory=StepSums)
+    mean_steps: int = 0
+    mean_sq: float = 0.0
+    mean_gradient_sq: float = 0.0
+    progress: ProgressSums = field(default_factory=ProgressSums)
+    settled_seconds: list[float] = field(default_factory=list)
+    settled_exposed: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class WindowTotals:
+    """One window on one rank. Memory is bounded: a number or two per step."""
+
+    number: int
+    first_step: int
+    listed: deque[tuple[StepPlan, StepSums, StepTimes, int]] = field(default_factory=lambda: deque(maxlen=0))
+    """The newest steps, with the bytes that this rank sent; as many as a report lists one by one."""
+    own: RankTotals = field(default_factory=RankTotals)
+    """This rank's."""
+    levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
+    """By epoch, codec and CF."""
+    last_plan: StepPlan | None = None
+    curve: Curve | None = None
+    curve_steps: int = 0
+
+    def add(
+        self, plan: StepPlan, sums: StepSums, times: StepTimes, dense: int, payload: int, settled: bool
+    ) -> None:
+        """Add a finished step.
+
+        Args:
+            plan: Its plan.
+            sums: Energies and flags, over ranks.
+            times: Its wall time on this rank.
+            dense: Bytes that plain DDP would have sent from this rank.
+            payload: Bytes that this rank sent.
+            settled: Whether the CF is old enough for the step's time to count.
+        """
+        own = self.own
+        own.steps += 1
+        for name, seconds in zip(StepTimes._fields, times, strict=True):
+            setattr(own, name, getattr(own, name) + seconds)
+        own.dense_bytes += dense
+        own.payload_bytes += payload
+        own.nonfinite += sums.nonfinite > 0
+        own.failed += sums.failed > 0
+        level = self.levels.get(plan.level)
+        if level is None:
+            level = self.levels[plan.level] = LevelTotals()
+        level.steps += 1
+        level.dense_bytes += dense
+        level.payload_bytes += payload
+        if not sums.nonfinite:
+            level.finite_steps += 1
+            for name in NAMES:
+                setattr(level.sums, name, getattr(level.sums, name) + getattr(sums, name))
+        if settled:
+            level.settled_seconds.append(times.seconds)
+            level.settled_exposed.append(times.communicate)
+        self.listed.append((plan, sums, times, payload))
+        self.last_plan = plan
+
+    def add_mean(self, plan: StepPlan, sums: StepSums, mean_sq: float | None) -> None:
+        """Add ‖mean of the raw gradients‖² of the step just added; None where it is not known."""
+        if mean_sq is not None and not sums.nonfinite:
+            level = self.levels[plan.level]
+            level.mean_steps += 1
+            level.mean_sq += mean_sq
+            level.mean_gradient_sq += sums.gradient_sq
+
+    def add_progress(self, plan: StepPlan, progress: ProgressSums) -> None:
+        """Add progress under a plan of this window."""
+        level = self.levels.get(plan.level)
+        if level is not None:
+            level.progress += progress
+
+    def add_curve(self, curve: Curve | None) -> None:
+        """Add this rank's gain curve of a finite step; None where the step was not surveyed."""
+        if curve is not None:
+            self.curve = curve if self.curve is None else self.curve + curve
+            self.curve_steps += 1
+
+    def vector(self) -> Tensor:
+        """Return this rank's totals and the sums of its gain curve, zeros when it has none, for all ranks to gather."""
+        curve = torch.zeros(len(LADDER) + 1, dtype=torch.float64) if self.curve is None else self.curve.sums()
+        return torch.cat((torch.tensor(self.own.values(), dtype=torch.float64), curve))
+
+    def curve_over_ranks(self, vectors: Sequence[Tensor], own: bool) -> GainCurve | None:
+        """Return the gain curve of all ranks; None when no step was surveyed.
+
+        Args:
+            vectors: Every rank's ``vector``.
+            own: The codec sends exactly the largest elements, so that the curve is its own.
+        """
+        if self.curve is None:
+            return None
+        total = torch.stack([vector[_FIELDS:] for vector in vectors]).sum(0)
+        gains = self.curve.summed(total).gains()
+        # Rounded down, so that no reported gain is above the real one.
+        rounded = tuple(None if gain is None else math.floor(gain * 1e6) / 1e6 for gain in gains)
+        return GainCurve(steps=self.curve_steps, own=own, gains=rounded)
+
+    def add_loss(self, loss: float | None) -> None:
+        """Add a logged loss, if there is one."""
+        if loss is None:
+            return
+        self.own.loss_sum += loss
+        self.own.loss_count += 1
+
+
+def totals_of(vector: Tensor) -> RankTotals:
+    """Read the totals from a rank's ``vector``."""
+    return RankTotals(*vector[:_FIELDS].tolist())
 
 
 def _first_tensor(values: Iterable[Any], depth: int = 3) -> Tensor | None:

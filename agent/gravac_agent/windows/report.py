@@ -18,14 +18,11 @@ from gravac.protocol import (
     quantiles,
 )
 from gravac_agent.exchange.tick import NAMES
-from gravac_agent.windows.meters import StepTimes
-from gravac_agent.windows.reference import ProgressSums
-from gravac_agent.windows.totals import LevelTotals, RankTotals, WindowTotals
+from gravac_agent.windows.meters import LevelTotals, ProgressSums, RankTotals, StepTimes, WindowTotals
 
 log = logging.getLogger("gravac.agent")
 
 _ENERGIES = ("gradient_sq", "compensated_sq", "sent_sq", "candidate_sq", "residual_sq")
-_TIMES = tuple(phase.name for phase in fields(StepTimes))
 _FROM_TICKS = [name for name in GainSums.model_fields if name in NAMES]
 _FROM_PROGRESS = [energy.name for energy in fields(ProgressSums) if energy.name not in ("steps", "raw_sq")]
 """Sums that a record has by the same name; ``steps`` and ``raw_sq`` have other names there."""
@@ -155,7 +152,7 @@ def listed_steps(window: WindowTotals, ranks: int) -> StepDetail | None:
     }
     for name in _ENERGIES:
         columns[name] = tuple(None if each.nonfinite else getattr(each, name) for each in sums)
-    for name in _TIMES:
+    for name in StepTimes._fields:
         columns[name] = tuple(round(getattr(each, name), 6) for each in times)
     try:
         first = window.first_step + int(window.own.steps) - len(plans)

@@ -14,15 +14,14 @@ from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
-from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
+from gravac_agent.exchange.plan import StepPlan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.windows.clipping import Clipper
-from gravac_agent.windows.meters import StepClock
+from gravac_agent.windows.meters import StepClock, WindowTotals, totals_of
 from gravac_agent.windows.progress import Progress
 from gravac_agent.windows.report import build_report
-from gravac_agent.windows.totals import WindowTotals, level_of, totals_of
 
 log = logging.getLogger("gravac.agent")
 
@@ -68,11 +67,14 @@ class StepLoop:
         self._settings = settings
         self._reporter, self.job, self._incarnation = reporter, job, incarnation
         self.clock, self.progress = StepClock(), progress
-        averaged = encoder.memory.world_size  # fewer than all where each rank has a shard of the gradient
-        self.clipper = Clipper(averaged)
-        self._knows_mean = averaged == group.size()
+        self._averaged = (
+            encoder.memory.world_size
+        )  # fewer than all where each rank has a shard of the gradient
+        self.clipper = Clipper(self._averaged)
         self.step = 0
         self.window = self._new_window(0)
+        self.window_full = False
+        """Whether the window is over and waits to be closed."""
         self.plan = announcement.following
         self._checked: set[float] = set()
         self._measure_first = encoder.learning_codecs()
@@ -90,20 +92,15 @@ class StepLoop:
         """Plan of the step after the running one."""
         return self.announcement.following
 
-    @property
-    def window_full(self) -> bool:
-        """Whether the window is over and waits to be closed."""
-        return self.step - self.window.first_step >= self._steps_ordered
-
-    @property
-    def _steps_ordered(self) -> int:
-        """Steps of the running window, by the plan of the next step. Equal on all ranks, as plans are."""
-        return self.plan.directive.window_steps or self._settings.window
-
     def begin_step(self) -> None:
         """Hand the plan of the next step to the executor."""
-        step_of_window = 0 if self.window_full else self.step - self.window.first_step
-        self._executor.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._steps_ordered))
+        taken = self.step - self.window.first_step
+        ordered = (
+            self.plan.directive.window_steps or self._settings.window
+        )  # equal on all ranks, as plans are
+        self.window_full = taken >= ordered
+        surveyed = is_surveyed(0 if self.window_full else taken, ordered)
+        self._executor.begin_step(self.plan, self.step, surveyed)
 
     def restart_step(self) -> None:
         """Begin the running step again, after a backward that did not end. Nothing of it may be in flight."""
@@ -127,7 +124,7 @@ class StepLoop:
             Exception: Anything else that a collective raised.
         """
         result = self._executor.wait_step()
-        tick, sums = result.tick, result.tick.sums
+        plan, encoder, tick, sums = self.plan, self._encoder, result.tick, result.tick.sums
         # Parts may be finite and their mean not. All ranks hold the same mean, so they need no message about it.
         overflowed = not result.finite and not sums.nonfinite
         if overflowed:
@@ -135,27 +132,30 @@ class StepLoop:
             sums = sums.flagged()
         counts = sums.nonfinite == 0
         if counts:
-            if not sums.failed:  # else the figures of a rank are missing in the means
-                self._encoder.aggregators[self.plan.codec].apply_mean_statistics(tick.means)
+            if tick.means and not sums.failed:  # else the figures of a rank are missing in the means
+                encoder.aggregators[plan.codec].apply_mean_statistics(tick.means)
             if dropped:
-                self._encoder.drop()
+                encoder.drop()
             else:
-                self._executor.run_between_steps(self._encoder.commit)
+                self._executor.run_between_steps(encoder.commit)
             raw = self.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
-            for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
-                self.tracker.update(cf, kept_sq, whole_sq, self.plan.codec)
+            for cf, kept_sq in zip(plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
+                self.tracker.update(cf, kept_sq, whole_sq, plan.codec)
         else:
-            self._executor.run_between_steps(self._encoder.rollback)
+            self._executor.run_between_steps(encoder.rollback)
             self._note_dropped_residual()
             self.nonfinite_steps += 1
             what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"
             self._note("nonfinite", f"Step {self.step}: {what} on {sums.nonfinite:.0f} rank(s).")
-        raw, amplification = result.mean_sq is not None, self._encoder.memory.amplification()
-        self.clipper.end_step(sums, tick.raw_mean, raw, amplification)
-        for sentence in self._encoder.pop_notes():
+        if encoder.raw_mean.wanted:
+            amplification = encoder.memory.amplification()
+            self.clipper.end_step(sums, tick.raw_mean, result.mean_sq is not None, amplification)
+        elif counts:
+            self.clipper.residual_sq = max(0.0, sums.residual_sq) / self._averaged
+        for sentence in encoder.pop_notes():
             self._note("note", sentence)
-        if self._encoder.failing.count_step(sums.failed > 0):
+        if encoder.failing.count_step(sums.failed > 0):
             self._executor.enqueue(self._agree_on_failing)  # before any bucket of the next step, on all ranks
         if sums.failed:
             self.failed_steps += 1
@@ -165,38 +165,38 @@ class StepLoop:
             )
         self._steps_at_level += 1
         settled = self._steps_at_level > self._settings.settle_steps
-        times = self.clock.end_step(result)
-        self.window.add(self.plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
-        if self._knows_mean:  # else each shard's is counted once for each replica
-            self.window.add_mean(self.plan, sums, result.mean_sq)
-        self.window.own.agent_cpu += result.cpu_seconds
-        if counts:
-            self.window.add_curve(result.curve)
-            if not dropped:
-                self.progress.exchanged(self.plan, tick.sample, result.exchanged, self.window)
-        self.steps_at[self.plan.codec, self.plan.cf] += 1
+        window, times = self.window, self.clock.end_step(result)
+        window.add(plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
+        # Where each rank has a shard, the mean of each is counted once for each replica.
+        if result.mean_sq is not None and self._averaged == self._group.size():
+            window.add_mean(plan, sums, result.mean_sq)
+        window.own.agent_cpu += result.cpu_seconds
+        if counts and result.curve is not None:
+            window.add_curve(result.curve)
+        if counts and not dropped and self.progress.on:
+            self.progress.exchanged(plan, tick.sample, result.exchanged, window)
+        self.steps_at[plan.codec, plan.cf] += 1
         self.dense_bytes += result.dense_bytes
         self.payload_bytes += result.payload_bytes
+        following = self.announcement.following
         if not tick.agreed:  # on all ranks, since all hold the same sum of fingerprints
             raise AgreementError(
-                f"step {self.step}: ranks disagree on the next step's plan; rank {self._group.rank()} has "
-                f"{self.following}. No gradient was exchanged under it. Ranks must run the same code and load the same "
-                "checkpoint."
+                f"step {self.step}: ranks disagree on the next step's plan; rank {self._group.rank()} has {following}. "
+                "No gradient was exchanged under it. Ranks must run the same code and load the same checkpoint."
             )
-        self._advance(tick.directive)
-        self.begin_step()
-        return counts
-
-    def _advance(self, directive: Directive) -> None:
-        before, self.plan = self.plan, self.following
-        if level_of(before) != level_of(self.plan):
+        if following.level != plan.level:
             # A codec's first steps at a CF guess thresholds again and take longer: their times do not count.
             self._steps_at_level = 0
-        self._warn_if_unstable(self.plan)
-        following = next_plan(directive, self.tracker, self._measure_first)
-        self.announcement.following = following
-        self.tracker.forget_except(self.plan.gains | following.gains)
+        self.plan = following
+        if following.cf > 1.0 and following.codec == 0 and following.cf not in self._checked:
+            self._warn_if_unstable(following)
+        new = next_plan(tick.directive, self.tracker, self._measure_first, following)
+        self.announcement.following = new
+        if not plan.gains == following.gains == new.gains:
+            self.tracker.forget_except(following.gains | new.gains)
         self.step += 1
+        self.begin_step()
+        return counts
 
     def close_window(self, samples: int) -> None:
         """Begin a new window and report the full one. Every rank calls it at the start of the same step.
@@ -211,6 +211,7 @@ class StepLoop:
                 self._note("note", sentence, logging.INFO)
         self.progress.close_window(self.window)
         window, self.window = self.window, self._new_window(self.window.number + 1)
+        self.window_full = False
         window.own.memory_bytes = self._encoder.memory.nbytes()
         window.own.samples = samples
         assert window.last_plan is not None
@@ -266,13 +267,12 @@ class StepLoop:
 
         A codec that the policy chooses is not the user's to change, and the policy measures what it costs.
         """
-        if plan.cf > 1.0 and plan.codec == 0 and plan.cf not in self._checked:
-            self._checked.add(plan.cf)
-            aggregator = self._encoder.aggregators[plan.codec]
-            if isinstance(aggregator, OneShot | CompressedReduceScatter):
-                warning = memories.stability(self._encoder.memory, aggregator.compressor, plan.cf)
-                if warning is not None:
-                    self._note("note", warning)
+        self._checked.add(plan.cf)
+        aggregator = self._encoder.aggregators[plan.codec]
+        if isinstance(aggregator, OneShot | CompressedReduceScatter):
+            warning = memories.stability(self._encoder.memory, aggregator.compressor, plan.cf)
+            if warning is not None:
+                self._note("note", warning)
 
     def _note_dropped_residual(self) -> None:
         """Report a residual that overflowed and was dropped (on rank 0; each rank logs its own)."""

@@ -25,8 +25,8 @@ from gravac_agent.reporting.reporter import LocalReporter
 from gravac_agent.setup.agree import checked_codecs
 from gravac_agent.setup.describe import optimizer_spec
 from gravac_agent.setup.plan_costs import codec_sizes, plan_costs, reached_plans
+from gravac_agent.windows.meters import WindowTotals
 from gravac_agent.windows.report import build_report
-from gravac_agent.windows.totals import WindowTotals
 from gravac_lab.simulate.clock import Clock
 from gravac_lab.simulate.learning import Learner
 from gravac_lab.simulate.ranks import SimulatedRanks

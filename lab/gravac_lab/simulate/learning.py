@@ -11,7 +11,7 @@ from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.state.rates import LearningRates
 from gravac_agent.windows.clipping import Clipper
-from gravac_agent.windows.reference import DenseReference
+from gravac_agent.windows.progress import DenseReference
 from gravac_lab.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
 from gravac_lab.tasks import Batch, Recipe, Score, evaluate, loss_of
 

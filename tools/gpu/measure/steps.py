@@ -137,9 +137,9 @@ def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[floa
         hooks[-1].append(time.perf_counter() - begun)
         return future
 
-    def timed_end() -> None:
+    def timed_end(dropped: bool = False) -> None:
         begun = time.perf_counter()
-        finish_step()
+        finish_step(dropped)
         ends[-1] += time.perf_counter() - begun
 
     session.submit, session.finish_step = timed_submit, timed_end  # type: ignore[method-assign]

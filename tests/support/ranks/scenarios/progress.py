@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.exchange.sample import Coordinates
-from gravac_agent.windows.reference import BLOCK_STEPS
+from gravac_agent.windows.progress import BLOCK_STEPS
 from tests.support.ranks.scenarios.model import batch, net
 
 OPTIMIZERS: dict[str, Any] = {
