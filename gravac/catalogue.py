@@ -238,11 +238,12 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
     """Bytes really held under DDP after a step that sent Top-k at CF 100."""
     costs, codec = [], build_compressor("topk")
     for numel in SIZES:
-        member, bucket = memory(), Bucket(0, ("weight",), (numel,))
+        member = memory()
+        part = member.open(Bucket(0, ("weight",), (numel,)))
         gradient = torch.linspace(-1, 1, numel, dtype=torch.float32)
-        member.gradient_stays = True
-        p = member.compensate(bucket, gradient)
-        member.update(bucket, codec, codec.compress(p, 100.0, Key(0, 0, 0, 0), torch.float32))
+        part.gradient_stays = True
+        p = part.compensate(gradient)
+        part.update(codec, codec.compress(p, 100.0, Key(0, 0, 0, 0), torch.float32))
         member.commit()
         costs.append(_cost(numel, held_bytes=member.nbytes()))
     return tuple(costs)
