@@ -1,11 +1,12 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
-from gravac.kernels.backend import active, compiled, lacking, use, warm
+from gravac.kernels.backend import active, compiled, lacking, on_device, treated_as_device, use, warm
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, take_run
 from gravac.kernels.entropy.blocks import decode_blocks, encode_blocks, expected_bytes
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import (
     add_finite,
+    alignment,
     energy,
     finite_or_zero,
     inner,
@@ -45,7 +46,7 @@ from gravac.kernels.rounding import (
     row_scales,
     stochastic_round,
 )
-from gravac.kernels.scalars import Scalar, alignment, on_device, placed, scalar, treated_as_device
+from gravac.kernels.scalars import Scalar, placed, scalar
 from gravac.kernels.selection import (
     SelectionHint,
     count_above,

@@ -7,27 +7,41 @@ but numba must work), ``cuda`` (the same, but Triton must work) or ``reference``
 import importlib
 import logging
 import os
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from gravac.kernels import scalars
-
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
-_KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest", "huffman")
-"""Modules of ``gravac.kernels.cpu`` with compiled functions."""
 _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""
 _GPUS = ("cuda",)
 """Types of the devices on which Triton's kernels run."""
-_filling: Callable[[], object] | None = None
+host: SimpleNamespace | None
+"""The compiled kernels for the host's memory; None where plain torch runs. The first look decides and loads them.
+
+A kernel takes the address and the number of elements of each tensor, and lets other threads run. It checks nothing:
+tensors must be in the host's memory, contiguous, of the dtype that it is written for, and alive until it returns.
+"""
 _chosen: Choice | None = None
+_loaded: SimpleNamespace | None = None
 _active: Literal["cpu", "reference"] | None = None
 _gpu: bool | None = None
 _lacking = ""
+treated: list[None] = []
+"""Not empty while the host's tensors are treated as a device's."""
+_deciding = Lock()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "host":  # known from the first look on
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _decided()
 
 
 def use(choice: Choice) -> None:
@@ -44,20 +58,49 @@ def use(choice: Choice) -> None:
     if choice not in get_args(Choice):
         raise ValueError(f"GRAVAC_KERNELS={choice!r} must be one of {', '.join(get_args(Choice))}")
     _chosen, _active, _gpu = choice, None, None
+    globals().pop("host", None)
     if choice == "cpu":
         active()
     if choice == "cuda":
-        _gpu = _load("cuda")
+        _gpu = _load_gpu()
 
 
 def active() -> Literal["cpu", "reference"]:
     """Return the backend for the host's memory. The first call decides and loads it. Raises as ``use`` does."""
-    global _active
+    global _active, _loaded
     if _active is None:
-        _decide()
+        _read_environment()
         if _active is None:
-            _active = "cpu" if _chosen != "reference" and _load("cpu") else "reference"
+            _active = "cpu" if _chosen != "reference" and _load_host() else "reference"
     return _active
+
+
+@contextmanager
+def treated_as_device() -> Iterator[None]:
+    """Treat the host's tensors as a device's, in all threads. Tests and the simulated device use it.
+
+    Kernels then run in plain torch, and return tensors instead of floats.
+    """
+    with _deciding:
+        treated.append(None)  # several threads may be inside
+        globals()["host"] = None
+    try:
+        yield
+    finally:
+        with _deciding:
+            treated.pop()
+            if not treated:
+                globals().pop("host", None)
+
+
+def on_device(x: Tensor) -> bool:
+    """Return whether ``x`` is on a device, so that nothing may read its elements within a step."""
+    return not x.is_cpu or bool(treated)
+
+
+def is_device(device: torch.device | None) -> bool:
+    """Return whether tensors there are on a device, as ``on_device``; None is the host."""
+    return bool(treated) or (device is not None and device.type != "cpu")
 
 
 def lacking() -> str:
@@ -65,28 +108,11 @@ def lacking() -> str:
     return _lacking
 
 
-def compile_by(fill: Callable[[], object]) -> None:
-    """Set a function that is called once, when the cache on disk lacks a kernel.
-
-    It may fill the cache in another process: a compiler stays in the memory of the process that used it.
-    """
-    global _filling
-    _filling = fill
-
-
-def fill_cache() -> None:
-    """Call the function that ``compile_by`` set, the first time."""
-    global _filling
-    fill, _filling = _filling, None
-    if fill is not None:
-        fill()
-
-
 def warm() -> Literal["cpu", "reference"]:
     """Load all kernels, and compile them if needed. Call it before training, so that the first step does not wait.
 
-    Compiled code is cached on disk. numba's is beside the package, or else in the user's cache folder; if neither can
-    be written, each process compiles again, unless ``NUMBA_CACHE_DIR`` names a folder. Triton's is in
+    Compiled code is cached on disk. That of the host is beside the package, or else in the user's cache folder; if
+    neither can be written, each process compiles again, unless ``NUMBA_CACHE_DIR`` names a folder. Triton's is in
     ``TRITON_CACHE_DIR``. Kernels for a GPU are compiled only in a process that has used one, for the current one.
 
     Returns:
@@ -99,14 +125,9 @@ def warm() -> Literal["cpu", "reference"]:
     return active()
 
 
-def compiled(*tensors: Tensor) -> bool:
-    """Return whether the compiled host kernels take these tensors: on the host, and contiguous."""
-    if active() != "cpu":
-        return False
-    for tensor in tensors:  # noqa: SIM110  # a generator takes twice as long
-        if scalars.on_device(tensor) or not tensor.is_contiguous():
-            return False
-    return True
+def compiled(x: Tensor) -> bool:
+    """Return whether the compiled host kernels take this tensor: on the host, and contiguous."""
+    return _decided() is not None and x.is_cpu and x.is_contiguous()
 
 
 def on_gpu(*tensors: Tensor) -> bool:
@@ -125,36 +146,63 @@ def gpu_kernels(device: torch.device) -> bool:
     if device.type not in _GPUS:
         return False
     if _gpu is None:
-        _decide()
+        _read_environment()
         if _gpu is None:
-            _gpu = _chosen != "reference" and _load("cuda")
+            _gpu = _chosen != "reference" and _load_gpu()
     return _gpu
 
 
-def _decide() -> None:
+def _decided() -> SimpleNamespace | None:
+    """Return ``host``, which is known from then on."""
+    known = globals()
+    if "host" not in known:
+        active()
+        with _deciding:
+            usable = _active == "cpu" and not treated and "cpu" not in _GPUS
+            known["host"] = _loaded if usable else None
+    return known["host"]  # type: ignore[no-any-return]
+
+
+def _read_environment() -> None:
     if _chosen is None:
         use(os.environ.get("GRAVAC_KERNELS", "auto"))  # type: ignore[arg-type]  # checked there
 
 
-def _load(name: Literal["cpu", "cuda"]) -> bool:
-    """Load compiled kernels and return whether they work. Raise ImportError only if they were asked for by name."""
-    global _lacking
-    compiler = "numba" if name == "cpu" else "Triton"
+def _load_host() -> bool:
+    """Load the compiled kernels for the host's memory, and return whether they work."""
+    global _loaded, _lacking
     try:
-        for module in _KERNELS if name == "cpu" else _GPU_KERNELS:
-            importlib.import_module(f"gravac.kernels.{name}.{module}")
+        if _loaded is None:
+            from gravac.kernels.cpu import load
+
+            _loaded = load.load()
     except Exception as error:
-        if _chosen == name:
-            raise ImportError(
-                f"GRAVAC_KERNELS={name!r} needs a working {compiler}: pip install 'gravac[{name}]' ({error})"
-            ) from error
-        # Every rank runs this; the agent's rank 0 reports it, with the fix.
-        log.info(
-            "compiled kernels (%s) not available, using plain torch, which is several times slower: %s",
-            compiler,
-            error,
-        )
-        if name == "cpu":
-            _lacking = str(error)
+        _lacking = _missing("cpu", "numba", error)
         return False
     return True
+
+
+def _load_gpu() -> bool:
+    """Load Triton's kernels, and return whether they work."""
+    try:
+        for module in _GPU_KERNELS:
+            importlib.import_module(f"gravac.kernels.cuda.{module}")
+    except Exception as error:
+        _missing("cuda", "Triton", error)
+        return False
+    return True
+
+
+def _missing(name: Choice, compiler: str, error: Exception) -> str:
+    """Say why there are no compiled kernels; raise ImportError if they were asked for by name."""
+    if _chosen == name:
+        raise ImportError(
+            f"GRAVAC_KERNELS={name!r} needs a working {compiler}: pip install 'gravac[{name}]' ({error})"
+        ) from error
+    # Every rank runs this; the agent's rank 0 reports it, with the fix.
+    log.info(
+        "compiled kernels (%s) not available, using plain torch, which is several times slower: %s",
+        compiler,
+        error,
+    )
+    return str(error)

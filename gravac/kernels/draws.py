@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
+from gravac.kernels.backend import is_device
 from gravac.kernels.randomness import words
-from gravac.kernels.scalars import is_device
 
 _SMALL = 1024
 """Up to this many elements, all are put in random order. That is exactly uniform, and a network of few bits is not."""
@@ -49,11 +49,10 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
         return _on_device(numel, count, seed, device or host)
     lower, upper = _halves(numel)
     keys = words(_ROUNDS, seed, host) & 0xFFFFFFFF
-    if backend.active() == "cpu":
-        from gravac.kernels.cpu.draws import distinct as compiled
-
+    compiled = backend.host
+    if compiled is not None:
         out = torch.empty(count, dtype=torch.int32)
-        compiled(numel, keys.numpy(), lower, upper, out.numpy())
+        compiled.distinct(numel, keys.data_ptr(), keys.numel(), lower, upper, out.data_ptr(), count)
         return out
     # Images that are too large are left out (cycle walking would need a loop for each), so draw until there are enough.
     pieces, left, first = [], count, 0
@@ -151,11 +150,24 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
         The order that sorts them (int32, shape ``(k,)``), in which each owner's stay ascending, and how many each owner
         has (int64, on the host, shape ``(ranks,)``).
     """
-    if backend.compiled(places):
-        from gravac.kernels.cpu.draws import deal as compiled
-
-        order, counts = torch.empty_like(places), torch.zeros(ranks, dtype=torch.int64)
-        compiled(places.numpy(), ranks, seed, order.numpy(), counts.numpy())
+    host, count = backend.host, places.numel()
+    if host is not None and places.is_cpu and places.is_contiguous() and places.dtype == torch.int32:
+        order, owners = torch.empty(2, count, dtype=torch.int32)
+        counts, ends = torch.zeros(2, ranks, dtype=torch.int64)
+        host.deal(
+            places.data_ptr(),
+            count,
+            ranks,
+            seed,
+            order.data_ptr(),
+            count,
+            counts.data_ptr(),
+            ranks,
+            owners.data_ptr(),
+            count,
+            ends.data_ptr(),
+            ranks,
+        )
         return order, counts
     return reference.deal(places, ranks, seed)
 
@@ -169,10 +181,9 @@ def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
         ranks: Number of owners.
         seed: As given to ``deal``.
     """
-    if backend.compiled(rows):
-        from gravac.kernels.cpu.draws import global_positions as compiled
-
+    host, count = backend.host, rows.numel()
+    if host is not None and rows.is_cpu and rows.is_contiguous() and rows.dtype == torch.int32:
         places = torch.empty_like(rows)
-        compiled(rows.numpy(), owner, ranks, seed, places.numpy())
+        host.global_positions(rows.data_ptr(), count, owner, ranks, seed, places.data_ptr(), count)
         return places
     return reference.global_positions(rows, owner, ranks, seed)

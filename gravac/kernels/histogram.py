@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
+from gravac.kernels.backend import on_device
 from gravac.kernels.reference import BINS
-from gravac.kernels.scalars import Scalar, on_device, scalar
+from gravac.kernels.scalars import Scalar, scalar
 
 NONFINITE = 4080
 """First bin of infinities and NaN."""
@@ -94,15 +95,16 @@ def tally(
         out = gradient if gradient.dtype == torch.float32 else gradient.float()
     check_terms(gradient, residual, out)
     p = out.detach()
-    if in_place(residual, out):
+    if residual is not None and residual.data_ptr() == p.data_ptr() and p.numel():
         residual = p  # one object, so that backends see by ``is`` that the sum is in place
     given = (gradient, p, *(() if residual is None else (residual,)))
-    if backend.on_gpu(*given) and gradient.dtype in _FLOATS:
-        from gravac.kernels.cuda.tally import tally as on_device
+    ready = backend.host is not None and all(term.is_cpu and term.is_contiguous() for term in given)
+    if not ready and gradient.dtype in _FLOATS and backend.on_gpu(*given):
+        from gravac.kernels.cuda.tally import tally as on_gpu
 
-        found = on_device(gradient.detach(), residual, share, p, sums)
+        found = on_gpu(gradient.detach(), residual, share, p, sums)
         return Tally(found[0], found[1], found[2] if sums else None)
-    run = _compiled if backend.compiled(*given) else _torch
+    run = _compiled if ready and gradient.dtype in _FLOATS else _torch
     table, products = run(gradient.detach(), residual, share, p, sums)
     return Tally(table[0], _energies(table), products if sums else None)
 
@@ -111,14 +113,9 @@ def count(x: Tensor) -> Tensor:
     """Return ``tally(x).counts`` of a float32 tensor of shape ``(n,)``, without energies where these cost extra."""
     if backend.on_gpu(x):
         return tally(x).counts
-    if x.numel() > _FEW and backend.compiled(x):
+    if x.numel() > _FEW and backend.host is not None and x.is_cpu and x.is_contiguous():
         return _compiled(x.detach(), None, 1.0, x.detach(), False)[0][0]
     return reference.count(x.detach())
-
-
-def in_place(residual: Tensor | None, out: Tensor) -> bool:
-    """Return whether the sum is written over the residual."""
-    return residual is not None and residual.data_ptr() == out.data_ptr() and out.numel() > 0
 
 
 def check_terms(gradient: Tensor, residual: Tensor | None, out: Tensor) -> None:
@@ -138,33 +135,37 @@ def _torch(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> 
 
 
 def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
-    table = torch.zeros(3, BINS, dtype=torch.int64)
+    host = backend.host
+    assert host is not None
+    table, spare = torch.zeros(3, BINS, dtype=torch.int64), torch.zeros(4 * BINS, dtype=torch.int64)
     lanes = torch.zeros(2 if sums else 0, 8, dtype=torch.float64)
-    if g.dtype != torch.float32 and e is p:  # no room for the whole gradient in float32
-        for begin in range(0, p.numel(), reference.AT_ONCE):
-            part = slice(begin, begin + reference.AT_ONCE)
-            _add(g[part].float(), p[part], share, p[part], table, lanes, over=True)
-        return table, lanes.sum(1)
-    if g.dtype != torch.float32:
+    # A gradient in float16 that goes over the residual has no room for the whole of it in float32.
+    size = reference.AT_ONCE if g.dtype != torch.float32 and e is p else max(1, p.numel())
+    if g.dtype != torch.float32 and e is not p:
         g = p.copy_(g)
-    _add(g, e, share, p, table, lanes, over=e is p)
+    for begin in range(0, p.numel(), size):
+        part = slice(begin, begin + size)
+        fresh, sum_, count = g[part].float(), p[part], p[part].numel()
+        # Counted in place: no need to write it.
+        counted = e is None and not sums and fresh.data_ptr() == sum_.data_ptr()
+        old = None if e is None else e[part]
+        host.tally(
+            fresh.data_ptr(),
+            0 if counted else count,
+            0 if old is None else old.data_ptr(),
+            0 if old is None else count,
+            share,
+            sum_.data_ptr(),
+            count,
+            table.data_ptr(),
+            table.numel(),
+            lanes.data_ptr(),
+            lanes.numel(),
+            e is p,
+            spare.data_ptr(),
+            spare.numel(),
+        )
     return table, lanes.sum(1)
-
-
-def _add(
-    g: Tensor, e: Tensor | None, share: float, p: Tensor, table: Tensor, lanes: Tensor, *, over: bool
-) -> None:
-    """Run the compiled kernel, which adds to ``table`` and ``lanes``. ``over``: ``e`` is ``p`` itself."""
-    import numpy as np
-
-    from gravac.kernels.cpu.tally import tally as compiled
-
-    out = p.numpy()
-    nothing = np.empty(0, np.float32)
-    # Counted in place: no need to write it.
-    given = nothing if e is None and not lanes.numel() and g.data_ptr() == p.data_ptr() else g.numpy()
-    added = nothing if e is None else e.numpy()
-    compiled(given, added, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy(), over)
 
 
 def _energies(table: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
-from gravac.kernels.scalars import Scalar, on_device, scalar
+from gravac.kernels.scalars import Scalar, scalar
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -14,15 +14,15 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Return ⟨x, y⟩ in float64 as a tensor of shape ``()`` on their device; nothing waits until it is read."""
     if x.dtype in _FLOATS and y.dtype in _FLOATS and backend.on_gpu(x, y):
-        from gravac.kernels.cuda.linalg import inner as on_device
+        from gravac.kernels.cuda.linalg import inner as on_gpu
 
-        return on_device(x.detach(), y.detach())
+        return on_gpu(x.detach(), y.detach())
     return torch.dot(x.double(), y.double())
 
 
 def inner(x: Tensor, y: Tensor) -> Scalar:
     """Return ⟨x, y⟩: a float on the host, a tensor on a device. For its range see ``energy``."""
-    if on_device(x):
+    if backend.treated or not x.is_cpu:
         return product(x, y)
     # In float32 first, which is quicker and mostly exact enough: float64 would make copies twice as large.
     value = float(torch.dot(x.float(), y.float()))
@@ -35,6 +35,11 @@ def energy(x: Tensor) -> Scalar:
     It is non-finite only if an element is, and zero only if all elements are. Sums that overflow, or are so small that
     float32 gets coarse, are computed again in float64. On a device all are computed in float64.
     """
+    if x.is_cpu and not backend.treated:
+        narrow = x.float()
+        value = float(torch.dot(narrow, narrow))
+        if 1e-30 < value < math.inf:
+            return value
     return inner(x, x)
 
 
@@ -63,9 +68,9 @@ def subtract_unless(kept: Tensor, out: Tensor, x: Tensor) -> None:
         x: Any floating dtype, shape ``(n,)``.
     """
     if x.dtype in _FLOATS and backend.on_gpu(kept, out, x):
-        from gravac.kernels.cuda.linalg import subtract_unless as on_device
+        from gravac.kernels.cuda.linalg import subtract_unless as on_gpu
 
-        on_device(kept, out, x.detach())
+        on_gpu(kept, out, x.detach())
         return
     torch.where(kept, out, out - x.float().nan_to_num(0.0, 0.0, 0.0), out=out)
 
@@ -102,20 +107,27 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
             f"out has shape {tuple(out.shape)}, indices {tuple(indices.shape)}, values {tuple(values.shape)}: out must "
             "be flat, and each value needs its place"
         )
-    if out.dtype == torch.float32 and out.numel() and backend.on_gpu(out, indices, values):
-        from gravac.kernels.cuda.linalg import scatter_add as on_device
-
-        on_device(out.detach(), indices, values.detach(), scale)
-        return
-    narrow = indices.dtype == torch.int32 and out.dtype == torch.float32
-    if narrow and backend.compiled(out, indices, values):
-        import numpy as np
-
-        from gravac.kernels.cpu.linalg import scatter_add as compiled
-
-        done = compiled(
-            out.detach().numpy(), indices.numpy(), values.detach().float().numpy(), np.float32(scale)
+    host, single = backend.host, out.dtype == torch.float32
+    if (
+        host is not None
+        and single
+        and indices.dtype == torch.int32
+        and out.is_cpu
+        and indices.is_cpu
+        and values.is_cpu
+        and out.is_contiguous()
+        and indices.is_contiguous()
+        and values.is_contiguous()
+    ):
+        values, count = values.float(), indices.numel()
+        done = host.scatter_add(
+            out.data_ptr(), out.numel(), indices.data_ptr(), count, values.data_ptr(), count, scale
         )
+    elif single and out.numel() and backend.on_gpu(out, indices, values):
+        from gravac.kernels.cuda.linalg import scatter_add as on_gpu
+
+        on_gpu(out.detach(), indices, values.detach(), scale)
+        return
     else:
         done = reference.scatter_add(out, indices, values, scale)
     if not done:
@@ -134,8 +146,32 @@ def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> Scalar:
         indices: int32 or int64, inside 0..n-1, shape ``(k,)``.
         values: Shape ``(k,)``.
     """
-    if indices.dtype == torch.int32 and x.dtype == torch.float32 and backend.compiled(x, indices, values):
-        from gravac.kernels.cpu.linalg import inner_at as compiled
-
-        return float(compiled(x.detach().numpy(), indices.numpy(), values.detach().float().numpy()))
+    host = backend.host
+    if (
+        host is not None
+        and indices.dtype == torch.int32
+        and x.dtype == torch.float32
+        and x.is_cpu
+        and indices.is_cpu
+        and values.is_cpu
+        and x.is_contiguous()
+        and indices.is_contiguous()
+        and values.is_contiguous()
+    ):
+        values, count = values.float(), indices.numel()
+        return host.inner_at(  # type: ignore[no-any-return]
+            x.data_ptr(), x.numel(), indices.data_ptr(), count, values.data_ptr(), count
+        )
     return scalar(torch.dot(x.index_select(0, indices).double(), values.double()))
+
+
+def alignment(energy: Scalar, inner: Scalar) -> Scalar:
+    """Return the energy of x along c, ⟨c, x⟩² / ‖c‖²; ``energy`` itself if that is zero or NaN.
+
+    Args:
+        energy: ‖c‖².
+        inner: ⟨c, x⟩.
+    """
+    if isinstance(energy, Tensor):
+        return torch.where(energy > 0.0, inner**2 / energy, energy)
+    return inner**2 / energy if energy > 0.0 else energy

@@ -1,6 +1,7 @@
 """Blocks rounded to a few equally spaced levels: to the nearest, with the spacing that loses least, or at random."""
 
 import math
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
@@ -78,9 +79,10 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
     grid = grid_of(levels)
     block = block_size(block, x.numel())
     x = x.detach().float().flatten()
-    if backend.compiled(x):
+    host = backend.host
+    if host is not None and x.is_cpu:
         codes = torch.empty(x.numel(), dtype=torch.uint8)
-        return _compiled(x, block, grid, 1.0, _NO_LIMIT, codes), codes
+        return _compiled(host, x.contiguous(), block, grid, 1.0, _NO_LIMIT, codes), codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid)
     if not grid.reaches:
@@ -115,16 +117,23 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
         )
     block = block_size(block, x.numel())
     x = x.detach().float().flatten()
-    if backend.compiled(x):
-        import numpy as np
-
-        from gravac.kernels.cpu.rounding import clip_and_round
-
-        codes = torch.empty(x.numel(), dtype=torch.uint8)
+    host, numel = backend.host, x.numel()
+    if host is not None and x.is_cpu:
+        x, codes = x.contiguous(), torch.empty(numel, dtype=torch.uint8)
         nothing = codes[:0]  # not the nearest codes
-        spacings = _compiled(x, block, grid, spread, _widest(grid), nothing)
-        wide = spacings.float().numpy()
-        clip_and_round(x.numpy(), block, grid.steps, np.int64(stream(seed)), wide, codes.numpy())
+        spacings = _compiled(host, x, block, grid, spread, _widest(grid), nothing)
+        wide, key = spacings.float(), stream(seed)
+        host.clip_and_round(
+            x.data_ptr(),
+            numel,
+            block,
+            grid.steps,
+            key,
+            wide.data_ptr(),
+            wide.numel(),
+            codes.data_ptr(),
+            numel,
+        )
         return spacings, codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid, spread, _widest(grid))
@@ -144,11 +153,20 @@ def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int)
     block = block_of(spacings, numel, block)
     wide = spacings.float()
     factor, offset = (1, grid.steps) if grid.reaches else (2, 1)
-    if backend.compiled(wide, codes):
-        from gravac.kernels.cpu.nearest import dequantize as compiled
-
+    host = backend.host
+    if (
+        host is not None
+        and wide.is_cpu
+        and codes.is_cpu
+        and wide.is_contiguous()
+        and codes.is_contiguous()
+        and codes.dtype == torch.uint8
+    ):
         out = torch.empty(numel, dtype=torch.float32)
-        compiled(wide.numpy(), codes.numpy(), block, factor, offset, out.numpy())
+        count = wide.numel()
+        host.dequantize_nearest(
+            wide.data_ptr(), count, codes.data_ptr(), numel, block, factor, offset, out.data_ptr(), numel
+        )
         return out
     return (codes.float() * factor - offset) * torch.repeat_interleave(wide, block)[:numel]
 
@@ -168,23 +186,28 @@ def shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
     return (rows / safe).nan_to_num(0.0).clamp(-steps, steps)
 
 
-def _compiled(x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor) -> Tensor:
+def _compiled(
+    host: SimpleNamespace, x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor
+) -> Tensor:
     """Return the spacings, as ``_spacings`` does; write the nearest codes where ``codes`` is not empty."""
-    import numpy as np
-
-    from gravac.kernels.cpu.nearest import quantize
-
-    spacings, floats = torch.empty(-(-x.numel() // block), dtype=torch.bfloat16), x.numpy()
-    quantize(
-        floats,
-        floats.view(np.int32),
+    count = -(-x.numel() // block)
+    spacings, spare = torch.empty(count, dtype=torch.bfloat16), torch.empty(block, dtype=torch.int32)
+    factors = torch.tensor(grid.factors, dtype=torch.int32)
+    host.quantize_nearest(
+        x.data_ptr(),
+        x.numel(),
         block,
         grid.steps,
-        np.array(grid.factors, np.int32),
-        np.float32(spread),
-        np.float32(widest),
-        spacings.view(torch.int16).numpy(),
-        codes.numpy(),
+        factors.data_ptr(),
+        factors.numel(),
+        spread,
+        widest,
+        spacings.data_ptr(),
+        count,
+        codes.data_ptr(),
+        codes.numel(),
+        spare.data_ptr(),
+        block,
     )
     return spacings
 

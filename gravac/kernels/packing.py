@@ -32,10 +32,13 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     codes = codes.view(torch.uint8) if codes.dtype == torch.bool else codes.to(torch.uint8)
     if bits == 8:
         return codes
+    host = backend.host
+    if host is not None and codes.is_cpu and codes.is_contiguous():
+        packed = torch.empty(packed_bytes(codes.numel(), bits), dtype=torch.uint8)
+        host.pack_codes(codes.data_ptr(), codes.numel(), bits, packed.data_ptr(), packed.numel())
+        return packed
     if backend.on_gpu(codes):
         return _on_device(codes, bits)
-    if backend.compiled(codes):
-        return _compiled(codes, bits)
     # The smallest group of codes that fills whole bytes: 8 codes, or one byte's worth.
     group = 8 // bits if 8 % bits == 0 else 8
     padded = torch.nn.functional.pad(codes, (0, -codes.numel() % group)).view(-1, group)
@@ -56,10 +59,13 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
     check_room(packed, count, bits)
     if bits == 8:
         return packed[:count]
+    host = backend.host
+    if host is not None and packed.is_cpu and packed.is_contiguous() and packed.dtype == torch.uint8:
+        codes = torch.empty(count, dtype=torch.uint8)
+        host.unpack_codes(packed.data_ptr(), packed.numel(), bits, codes.data_ptr(), count)
+        return codes
     if backend.on_gpu(packed):
         return _on_device_back(packed, count, bits, torch.uint8)
-    if backend.compiled(packed):
-        return _compiled_back(packed, count, bits, torch.uint8)
     if 8 % bits == 0:
         places = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
         codes = (packed.unsqueeze(1) >> places) & ((1 << bits) - 1)
@@ -107,8 +113,6 @@ def pack_wide(codes: Tensor, bits: int) -> Tensor:
     _check(bits, 31)
     if backend.on_gpu(codes):
         return _on_device(codes, bits)
-    if backend.compiled(codes) and codes.dtype == torch.int32:
-        return _compiled(codes, bits)
     places = torch.arange(bits, device=codes.device, dtype=torch.int64)
     # Eight codes fill whole bytes, so pieces of a multiple of eight can be packed apart.
     pieces = [
@@ -123,8 +127,6 @@ def unpack_wide(packed: Tensor, count: int, bits: int) -> Tensor:
     check_room(packed, count, bits)
     if backend.on_gpu(packed):
         return _on_device_back(packed, count, bits, torch.int32)
-    if backend.compiled(packed):
-        return _compiled_back(packed, count, bits, torch.int32)
     places = torch.arange(bits, dtype=torch.int32, device=packed.device)
     ones = unpack(packed, count * bits, 1).view(count, bits)
     return (ones.int() << places).sum(1, dtype=torch.int32)  # no two share a bit: the sum is the union
@@ -139,22 +141,6 @@ def check_room(packed: Tensor, count: int, bits: int) -> None:
     """Raise ValueError if ``packed`` is too short for ``count`` codes of ``bits`` bits."""
     if packed.numel() < packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
-
-
-def _compiled(codes: Tensor, bits: int) -> Tensor:
-    from gravac.kernels.cpu.bits import pack as compiled
-
-    packed = torch.empty(packed_bytes(codes.numel(), bits), dtype=torch.uint8)
-    compiled(codes.numpy(), bits, packed.numpy())
-    return packed
-
-
-def _compiled_back(packed: Tensor, count: int, bits: int, dtype: torch.dtype) -> Tensor:
-    from gravac.kernels.cpu.bits import unpack as compiled
-
-    codes = torch.empty(count, dtype=dtype)
-    compiled(packed.numpy(), bits, codes.numpy())
-    return codes
 
 
 def _on_device(codes: Tensor, bits: int) -> Tensor:
@@ -191,11 +177,11 @@ def pack_digits(codes: Tensor, base: int, word: torch.dtype = torch.int32) -> Te
         ValueError: The base is another.
     """
     digits, words = _digits(base, word), word_count(codes.numel(), base, word)
-    if backend.compiled(codes):
-        from gravac.kernels.cpu.digits import pack as compiled
-
+    host = backend.host
+    if host is not None and codes.is_cpu and codes.is_contiguous() and codes.dtype == torch.uint8:
         packed = torch.empty(words, dtype=word)
-        compiled(codes.numpy(), base, digits, packed.numpy())
+        run = host.pack_byte_digits if word == torch.uint8 else host.pack_digits
+        run(codes.data_ptr(), codes.numel(), base, digits, packed.data_ptr(), words)
         return packed
     planes = torch.nn.functional.pad(codes, (0, words * digits - codes.numel())).view(digits, words)
     packed = planes[-1].long()
@@ -213,13 +199,19 @@ def unpack_digits(packed: Tensor, count: int, base: int) -> Tensor:
     words = word_count(count, base, packed.dtype)
     if packed.numel() != words:
         raise ValueError(f"{packed.numel()} words given, {count} digits of base {base} take {words}")
-    if backend.compiled(packed):
-        from gravac.kernels.cpu.digits import unpack as compiled
-
+    host = backend.host
+    narrow = packed.dtype == torch.uint8
+    if (
+        host is not None
+        and packed.is_cpu
+        and packed.is_contiguous()
+        and (narrow or packed.dtype == torch.int32)
+    ):
         codes = torch.empty(count, dtype=torch.uint8)
         # A multiplication instead of a division: exact for all words of that base, and it fits 64 bits.
         shift = 31 + (base - 1).bit_length()
-        compiled(packed.numpy(), base, -(-(1 << shift) // base), shift, codes.numpy())
+        factor, run = -(-(1 << shift) // base), host.unpack_byte_digits if narrow else host.unpack_digits
+        run(packed.data_ptr(), words, base, factor, shift, codes.data_ptr(), count)
         return codes
     left, planes = packed.long() & 0xFFFFFFFF, []
     for _ in range(_digits(base, packed.dtype)):

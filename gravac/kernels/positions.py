@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
+from gravac.kernels.backend import on_device
 from gravac.kernels.packing import pack, pack_wide, packed_bytes, unpack, unpack_wide
-from gravac.kernels.scalars import on_device
 
 
 class _Layout(NamedTuple):
@@ -22,12 +22,15 @@ class _Layout(NamedTuple):
     """Lower bits of a position that are stored as they are; 0 if there is a bit for each element."""
     ones: int
     """Bits of the other part."""
+    lower: int
+    """Bytes of the lower bits."""
+    total: int
+    """Bytes of both parts."""
 
 
 def position_bytes(count: int, numel: int) -> int:
     """Return the bytes that any ``count`` different positions of ``numel`` take; ``count`` is 0 to ``numel``."""
-    low, ones = _layout(count, numel)
-    return packed_bytes(count, low) + packed_bytes(ones, 1)
+    return _layout(count, numel).total
 
 
 def pack_positions(indices: Tensor, numel: int) -> Tensor:
@@ -43,26 +46,25 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
     Raises:
         ValueError: A position is outside. On a device nothing is raised.
     """
-    low, ones = _layout(indices.numel(), numel)
+    count, host = indices.numel(), backend.host
+    low, ones, lower, total = _layout(count, numel)
+    if host is not None and indices.is_cpu:
+        if indices.dtype != torch.int32:
+            _check_range(indices, numel)
+        narrow, packed = indices.int().contiguous(), torch.zeros(total, dtype=torch.uint8)
+        if not host.write_positions(narrow.data_ptr(), count, numel, low, lower, packed.data_ptr(), total):
+            _check_range(narrow, numel)
+        return packed
     if backend.on_gpu(indices):
         from gravac.kernels.cuda.bits import pack as packed_on_device
         from gravac.kernels.cuda.bits import set_ones
 
         upper = set_ones(indices, ones, low)
-        lower = packed_on_device(indices, low, packed_bytes(indices.numel(), low)) if low else None
-        return upper if lower is None else torch.cat((lower, upper))
-    if not on_device(indices) and indices.numel():
-        least, most = (int(end) for end in indices.aminmax())
-        if least < 0 or most >= numel:
-            raise ValueError(f"indices reach from {least} to {most}, outside 0..{numel - 1}")
+        return torch.cat((packed_on_device(indices, low, lower), upper)) if low else upper
+    if not on_device(indices):
+        _check_range(indices, numel)
     if not low:
         return _set_ones(indices, ones)
-    if backend.compiled(indices):
-        from gravac.kernels.cpu.bits import write
-
-        packed = torch.zeros(position_bytes(indices.numel(), numel), dtype=torch.uint8)
-        write(indices.int().numpy(), low, packed_bytes(indices.numel(), low), packed.numpy())
-        return packed
     # The i-th one stands behind the i ones before it and a zero for each step of its upper part.
     upper = (indices >> low) + _order(indices)
     return torch.cat((pack_wide((indices & ((1 << low) - 1)).int(), low), _set_ones(upper, ones)))
@@ -83,23 +85,22 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
         ValueError: The payload is damaged. On a device only its size is checked. If positions are missing, the last
             ones are below zero, which ``scatter_add`` turns into NaN.
     """
-    expected = position_bytes(count, numel)
-    if packed.numel() != expected:
-        raise ValueError(f"{packed.numel()} bytes given, {count} places of {numel} take {expected}")
-    low = _layout(count, numel).low
-    size = packed_bytes(count, low)
+    low, _, lower, total = _layout(count, numel)
+    if packed.numel() != total:
+        raise ValueError(f"{packed.numel()} bytes given, {count} places of {numel} take {total}")
+    host = backend.host
+    if host is not None and packed.is_cpu and packed.is_contiguous() and packed.dtype == torch.uint8:
+        indices = torch.empty(count, dtype=torch.int32)
+        found = host.read_positions(packed.data_ptr(), total, low, lower, indices.data_ptr(), count)
+        if found != count:
+            raise _damaged(found, count)
+        return indices
     if backend.on_gpu(packed):
         from gravac.kernels.cuda.bits import find_ones
 
-        return find_ones(packed[size:], count, low, packed[:size])
-    if low and backend.compiled(packed):
-        from gravac.kernels.cpu.bits import read
-
-        indices = torch.empty(count, dtype=torch.int32)
-        found = read(packed.numpy(), low, size, indices.numpy())
-        return _all(indices, found, count)
-    places = _find_ones(packed[size:], count)
-    return ((places - _order(places)) << low) | unpack_wide(packed[:size], count, low) if low else places
+        return find_ones(packed[lower:], count, low, packed[:lower])
+    places = _find_ones(packed[lower:], count)
+    return ((places - _order(places)) << low) | unpack_wide(packed[:lower], count, low) if low else places
 
 
 @lru_cache(maxsize=4096)  # the same few buckets and CFs in every step
@@ -108,9 +109,18 @@ def _layout(count: int, numel: int) -> _Layout:
     if not 0 <= count <= numel:
         raise ValueError(f"count={count} must be between 0 and numel={numel}")
     if not count:
-        return _Layout(0, 0)
-    deltas = (_Layout(low, count + ((numel - 1) >> low)) for low in range(1, 32))
-    return min(_Layout(0, numel), *deltas, key=lambda layout: count * layout.low + layout.ones)
+        return _Layout(0, 0, 0, 0)
+    deltas = ((low, count + ((numel - 1) >> low)) for low in range(1, 32))
+    low, ones = min((0, numel), *deltas, key=lambda sizes: count * sizes[0] + sizes[1])
+    lower = packed_bytes(count, low)
+    return _Layout(low, ones, lower, lower + packed_bytes(ones, 1))
+
+
+def _check_range(indices: Tensor, numel: int) -> None:
+    if indices.numel():
+        least, most = (int(end) for end in indices.aminmax())
+        if least < 0 or most >= numel:
+            raise ValueError(f"indices reach from {least} to {most}, outside 0..{numel - 1}")
 
 
 def _order(indices: Tensor) -> Tensor:
@@ -119,12 +129,6 @@ def _order(indices: Tensor) -> Tensor:
 
 def _set_ones(places: Tensor, size: int) -> Tensor:
     """Return ``size`` bits, lowest first in each byte, with ones at these positions."""
-    if backend.compiled(places):
-        from gravac.kernels.cpu.bits import set_ones
-
-        packed = torch.zeros(packed_bytes(size, 1), dtype=torch.uint8)
-        set_ones(places.int().numpy(), packed.numpy())
-        return packed
     bits = torch.zeros(size, dtype=torch.uint8, device=places.device)
     return pack(bits.scatter_(0, places.long(), 1), 1)
 
@@ -134,18 +138,11 @@ def _find_ones(packed: Tensor, count: int) -> Tensor:
     if on_device(packed):
         ones = unpack(packed, 8 * packed.numel(), 1).bool()
         return reference.chosen_places(ones, count, fill=-1).int()
-    if backend.compiled(packed):
-        from gravac.kernels.cpu.bits import find_ones
-
-        places = torch.empty(count, dtype=torch.int32)
-        found = find_ones(packed.numpy(), places.numpy())
-    else:
-        places = unpack(packed, 8 * packed.numel(), 1).nonzero().squeeze(1).int()
-        found = places.numel()
-    return _all(places, found, count)
-
-
-def _all(places: Tensor, found: int, count: int) -> Tensor:
-    if found != count:
-        raise ValueError(f"{found} places found in a payload of {count}: it is damaged")
+    places = unpack(packed, 8 * packed.numel(), 1).nonzero().squeeze(1).int()
+    if places.numel() != count:
+        raise _damaged(places.numel(), count)
     return places
+
+
+def _damaged(found: int, count: int) -> ValueError:
+    return ValueError(f"{found} places found in a payload of {count}: it is damaged")

@@ -41,17 +41,14 @@ def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor
 def noise(count: int, seed: int, device: torch.device) -> Tensor:
     """Return ``count`` uniform numbers in [0, 1), float32 and multiples of 2^-24, equal on every device."""
     out = torch.empty(count, device=device, dtype=torch.float32)
+    host = backend.host
+    if host is not None and out.is_cpu:
+        host.noise(stream(seed), out.data_ptr(), count)
+        return out
     if backend.on_gpu(out):
         from gravac.kernels.cuda.draws import fill_noise
 
         fill_noise(out, stream(seed))
-        return out
-    if backend.compiled(out):
-        import numpy as np
-
-        from gravac.kernels.cpu.rounding import noise as compiled
-
-        compiled(np.int64(stream(seed)), out.numpy())
         return out
     size = _AT_ONCE if device.type == "cpu" else max(1, count)
     for begin in range(0, count, 2 * size):

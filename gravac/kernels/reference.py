@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gravac.kernels.scalars import on_device
+from gravac.kernels.backend import on_device
 
 BINS = 4096
 """Bins of a float32's magnitude: its 8 bits of exponent and the highest 4 of its significand."""

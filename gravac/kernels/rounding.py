@@ -99,28 +99,19 @@ def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
     steps = _steps(bits)
     block = min(block, max(1, x.numel()))
     x = x.detach().float().flatten()
-    if backend.on_gpu(x):
-        from gravac.kernels.cuda.rounding import quantize as on_device
-
-        scales, codes = on_device(x, block, steps, stream(seed))
-        return scales, pack(codes, bits)
-    if backend.compiled(x):
-        import numpy as np
-
-        from gravac.kernels.cpu.rounding import quantize as compiled
-
-        scales = torch.empty(-(-x.numel() // block), dtype=torch.float32)
-        codes = torch.empty(x.numel(), dtype=torch.uint8)
-        floats = x.numpy()
-        compiled(
-            floats,
-            floats.view(np.int32),
-            block,
-            steps,
-            np.int64(stream(seed)),
-            scales.numpy(),
-            codes.numpy(),
+    host, numel = backend.host, x.numel()
+    if host is not None and x.is_cpu:
+        x, count = x.contiguous(), -(-numel // block)
+        scales = torch.empty(count, dtype=torch.float32)
+        codes = torch.empty(numel, dtype=torch.uint8)
+        host.quantize(
+            x.data_ptr(), numel, block, steps, stream(seed), scales.data_ptr(), count, codes.data_ptr(), numel
         )
+        return scales, pack(codes, bits)
+    if backend.on_gpu(x):
+        from gravac.kernels.cuda.rounding import quantize as on_gpu
+
+        scales, codes = on_gpu(x, block, steps, stream(seed))
         return scales, pack(codes, bits)
     rows = blocked(x, block)
     scales = row_scales(rows, "linf")
@@ -141,16 +132,25 @@ def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int
         raise ValueError(
             f"{scales.numel()} scales given, {numel} elements in blocks of {block} have another number"
         )
-    if backend.on_gpu(scales, packed):
-        from gravac.kernels.cuda.rounding import dequantize as on_device
+    host = backend.host
+    if (host is None or not packed.is_cpu) and backend.on_gpu(scales, packed):
+        from gravac.kernels.cuda.rounding import dequantize as on_gpu
 
-        return on_device(scales, packed, numel, block, bits)
+        return on_gpu(scales, packed, numel, block, bits)
     codes = unpack(packed, numel, bits)
-    if backend.compiled(scales, codes):
-        from gravac.kernels.cpu.rounding import dequantize as compiled
-
+    if (
+        host is not None
+        and scales.is_cpu
+        and codes.is_cpu
+        and scales.is_contiguous()
+        and codes.is_contiguous()
+        and scales.dtype == torch.float32
+    ):
         out = torch.empty(numel, dtype=torch.float32)
-        compiled(scales.numpy(), codes.numpy(), block, steps, out.numpy())
+        count = scales.numel()
+        host.dequantize(
+            scales.data_ptr(), count, codes.data_ptr(), numel, block, steps, out.data_ptr(), numel
+        )
         return out
     share = (codes.float() - steps) / steps
     return share * torch.repeat_interleave(scales, block)[:numel]

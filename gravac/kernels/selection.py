@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
+from gravac.kernels.backend import on_device
 from gravac.kernels.histogram import Tally, count
 from gravac.kernels.reference import COARSE_SHIFT
-from gravac.kernels.scalars import on_device
 from gravac.kernels.sifting import Sifted
 
 SelectionHint = Tally | Sifted
@@ -49,21 +49,64 @@ def take_top(
         raise ValueError(f"k={k} is outside 1..{n}, the number of elements")
     if n > 2**31 - 1:
         raise ValueError(f"{n} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)")
-    _check("x", x, torch.float32, n)
     indices = torch.empty(k, dtype=torch.int32, device=x.device) if indices is None else indices
     values = torch.empty(k, dtype=torch.float32, device=x.device) if values is None else values
-    _check("indices", indices, torch.int32, k)
-    _check("values", values, torch.float32, k)
+    for name, tensor, dtype, size in (
+        ("x", x, torch.float32, n),
+        ("indices", indices, torch.int32, k),
+        ("values", values, torch.float32, k),
+    ):
+        if tensor.dtype != dtype or tensor.shape != (size,) or not tensor.is_contiguous():
+            raise _unfit(name, tensor, dtype, size)
     if k == n:  # nothing to select, and no bin holds the boundary
         torch.arange(n, out=indices)
         values.copy_(x)
         if clear:
             x.zero_()
         return indices, values
+    host = backend.host if x.is_cpu and indices.is_cpu and values.is_cpu else None
     if isinstance(hint, Sifted):
-        if _trimmed(x.detach(), hint, clear, indices, values):
+        places, words = hint.places, hint.values
+        if (
+            host is not None
+            and places is not None
+            and words is not None
+            and host.trim(
+                places.data_ptr(),
+                places.numel(),
+                words.data_ptr(),
+                words.numel(),
+                indices.data_ptr(),
+                k,
+                values.data_ptr(),
+                k,
+                x.data_ptr(),
+                n,
+                clear,
+            )
+        ):
             return indices, values
         hint = None
+    if host is not None:
+        boundary, above, within = _boundary(hint.counts if hint else count(x), k)
+        more = torch.empty(2, max(above + within - k, 0), dtype=torch.int32)  # most need not fit the buffers
+        if boundary < 0 or not host.top(
+            x.data_ptr(),
+            n,
+            above,
+            boundary << COARSE_SHIFT,
+            clear,
+            indices.data_ptr(),
+            k,
+            values.data_ptr(),
+            k,
+            more[0].data_ptr(),
+            more.shape[1],
+            more[1].data_ptr(),
+            more.shape[1],
+        ):
+            raise _other_hint(k)
+        return indices, values
     if backend.on_gpu(x, indices, values):
         from gravac.kernels.cuda.top import top as top_on_gpu
 
@@ -79,11 +122,14 @@ def take_top(
         if clear:
             x.detach().index_fill_(0, found, 0.0)
         return indices, values
-    fast = backend.compiled(x, indices, values)
     boundary, above, within = _boundary(hint.counts if hint else count(x), k)
-    run = _compiled if fast else _torch
-    if boundary < 0 or not run(x.detach(), k, boundary, above, within, clear, indices, values):
-        raise ValueError(f"hint is of another tensor: the {k} largest elements are not where it says")
+    found = None if boundary < 0 else reference.top(x.detach(), k, boundary, above, within)
+    if found is None:
+        raise _other_hint(k)
+    indices.copy_(found)
+    torch.index_select(x.detach(), 0, found, out=values)
+    if clear:
+        x.detach()[found] = 0.0
     return indices, values
 
 
@@ -94,24 +140,6 @@ def select_top(x: Tensor, k: int) -> Tensor:
     return take_top(x.float().contiguous(), k)[0].long()
 
 
-def _trimmed(x: Tensor, sifted: Sifted, clear: bool, indices: Tensor, values: Tensor) -> bool:
-    """Select from candidates. Return False if these are too few, or those of another tensor."""
-    places, words = sifted.places, sifted.values
-    if places is None or words is None or places.numel() < indices.numel():
-        return False
-    # The room of the candidates is shared, so they may be those of a later bucket. Two elements show it.
-    ends = places[[0, -1]].long()
-    if int(ends[1]) >= x.numel() or not torch.equal(x[ends], words[[0, -1]]):
-        return False
-    import numpy as np
-
-    from gravac.kernels.cpu.sifting import trim
-
-    nothing = np.empty(0, np.int32)
-    into = (indices.numpy(), values.numpy().view(np.int32), x.numpy().view(np.int32) if clear else nothing)
-    return trim(places.numpy(), words.numpy().view(np.int32), *into)
-
-
 def _boundary(counts: Tensor, k: int) -> tuple[int, int, int]:
     """Return the bin of the k-th largest element (-1 if there are fewer), and how many are above it and in it."""
     at_least = counts.flip(0).cumsum(0).flip(0)
@@ -120,37 +148,14 @@ def _boundary(counts: Tensor, k: int) -> tuple[int, int, int]:
     return bin_, int(at_least[bin_]) - within, within
 
 
-def _torch(
-    x: Tensor, k: int, boundary: int, above: int, within: int, clear: bool, indices: Tensor, values: Tensor
-) -> bool:
-    found = reference.top(x, k, boundary, above, within)
-    if found is None:
-        return False
-    indices.copy_(found)
-    torch.index_select(x, 0, found, out=values)
-    if clear:
-        x[found] = 0.0
-    return True
+def _unfit(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> ValueError:
+    return ValueError(
+        f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be contiguous, {dtype} of shape ({numel},)"
+    )
 
 
-def _compiled(
-    x: Tensor, k: int, boundary: int, above: int, within: int, clear: bool, indices: Tensor, values: Tensor
-) -> bool:
-    import numpy as np
-
-    from gravac.kernels.cpu.top import top
-
-    bits = x.numpy().view(np.int32)
-    edge = boundary << COARSE_SHIFT
-    return top(bits, above, edge, within, clear, indices.numpy(), values.numpy().view(np.int32))
-
-
-def _check(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> None:
-    if tensor.dtype != dtype or tensor.shape != (numel,) or not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be contiguous, {dtype} of "
-            f"shape ({numel},)"
-        )
+def _other_hint(k: int) -> ValueError:
+    return ValueError(f"hint is of another tensor: the {k} largest elements are not where it says")
 
 
 def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
@@ -177,16 +182,13 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
         raise ValueError(f"k={k} of {n} elements in {chunks} chunks: each chunk must keep 1 element or more")
     if n > 2**31 - 1:
         raise ValueError(f"{n} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)")
-    _check("x", x, torch.float32, n)
+    if x.dtype != torch.float32 or x.shape != (n,) or not x.is_contiguous():
+        raise _unfit("x", x, torch.float32, n)
     chunks = 1 if _overfull(n, k, chunks) else chunks
-    if backend.compiled(x):
-        import numpy as np
-
-        from gravac.kernels.cpu.top import top_of_chunks as compiled
-
+    host = backend.host
+    if host is not None and x.is_cpu:
         indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k, dtype=torch.float32)
-        bits = x.detach().numpy().view(np.int32)
-        compiled(bits, chunks, indices.numpy(), values.numpy().view(np.int32))
+        host.top_of_chunks(x.data_ptr(), n, chunks, indices.data_ptr(), k, values.data_ptr(), k)
         return indices, values
     found = reference.top_of_chunks(x.detach(), k, chunks)
     return found.int(), x.detach().index_select(0, found)
@@ -211,13 +213,9 @@ def count_above(x: Tensor, level: float) -> int:
         x: Contiguous float32, shape ``(n,)``.
         level: The threshold.
     """
-    edge = _edge(level)
-    if backend.compiled(x):
-        import numpy as np
-
-        from gravac.kernels.cpu.top import count_from
-
-        return int(count_from(x.detach().numpy().view(np.int32), 0, x.numel(), np.int32(edge)))
+    edge, host = _edge(level), backend.host
+    if host is not None and x.is_cpu and x.is_contiguous() and x.dtype == torch.float32:
+        return host.count_from(x.data_ptr(), x.numel(), 0, x.numel(), edge)  # type: ignore[no-any-return]
     return int((reference.magnitudes(x) >= edge).sum())
 
 
@@ -238,17 +236,13 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"{x.numel()} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)"
         )
-    if backend.compiled(x):
-        import numpy as np
-
-        from gravac.kernels.cpu.top import take_above as compiled
-
-        count = count_above(x, level)
+    host, edge = backend.host, _edge(level)
+    if host is not None and x.is_cpu and x.is_contiguous() and x.dtype == torch.float32:
+        count = host.count_from(x.data_ptr(), x.numel(), 0, x.numel(), edge)
         indices, values = torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.float32)
-        bits = x.detach().numpy().view(np.int32)
-        compiled(bits, _edge(level), indices.numpy(), values.numpy().view(np.int32))
+        host.take_above(x.data_ptr(), x.numel(), edge, indices.data_ptr(), count, values.data_ptr(), count)
         return indices, values
-    found = (reference.magnitudes(x) >= _edge(level)).nonzero().squeeze(1)
+    found = (reference.magnitudes(x) >= edge).nonzero().squeeze(1)
     return found.int(), x.detach()[found]
 
 

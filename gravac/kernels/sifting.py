@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend
-from gravac.kernels.histogram import Tally, check_terms, in_place
+from gravac.kernels.histogram import Tally, check_terms
 from gravac.kernels.reference import COARSE_SHIFT
 
 SLACK = 0.2
@@ -77,7 +77,13 @@ class Sifter:
 
     def takes(self, gradient: Tensor) -> bool:
         """Return whether ``sift`` can be called: a threshold is known, and compiled kernels take such a tensor."""
-        return self.level > 0.0 and gradient.dtype == torch.float32 and backend.compiled(gradient)
+        return (
+            self.level > 0.0
+            and gradient.dtype == torch.float32
+            and backend.host is not None
+            and gradient.is_cpu
+            and gradient.is_contiguous()
+        )
 
     def sift(self, gradient: Tensor, residual: Tensor | None, out: Tensor, share: float = 1.0) -> Sifted:
         """Compute p = gradient + share · residual as ``tally`` does, measure it and pick the candidates.
@@ -94,40 +100,59 @@ class Sifter:
         Raises:
             ValueError: Shapes, sizes or dtypes do not fit, or ``takes`` is False.
         """
-        check_terms(gradient, residual, out)
-        if out.numel() != self.numel:
-            raise ValueError(f"out has {out.numel()} elements, this sifter is for {self.numel}")
-        if not self.takes(gradient):
-            raise ValueError("there is no guess yet, or no compiled kernel for such a gradient: use tally")
-        import numpy as np
-
-        from gravac.kernels.cpu.sifting import sift
-
-        lanes = torch.zeros(24, dtype=torch.float64)
-        p = out.detach().numpy()
-        places, values = self._buffers.places[: self._most], self._buffers.values[: self._most]
-        found = sift(
-            gradient.detach().numpy(),
-            np.empty(0, np.float32) if residual is None else residual.numpy(),
-            np.float32(share),
+        host, level, numel = backend.host, self.level, self.numel
+        terms = (gradient, out) if residual is None else (gradient, out, residual)
+        for term in terms:
+            if (
+                term.dtype != torch.float32
+                or term.shape != (numel,)
+                or not (term.is_cpu and term.is_contiguous())
+            ):
+                host = None
+        if host is None or not level > 0.0:
+            raise self._refusal(gradient, residual, out)
+        buffers, most, sums = self._buffers, self._most, torch.zeros(24, dtype=torch.float64)
+        e, p = 0 if residual is None else residual.data_ptr(), out.data_ptr()
+        found = host.sift(
+            gradient.data_ptr(),
+            numel,
+            e,
+            0 if residual is None else numel,
+            share,
             p,
-            p.view(np.int32),
-            int(torch.tensor(self.level, dtype=torch.float32).view(torch.int32)),
-            lanes.numpy(),
-            places.numpy(),
-            values.numpy().view(np.int32),
-            in_place(residual, out),
+            numel,
+            level,
+            sums.data_ptr(),
+            24,
+            buffers.places.data_ptr(),
+            most,
+            buffers.values.data_ptr(),
+            most,
+            e == p,
         )
-        sq, gradient_sq, dot = lanes.view(3, 8).sum(1).tolist()
-        fits = self.k <= found <= self._most and math.isfinite(sq)
-        self._follow(found)
+        sq, gradient_sq, dot = sums.view(3, 8).sum(1).tolist()
+        finite, wanted = math.isfinite(sq), self.wanted
+        fits = finite and self.k <= found <= most
+        if 0 < found < numel and wanted < numel:
+            # For exponential magnitudes, a threshold that m of n pass is ln(n/m) times their mean, so the ratio of two
+            # such logarithms is that of the thresholds.
+            off = math.log(numel / wanted) / math.log(numel / found)
+            self.level = level * min(2.0, max(0.5, off)) ** STEADY
+        else:
+            self.level = math.nan
         return Sifted(
-            sq if math.isfinite(sq) else math.inf,
+            sq if finite else math.inf,
             sq if residual is None else gradient_sq,
             dot,
-            places[:found] if fits else None,
-            values[:found] if fits else None,
+            buffers.places[:found] if fits else None,
+            buffers.values[:found] if fits else None,
         )
+
+    def _refusal(self, gradient: Tensor, residual: Tensor | None, out: Tensor) -> ValueError:
+        check_terms(gradient, residual, out)
+        if out.numel() != self.numel:
+            return ValueError(f"out has {out.numel()} elements, this sifter is for {self.numel}")
+        return ValueError("there is no guess yet, or no compiled kernel for such a gradient: use tally")
 
     def update_threshold(self, tally: Tally) -> None:
         """Set the threshold of the next step from a histogram of this step's p."""
@@ -135,13 +160,3 @@ class Sifter:
         edge = (int((at_least >= self.wanted).sum()) - 1) << COARSE_SHIFT
         level = float(torch.tensor(max(edge, 0), dtype=torch.int32).view(torch.float32))
         self.level = level if 0.0 < level < math.inf else math.nan
-
-    def _follow(self, found: int) -> None:
-        # For exponential magnitudes, a threshold that m of n pass is ln(n/m) times their mean, so the ratio of two such
-        # logarithms is that of the thresholds.
-        n, wanted = self.numel, self.wanted
-        if not (0 < found < n and wanted < n):
-            self.level = math.nan
-            return
-        off = math.log(n / wanted) / math.log(n / found)
-        self.level *= min(2.0, max(0.5, off)) ** STEADY

@@ -3,27 +3,12 @@
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, lowest
 
 
-def _lowest(typing: Any, word: Any) -> Any:
-    """Return the number of the lowest bit that is set. ``word`` is not zero."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), emit
-
-
-lowest: Any = intrinsic(_lowest)
-
-
-@jit("void(uint8[::1], int64, uint8[::1])", "void(int32[::1], int64, uint8[::1])")
+@jit(pack_codes="void(uint8[::1], int64, uint8[::1])")
 def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
     """Pack codes below ``2**bits``, bits 1 to 31, into ``out`` of ``ceil(codes.size · bits / 8)`` bytes."""
     # A 64-bit word has room for the 31 bits of a code behind up to 31 that are waiting, and four bytes leave at once.
@@ -43,7 +28,7 @@ def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
         word >>= np.uint64(8)
 
 
-@jit("void(uint8[::1], int64, uint8[::1])", "void(uint8[::1], int64, int32[::1])")
+@jit(unpack_codes="void(uint8[::1], int64, uint8[::1])")
 def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None:
     """Unpack ``out.size`` codes that ``pack`` packed."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
@@ -67,41 +52,19 @@ def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None
         left -= np.uint64(bits)
 
 
-@jit("void(int32[::1], uint8[::1])")
-def set_ones(places: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
-    """Set these bits of ``out``."""
-    for i in range(places.size):
-        place = np.uint64(np.uint32(places[i]))
-        out[place >> np.uint64(3)] |= np.uint8(1) << np.uint8(place & np.uint64(7))
-
-
-@jit("int64(uint8[::1], int32[::1])")
-def find_ones(packed: NDArray[np.uint8], places: NDArray[np.int32]) -> int:
-    """Write the ascending positions of the set bits, as many as fit ``places``. Return how many there are."""
-    room, count = np.uint64(places.size), np.uint64(0)
-    for begin in range(0, packed.size, 8):
-        word = np.uint64(0)
-        if begin + 8 <= packed.size:
-            for byte in range(8):
-                word |= np.uint64(packed[np.uint64(begin + byte)]) << np.uint64(8 * byte)
-        else:
-            for byte in range(packed.size - begin):
-                word |= np.uint64(packed[begin + byte]) << np.uint64(8 * byte)
-        while word != np.uint64(0):  # each turn clears the lowest one, so zeros cost nothing
-            if count < room:
-                places[count] = np.int32(8 * begin + lowest(word))
-            count += np.uint64(1)
-            word &= word - np.uint64(1)
-    return np.int64(count)  # type: ignore[return-value]
-
-
-@jit("void(int32[::1], int64, int64, uint8[::1])")
-def write(places: NDArray[np.int32], low: int, size: int, out: NDArray[np.uint8]) -> None:
+@jit(write_positions="int64(int32[::1], int64, int64, int64, uint8[::1])")
+def write(places: NDArray[np.int32], numel: int, low: int, size: int, out: NDArray[np.uint8]) -> int:
     """Write ascending positions into ``out``, which holds zeros.
 
     The ``low`` lower bits of each go into the first ``size`` bytes; then bit ``(place >> low) + i`` is set for the
-    i-th.
+    i-th, or bit ``place`` if ``low`` is 0. Return 0, with nothing written, if one is not below ``numel``.
     """
+    highest = np.uint32(0)
+    for i in range(places.size):
+        highest = max(highest, np.uint32(places[i]))  # a negative one becomes a large one
+    if places.size > 0 and highest >= numel:
+        return 0
+    step = np.uint64(low > 0)
     word, filled, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
     base = np.uint64(size)
@@ -115,20 +78,22 @@ def write(places: NDArray[np.int32], low: int, size: int, out: NDArray[np.uint8]
             at += np.uint64(4)
             word >>= np.uint64(32)
             filled -= np.uint64(32)
-        one = (place >> np.uint64(low)) + np.uint64(i)
+        one = (place >> np.uint64(low)) + step * np.uint64(i)
         out[base + (one >> np.uint64(3))] |= np.uint8(1) << np.uint8(one & np.uint64(7))
     while at < base:
         out[at] = np.uint8(word)
         at += np.uint64(1)
         word >>= np.uint64(8)
+    return 1
 
 
-@jit("int64(uint8[::1], int64, int64, int32[::1])")
+@jit(read_positions="int64(uint8[::1], int64, int64, int32[::1])")
 def read(packed: NDArray[np.uint8], low: int, size: int, places: NDArray[np.int32]) -> int:
     """Read what ``write`` wrote. Return how many positions there are, which should be as many as fit."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
     base, room, count = np.uint64(size), np.uint64(places.size), np.uint64(0)
+    step = np.uint64(low > 0)
     for begin in range(size, packed.size, 8):
         ones = np.uint64(0)
         for byte in range(min(8, packed.size - begin)):
@@ -146,7 +111,7 @@ def read(packed: NDArray[np.uint8], low: int, size: int, places: NDArray[np.int3
                             word |= np.uint64(packed[at]) << left
                             at += np.uint64(1)
                             left += np.uint64(8)
-                one: Any = np.uint64(8 * (begin - size) + lowest(ones)) - count
+                one: Any = np.uint64(8 * (begin - size) + lowest(ones)) - step * count
                 places[count] = np.int32((one << np.uint64(low)) | (word & mask))
                 word >>= np.uint64(low)
                 left -= np.uint64(low)

@@ -1,55 +1,142 @@
-"""Compiling kernels at import for fixed types, so that no step ever waits for a compiler."""
+"""Compiles the kernels for the host: numba makes one object file of them, which ``load`` puts into memory.
 
-import logging
+Only the process that compiles imports numba, which takes 60 MB and more of it.
+"""
+
+import importlib
+import json
+import sys
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding as llvm
 import numba
-
-from gravac.kernels import backend
+from numba import types
+from numba.core import cgutils, sigutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 F = TypeVar("F", bound=Callable[..., Any])
-log = logging.getLogger("gravac.kernels")
+MODULES = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest", "huffman")
+"""Modules of ``gravac.kernels.cpu`` with kernels."""
+_CODES = {types.int64: "q", types.int32: "i", types.float32: "f", types.float64: "d", types.void: "-"}
+_exported: dict[str, tuple[Any, str]] = {}
 
 
-def jit(*signatures: str) -> Callable[[F], F]:
-    """Compile a function for these signatures only, without the GIL, or load it from the cache on disk.
+def jit(*signatures: str, **exported: str) -> Callable[[F], F]:
+    """Compile a function for these signatures only.
 
     The caller checks bounds, because a kernel does not notice an index outside an array. Kernels index with unsigned
-    integers: numba then leaves out its test for negative ones, and loops can become vector code. Whatever a kernel
-    calls must stand in its own file, because the cache does not see changes in other files.
+    integers: numba then leaves out its test for negative ones, and loops can become vector code. They make no arrays
+    but by ``room``.
+
+    Args:
+        *signatures: Of kernels that other kernels call.
+        **exported: By name, those that Python calls, with the address and the size of each array.
     """
 
     def compile_(function: F) -> F:
-        try:
-            kernel = _njit(function, cache=True)
-            if not all(_cached(kernel, signature) for signature in signatures):
-                backend.fill_cache()
-            _compile(kernel, signatures)
-        except Exception as error:
-            # No folder to write to, a full disk or a damaged file. An error of the function itself is raised below.
-            log.debug("%s is compiled without a cache: %s", function.__name__, error)
-            kernel = _njit(function, cache=False)
-            _compile(kernel, signatures)
+        given = [*signatures, *exported.values()]
+        kernel = numba.njit(given, error_model="numpy", _nrt=False)(function)
+        _exported.update({name: (kernel, signature) for name, signature in exported.items()})
         return cast(F, kernel)
 
     return compile_
 
 
-def _cached(kernel: Any, signature: str) -> bool:
-    """Return whether the cache on disk has a kernel; True if numba's internals do not tell."""
-    try:
-        key = kernel._cache._index_key(signature, kernel.targetctx.codegen())
-        return key in kernel._cache._cache_file._load_index()
-    except AttributeError:
-        return True
+def compile_all() -> bytes:
+    """Return all kernels: a line that tells their names and types, and an object file."""
+    for name in MODULES:
+        importlib.import_module(f"gravac.kernels.cpu.{name}")
+    functions = {name: _c_function(*kernel) for name, kernel in _exported.items()}
+    modules = [llvm.parse_assembly(function.inspect_llvm()) for function in functions.values()]
+    whole, names = modules[0], {function.native_name: name for name, function in functions.items()}
+    for module in modules[1:]:
+        whole.link_in(module)
+    for value in (*whole.functions, *whole.global_variables):
+        if value.name in names:
+            value.name = names[value.name]
+        elif not value.is_declaration:
+            value.linkage = "internal"
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), 3, "pic", "small"
+    )
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(whole, passes)  # what is unused goes: how numba tells Python of errors
+    code = machine.emit_object(whole)
+    kinds = {name: _codes(function._sig) for name, function in functions.items()}
+    head = json.dumps({"digest": sha256(code).hexdigest(), "kernels": kinds})
+    return head.encode() + b"\n" + code
 
 
-def _compile(kernel: Any, signatures: tuple[str, ...]) -> None:
-    for signature in signatures:
-        kernel.compile(signature)
-    kernel.disable_compile()
+def main() -> None:
+    """Write the kernels to the output."""
+    sys.stdout.buffer.write(compile_all())
 
 
-def _njit(function: Callable[..., Any], *, cache: bool) -> Any:
-    return numba.njit(nogil=True, error_model="numpy", cache=cache)(function)
+def _c_function(kernel: Any, signature: str) -> Any:
+    """Return a kernel as a function of C."""
+    args, result = sigutils.normalize_signature(signature)
+    kinds: list[Any] = []
+    taken, given = [], []
+    for number, kind in enumerate(args):
+        if isinstance(kind, types.Array):
+            kinds += (types.CPointer(kind.dtype), types.int64)
+            taken += (f"data{number}", f"size{number}")
+            given.append(f"array(data{number}, size{number})")
+        else:
+            kinds.append(kind)
+            taken.append(f"x{number}")
+            given.append(f"x{number}")
+    space: dict[str, Any] = {"array": _array, "kernel": kernel}
+    exec(f"def call({', '.join(taken)}): return kernel({', '.join(given)})", space)
+    return numba.cfunc(result(*kinds), error_model="numpy", _nrt=False)(space["call"])
+
+
+def _codes(signature: Any) -> str:
+    """Return the types of a function's result and arguments, a letter each."""
+    return "".join(
+        "P" if isinstance(kind, types.CPointer) else _CODES[kind]
+        for kind in (signature.return_type, *signature.args)
+    )
+
+
+def _filled(context: Any, builder: Any, kind: Any, data: Any, size: Any) -> Any:
+    array, item = (
+        context.make_array(kind)(context, builder),
+        context.get_abi_sizeof(context.get_data_type(kind.dtype)),
+    )
+    step = context.get_constant(types.intp, item)
+    populate_array(array, data=data, shape=(size,), strides=(step,), itemsize=step, meminfo=None)
+    return array._getvalue()
+
+
+@intrinsic
+def _array(typing: Any, data: Any, size: Any) -> Any:
+    """Return the memory at an address as an array."""
+    kind = types.Array(data.dtype, 1, "C")
+    return kind(data, size), lambda context, builder, signature, args: _filled(context, builder, kind, *args)
+
+
+def _room(typing: Any, dtype: Any, size: Any) -> Any:
+    """Return a small array on the stack, of a constant size, with anything in it."""
+    kind = types.Array(dtype.dtype, 1, "C")
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        count = size.literal_value
+        data = cgutils.alloca_once(builder, context.get_data_type(kind.dtype), count)
+        return _filled(context, builder, kind, data, context.get_constant(types.intp, count))
+
+    return kind(dtype, size), emit
+
+
+def _lowest(typing: Any, word: Any) -> Any:
+    """Return the number of the lowest bit that is set. ``word`` is not zero."""
+    return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(
+        args[0], cgutils.false_bit
+    )
+
+
+room: Any = intrinsic(prefer_literal=True)(_room)
+lowest: Any = intrinsic(_lowest)

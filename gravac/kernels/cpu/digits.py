@@ -3,13 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, room
 
 _AT_ONCE = 512
 """Words made together, so that they stay in the cache."""
 
 
-@jit("void(uint8[::1], int64, int64, int32[::1])", "void(uint8[::1], int64, int64, uint8[::1])")
+@jit(
+    pack_digits="void(uint8[::1], int64, int64, int32[::1])",
+    pack_byte_digits="void(uint8[::1], int64, int64, uint8[::1])",
+)
 def pack(codes: NDArray[np.uint8], base: int, digits: int, out: NDArray[np.int32]) -> None:
     """Pack codes ``j, j + m, …`` into word j of ``m = out.size``, the first lowest."""
     words = out.size
@@ -26,12 +29,15 @@ def pack(codes: NDArray[np.uint8], base: int, digits: int, out: NDArray[np.int32
                 out[at] = np.int32(out[at] * factor + np.int32(codes[np.uint64(first + j)]))
 
 
-@jit("void(int32[::1], int64, int64, int64, uint8[::1])", "void(uint8[::1], int64, int64, int64, uint8[::1])")
+@jit(
+    unpack_digits="void(int32[::1], int64, int64, int64, uint8[::1])",
+    unpack_byte_digits="void(uint8[::1], int64, int64, int64, uint8[::1])",
+)
 def unpack(packed: NDArray[np.int32], base: int, factor: int, shift: int, codes: NDArray[np.uint8]) -> None:
     """Unpack what ``pack`` packed. ``word · factor >> shift`` is ``word // base``."""
     words = packed.size
     times, by, of = np.uint64(factor), np.uint64(shift), np.uint64(base)
-    left = np.empty(_AT_ONCE, np.uint64)
+    left = room(np.uint64, _AT_ONCE)
     for begin in range(0, words, _AT_ONCE):
         size = min(_AT_ONCE, words - begin)
         for j in range(size):

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, room
 
 _PIECE = 512
 
@@ -18,14 +18,14 @@ def turn(given: NDArray[np.uint32], key: np.uint32, mask: np.uint32, half: NDArr
         half[i] ^= (word ^ (word >> np.uint32(16))) & mask
 
 
-@jit("void(int64, int64[::1], int64, int64, int32[::1])")
+@jit(distinct="void(int64, int64[::1], int64, int64, int32[::1])")
 def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: NDArray[np.int32]) -> None:
     """Write the images below ``numel`` of 0, 1, 2, … under a permutation of ``lower + upper`` bits, until ``out`` is
     full.
 
     ``keys``: one per round, an even number of them.
     """
-    left, right = np.empty(_PIECE, np.uint32), np.empty(_PIECE, np.uint32)
+    left, right = room(np.uint32, _PIECE), room(np.uint32, _PIECE)
     low_mask, high_mask = np.uint32((1 << lower) - 1), np.uint32((1 << upper) - 1)
     taken, first = 0, 0
     while taken < out.size:
@@ -45,21 +45,28 @@ def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: N
         first += _PIECE
 
 
-@jit("void(int32[::1], int64, int64, int32[::1], int64[::1])")
+@jit(deal="void(int32[::1], int64, int64, int32[::1], int64[::1], int32[::1], int64[::1])")
 def deal(
-    places: NDArray[np.int32], ranks: int, seed: int, order: NDArray[np.int32], counts: NDArray[np.int64]
+    places: NDArray[np.int32],
+    ranks: int,
+    seed: int,
+    order: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    owners: NDArray[np.int32],
+    ends: NDArray[np.int64],
 ) -> None:
-    """Compute the order that sorts ``places`` by owner, and how many each has (``counts`` must be zero before)."""
+    """Compute the order that sorts ``places`` by owner, and how many each has (``counts`` must be zero before).
+
+    ``owners``, as long as ``places``, and ``ends``, as long as ``counts``, receive what is found on the way.
+    """
     n, first = np.uint32(ranks), np.uint32(seed)
-    owners = np.empty(places.size, dtype=np.uint32)
     for i in range(places.size):
         place = np.uint32(places[i])
         row = place // n
         mixed = np.uint32(np.uint32((row + first) & np.uint32(0x7FFFFFFF)) * np.uint32(0x9E3779B1))
-        owners[i] = (place % n + (mixed >> np.uint32(16)) % n) % n
+        owners[i] = np.int32((place % n + (mixed >> np.uint32(16)) % n) % n)
         counts[np.uint64(owners[i])] += 1
     # A counting sort, which keeps the places of each owner ascending.
-    ends = np.empty(ranks, dtype=np.int64)
     total = 0
     for rank in range(ranks):
         ends[rank] = total
@@ -70,7 +77,7 @@ def deal(
         ends[owner] += 1
 
 
-@jit("void(int32[::1], int64, int64, int64, int32[::1])")
+@jit(global_positions="void(int32[::1], int64, int64, int64, int32[::1])")
 def global_positions(
     rows: NDArray[np.int32], owner: int, ranks: int, seed: int, places: NDArray[np.int32]
 ) -> None:

@@ -1,11 +1,9 @@
 """Huffman coding of bytes, and back."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, room
 from gravac.kernels.entropy import canonical
 from gravac.kernels.entropy.canonical import (
     CODED,
@@ -15,60 +13,24 @@ from gravac.kernels.entropy.canonical import (
     SPARE,
     STREAMS,
     SYMBOLS,
-    most_bytes,
 )
 
 _TABLES = 4
 """Counts kept apart, so that equal neighbors do not wait for each other."""
+_ENTRIES = 1 << LONGEST
 
 assign_lengths = jit("int64(int64[::1], int64[::1], int64[::1])")(canonical.assign_lengths)
 assign_codes = jit("void(int64[::1], int64[::1])")(canonical.assign_codes)
 fill_table = jit("int64(int64[::1], int64[::1], uint16[::1])")(canonical.fill_table)
-
-
-def encode_bytes(symbols: Tensor) -> Tensor | None:
-    """Encode bytes as ``huffman_encode`` does; None if codes would take more bytes.
-
-    It uses NumPy, because a compressed all-reduce encodes and decodes many short messages. On those, an operation of
-    NumPy takes a tenth of the time of torch's.
-    """
-    values, counts, lengths, codes = symbols.numpy(), *np.zeros((3, SYMBOLS), np.int64)
-    count(values, counts)
-    bits = assign_lengths(counts, lengths, np.zeros(SPARE, np.int64))
-    if most_bytes(bits) > values.size:
-        return None
-    assign_codes(lengths, codes)
-    words, ends = np.empty(bits // 32 + STREAMS, np.int32), np.empty(STREAMS, np.int64)
-    encode(values, codes, lengths, words, ends)
-    out = np.empty(HEAD_BYTES + 4 * int(ends[-1]), np.uint8)
-    out[0] = CODED
-    out[1 : 1 + LENGTH_BYTES] = lengths[::2] | lengths[1::2] << 4
-    out[1 + LENGTH_BYTES : HEAD_BYTES] = ends.astype(np.int32).view(np.uint8)
-    out[HEAD_BYTES:] = words[: ends[-1]].view(np.uint8)
-    return torch.from_numpy(out)
-
-
-def decode_bytes(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
-    """Decode as ``huffman_decode`` does; None if these are not the codes of so many bytes."""
-    message, lengths, codes = packed.numpy(), *np.zeros((2, SYMBOLS), np.int64)
-    pairs = message[1 : 1 + LENGTH_BYTES]
-    lengths[::2], lengths[1::2] = pairs & 15, pairs >> 4
-    assign_codes(lengths, codes)
-    ends = message[1 + LENGTH_BYTES : HEAD_BYTES].copy().view(np.int32).astype(np.int64)
-    begins, table = [0, *ends.tolist()], np.zeros(1 << LONGEST, np.uint16)
-    taken = HEAD_BYTES + 4 * begins[-1]
-    if begins != sorted(begins) or taken > message.size or not fill_table(lengths, codes, table):
-        return None
-    words = np.zeros(begins[-1] + 1, np.int32)  # the last is read ahead
-    words.view(np.uint8)[:-4] = message[HEAD_BYTES:taken]
-    symbols = np.empty(count, np.uint8)
-    return (torch.from_numpy(symbols), taken) if decode(words, ends, table, symbols) else None
+most_bytes = jit("int64(int64)")(canonical.most_bytes)
 
 
 @jit("void(uint8[::1], int64[::1])")
 def count(symbols: NDArray[np.uint8], out: NDArray[np.int64]) -> None:
     """Count each symbol."""
-    found = np.zeros(1024, np.int64)  # four tables of 256
+    found = room(np.int64, 1024)  # four tables of 256
+    for i in range(1024):
+        found[i] = 0
     whole = symbols.size - symbols.size % _TABLES
     for i in range(0, whole, _TABLES):
         for table in range(_TABLES):
@@ -193,3 +155,73 @@ def decode(
         if used != ends[stream]:
             return 0
     return 1
+
+
+@jit(encode_bytes="int64(uint8[::1], uint8[::1], int32[::1])")
+def encode_bytes(symbols: NDArray[np.uint8], out: NDArray[np.uint8], words: NDArray[np.int32]) -> int:
+    """Encode bytes as ``huffman_encode`` does.
+
+    Args:
+        symbols: The bytes.
+        out: Room for as many.
+        words: Spare room: a quarter as many words, and one for each stream.
+
+    Returns:
+        The bytes written; 0 if codes would take more than the bytes themselves.
+    """
+    counts, lengths, codes = room(np.int64, SYMBOLS), room(np.int64, SYMBOLS), room(np.int64, SYMBOLS)
+    spare, ends = room(np.int64, SPARE), room(np.int64, STREAMS)
+    count(symbols, counts)
+    if most_bytes(assign_lengths(counts, lengths, spare)) > symbols.size:
+        return 0
+    assign_codes(lengths, codes)
+    encode(symbols, codes, lengths, words, ends)
+    out[0] = CODED
+    for pair in range(LENGTH_BYTES):
+        out[1 + pair] = np.uint8(lengths[2 * pair] | lengths[2 * pair + 1] << 4)
+    for stream in range(STREAMS):
+        for byte in range(4):
+            out[1 + LENGTH_BYTES + 4 * stream + byte] = np.uint8(ends[stream] >> 8 * byte)
+    for place in range(ends[STREAMS - 1]):
+        for byte in range(4):
+            out[HEAD_BYTES + 4 * place + byte] = np.uint8(words[place] >> 8 * byte)
+    return HEAD_BYTES + 4 * ends[STREAMS - 1]  # type: ignore[no-any-return]
+
+
+@jit(decode_bytes="int64(uint8[::1], uint8[::1], int32[::1])")
+def decode_bytes(message: NDArray[np.uint8], symbols: NDArray[np.uint8], words: NDArray[np.int32]) -> int:
+    """Decode as many bytes as there is room for, as ``huffman_decode`` does.
+
+    Args:
+        message: Codes, which begin with their head.
+        symbols: Room for the bytes.
+        words: Spare room: a quarter as many words as ``message`` has bytes, and one more.
+
+    Returns:
+        The bytes that the codes take; 0 if these are not the codes of so many bytes.
+    """
+    lengths, codes, ends = room(np.int64, SYMBOLS), room(np.int64, SYMBOLS), room(np.int64, STREAMS)
+    table = room(np.uint16, _ENTRIES)
+    for pair in range(LENGTH_BYTES):
+        lengths[2 * pair] = message[1 + pair] & 15
+        lengths[2 * pair + 1] = message[1 + pair] >> 4
+    assign_codes(lengths, codes)
+    last = np.int64(0)
+    for stream in range(STREAMS):
+        end = np.int64(0)
+        for byte in range(4):
+            end |= np.int64(message[1 + LENGTH_BYTES + 4 * stream + byte]) << 8 * byte
+        if end < last or HEAD_BYTES + 4 * end > message.size:
+            return 0
+        ends[stream] = last = end
+    for entry in range(_ENTRIES):
+        table[entry] = 0
+    if not fill_table(lengths, codes, table):
+        return 0
+    for place in range(last):
+        word = np.uint32(0)
+        for byte in range(4):
+            word |= np.uint32(message[HEAD_BYTES + 4 * place + byte]) << np.uint32(8 * byte)
+        words[place] = np.int32(word)
+    words[last] = 0  # it is read ahead
+    return HEAD_BYTES + 4 * last if decode(words[: last + 1], ends, table, symbols) else 0

@@ -6,23 +6,23 @@ from numpy.typing import NDArray
 from gravac.kernels.cpu.build import jit
 
 
-@jit("boolean(float32[::1], int32[::1], float32[::1], float32)")
+@jit(scatter_add="int64(float32[::1], int32[::1], float32[::1], float32)")
 def scatter_add(
     out: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32], scale: np.float32
-) -> bool:
-    """Add ``out[indices] += scale·values``, in order. Return False, with nothing done, if an index is outside."""
+) -> int:
+    """Add ``out[indices] += scale·values``, in order. Return 0, with nothing done, if an index is outside."""
     # Before anything is added, because a part of a payload could not be distinguished from the rest and taken back.
     highest = np.uint32(0)
     for i in range(indices.size):
         highest = max(highest, np.uint32(indices[i]))  # a negative one becomes a large one
     if indices.size > 0 and highest >= out.size:
-        return False
+        return 0
     for i in range(indices.size):
         out[np.uint64(np.uint32(indices[i]))] += values[i] * scale
-    return True
+    return 1
 
 
-@jit("float64(float32[::1], int32[::1], float32[::1])")
+@jit(inner_at="float64(float32[::1], int32[::1], float32[::1])")
 def inner_at(x: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32]) -> float:
     """Return the sum of ``values · x[indices]``; NaN if an index is outside."""
     total = 0.0

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, room
 
 _FINE = 4095
 _SHIFT = 20
@@ -58,10 +58,12 @@ def mean(fine: NDArray[np.int32], size: int) -> np.float32:
     return np.float32(total) / np.float32(size)
 
 
-@jit("void(float32[::1], int32[::1], int64, int64, int32[::1], float32, float32, int16[::1], uint8[::1])")
+@jit(
+    quantize_nearest="void(float32[::1], int64, int64, int32[::1], float32, float32, int16[::1], "
+    "uint8[::1], int32[::1])"
+)
 def quantize(
     x: NDArray[np.float32],
-    bits: NDArray[np.int32],
     block: int,
     steps: int,
     factors: NDArray[np.int32],
@@ -69,16 +71,17 @@ def quantize(
     widest: np.float32,
     spacings: NDArray[np.int16],
     codes: NDArray[np.uint8],
+    fine: NDArray[np.int32],
 ) -> None:
     """Find the spacing of each block, as the bits of a bfloat16, and the code of each element.
 
-    The spacing is the best one times ``spread``, but at most ``widest`` times the largest magnitude. ``bits`` is the
-    memory of ``x``. Without ``factors``, the code of elements >= 0 is 1, and 0 for the others. If ``codes`` is empty,
-    only spacings are found.
+    The spacing is the best one times ``spread``, but at most ``widest`` times the largest magnitude. Without
+    ``factors``, the code of elements >= 0 is 1, and 0 for the others. If ``codes`` is empty, only spacings are found.
+    ``fine`` is spare room for a block.
     """
-    fine = np.empty(block, np.int32)
+    bits = x.view(np.int32)
     limit = np.float32(_LARGEST / steps)  # the outermost level, too, must be finite
-    top, near = np.empty(1, np.int32), np.empty(1, np.float32)
+    top, near = room(np.int32, 1), room(np.float32, 1)
     for number in range(spacings.size):
         begin = number * block
         size = min(block, x.size - begin)
@@ -124,7 +127,7 @@ def quantize(
                 codes[np.uint64(begin + i)] = np.uint8(steps)
 
 
-@jit("void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
+@jit(dequantize_nearest="void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
 def dequantize(
     spacings: NDArray[np.float32],
     codes: NDArray[np.uint8],

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, room
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -26,13 +26,13 @@ def draws(stream: np.int64, first: np.int64, out: NDArray[np.float32]) -> None:
         )
 
 
-@jit("void(int64, float32[::1])")
+@jit(noise="void(int64, float32[::1])")
 def noise(stream: np.int64, out: NDArray[np.float32]) -> None:
     """Write the first numbers of a stream."""
     whole = out.size & ~1
     draws(stream, np.int64(0), out[:whole])
     if whole < out.size:
-        last = np.empty(2, np.float32)
+        last = room(np.float32, 2)
         draws(stream, np.int64(whole), last)
         out[whole] = last[0]
 
@@ -56,19 +56,19 @@ def round_piece(
         codes[np.uint64(begin + i)] = np.uint8(np.int32(low + up + steps))
 
 
-@jit("void(float32[::1], int32[::1], int64, int64, int64, float32[::1], uint8[::1])")
+@jit(quantize="void(float32[::1], int64, int64, int64, float32[::1], uint8[::1])")
 def quantize(
     x: NDArray[np.float32],
-    bits: NDArray[np.int32],
     block: int,
     steps: int,
     stream: np.int64,
     scales: NDArray[np.float32],
     codes: NDArray[np.uint8],
 ) -> None:
-    """Find the largest magnitude of each block and the code of each element. ``bits`` is the memory of ``x``."""
-    drawn = np.empty(_PIECE, np.float32)
-    top = np.empty(1, np.int32)
+    """Find the largest magnitude of each block and the code of each element."""
+    bits = x.view(np.int32)
+    drawn = room(np.float32, _PIECE)
+    top = room(np.int32, 1)
     for piece in range(0, x.size, _PIECE):
         draws(stream, np.int64(piece), drawn)
         end = min(piece + _PIECE, x.size)
@@ -112,7 +112,7 @@ def clip_piece(
         codes[np.uint64(begin + i)] = np.uint8(np.int32(low + up + steps))
 
 
-@jit("void(float32[::1], int64, int64, int64, float32[::1], uint8[::1])")
+@jit(clip_and_round="void(float32[::1], int64, int64, int64, float32[::1], uint8[::1])")
 def clip_and_round(
     x: NDArray[np.float32],
     block: int,
@@ -122,7 +122,7 @@ def clip_and_round(
     codes: NDArray[np.uint8],
 ) -> None:
     """Find each element's code by the spacing of its block."""
-    drawn = np.empty(_PIECE, np.float32)
+    drawn = room(np.float32, _PIECE)
     for piece in range(0, x.size, _PIECE):
         draws(stream, np.int64(piece), drawn)
         end = min(piece + _PIECE, x.size)
@@ -140,7 +140,7 @@ def clip_and_round(
             begin = stop
 
 
-@jit("void(float32[::1], int64, int64, float32[::1])")
+@jit(mark_subtractive="void(float32[::1], int64, int64, float32[::1])")
 def mark_subtractive(x: NDArray[np.float32], block: int, steps: int, spacings: NDArray[np.float32]) -> None:
     """Negate the spacing of each block that errs less if the draws are subtracted.
 
@@ -162,7 +162,7 @@ def mark_subtractive(x: NDArray[np.float32], block: int, steps: int, spacings: N
             spacings[number] = -spacing
 
 
-@jit("void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
+@jit(dequantize_subtractive="void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
 def dequantize_subtractive(
     spacings: NDArray[np.float32],
     codes: NDArray[np.uint8],
@@ -172,7 +172,7 @@ def dequantize_subtractive(
     out: NDArray[np.float32],
 ) -> None:
     """Compute ``(code - steps) · spacing``; if the spacing is negative, ``(code - steps + draw - 1/2) · -spacing``."""
-    drawn = np.empty(_PIECE, np.float32)
+    drawn = room(np.float32, _PIECE)
     less = np.int32(steps)
     for piece in range(0, out.size, _PIECE):
         draws(stream, np.int64(piece), drawn)
@@ -194,7 +194,7 @@ def dequantize_subtractive(
             begin = stop
 
 
-@jit("void(float32[::1], uint8[::1], int64, int64, float32[::1])")
+@jit(dequantize="void(float32[::1], uint8[::1], int64, int64, float32[::1])")
 def dequantize(
     scales: NDArray[np.float32],
     codes: NDArray[np.uint8],
@@ -203,7 +203,7 @@ def dequantize(
     out: NDArray[np.float32],
 ) -> None:
     """Compute ``(code - steps) / steps · scale``."""
-    shares = np.empty(256, np.float32)
+    shares = room(np.float32, 256)
     for code in range(256):
         shares[code] = np.float32(code - steps) / np.float32(steps)
     for number in range(scales.size):

@@ -9,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, lowest, room
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _WIDTH = 8
@@ -97,46 +97,34 @@ def _add_without(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at:
     return signature, partial(_emit, False, False)
 
 
-def _lowest(typing: Any, word: Any) -> Any:
-    """Return the number of the lowest bit that is set. ``word`` is not zero."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), emit
-
-
 add_with_residual: Any = intrinsic(_add_with_residual)
 add_over: Any = intrinsic(_add_over)
 add_without: Any = intrinsic(_add_without)
-lowest: Any = intrinsic(_lowest)
 
 
 @jit(
-    "int64(float32[::1], float32[::1], float32, float32[::1], int32[::1], int32, float64[::1], int32[::1], int32[::1], "
-    "boolean)"
+    sift="int64(float32[::1], float32[::1], float32, float32[::1], float32, float64[::1], int32[::1], int32[::1], "
+    "int64)"
 )
 def sift(
     g: NDArray[np.float32],
     e: NDArray[np.float32],
     share: np.float32,
     p: NDArray[np.float32],
-    bits: NDArray[np.int32],
-    edge: Any,
+    level: np.float32,
     sums: NDArray[np.float64],
     places: NDArray[np.int32],
     words: NDArray[np.int32],
-    over: bool,
+    over: int,
 ) -> int:
-    """Compute ``p = g + share·e`` with two roundings, and pick the elements of magnitude ``edge`` or more.
+    """Compute ``p = g + share·e`` with two roundings, and pick the elements of magnitude ``level`` or more.
 
     Args:
         g: The gradient.
         e: The residual; empty if there is none.
         share: Factor of the residual.
         p: Receives the sum.
-        bits: The memory of ``p``.
-        edge: The lowest magnitude that is picked, as the bits of a float32.
+        level: The lowest magnitude that is picked.
         sums: Shape ``(24,)``. p·p, g·g and e·g are added, in 8 lanes each; only p·p if ``e`` is empty.
         places: Receives the ascending places of the elements, as many as fit.
         words: Receives the elements.
@@ -145,7 +133,10 @@ def sift(
     Returns:
         How many elements there are, whether or not they fit.
     """
-    room = np.uint64(places.size)
+    fit = np.uint64(places.size)
+    near = room(np.float32, 1)
+    near[0] = level
+    bits, edge = p.view(np.int32), near.view(np.int32)[0]
     count: Any = np.uint64(0)
     whole = p.size & ~63
     for begin in range(0, whole + 1, 64):
@@ -175,34 +166,41 @@ def sift(
         while mask != np.uint64(0):
             place = np.uint64(begin + lowest(mask))
             mask &= mask - np.uint64(1)
-            if count < room:
+            if count < fit:
                 places[count] = np.int32(place)
                 words[count] = bits[place]
             count += np.uint64(1)
     return np.int64(count)  # type: ignore[return-value]
 
 
-@jit("boolean(int32[::1], int32[::1], int32[::1], int32[::1], int32[::1])")
+@jit(trim="int64(int32[::1], int32[::1], int32[::1], int32[::1], int32[::1], int64)")
 def trim(
     places: NDArray[np.int32],
     words: NDArray[np.int32],
     indices: NDArray[np.int32],
     values: NDArray[np.int32],
-    clear: NDArray[np.int32],
-) -> bool:
+    bits: NDArray[np.int32],
+    clear: int,
+) -> int:
     """Select the ``indices.size`` largest of these candidates, in their order, and the first among equals.
 
-    ``clear`` is the tensor in which they become zero, or empty. Return False if there are too few candidates.
+    ``bits`` is the memory of the tensor, in which they become zero if ``clear``. Return 0, with nothing done, if there
+    are too few candidates, or if they are those of another tensor: the room of candidates is shared.
     """
     # The magnitude of the last one is found digit by digit, of 11, 10 and 10 bits: counting is quicker than sorting.
     m, k = words.size, indices.size
     if not 0 < k <= m:
-        return False
+        return 0
+    first, final = np.uint64(np.uint32(places[0])), np.uint64(np.uint32(places[m - 1]))
+    if max(first, final) >= np.uint64(bits.size) or bits[first] != words[0] or bits[final] != words[m - 1]:
+        return 0
     rank, prefix = np.int64(k), np.int32(0)
+    counts = room(np.int64, 2048)
     for digit in range(3):
         shift = np.int32(20 - 10 * digit)
         low = np.int32(2047 if digit == 0 else 1023)
-        counts = np.zeros(2048, np.int64)
+        for bin_ in range(2048):
+            counts[bin_] = 0
         for j in range(m):
             size = words[np.uint64(j)] & _MAGNITUDE
             inside = digit == 0 or (size >> (shift + np.int32(10))) == prefix
@@ -224,7 +222,7 @@ def trim(
         count += np.uint64(np.int64(word & _MAGNITUDE > prefix) | equal)
         if count > last:
             break
-    if clear.size > 0:
+    if clear:
         for j in range(k):
-            clear[np.uint64(np.uint32(indices[np.uint64(j)]))] = 0
-    return True
+            bits[np.uint64(np.uint32(indices[np.uint64(j)]))] = 0
+    return 1

@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, room
 
 _BLOCK = 512
 """Elements treated at a time: their bins and squares stay in the first-level cache (6 kB)."""
@@ -160,32 +160,32 @@ def scatter(
         bump(table, np.int64(np.uint32(rows[np.uint64(i)])), squares[np.uint64(i)])
 
 
-@jit("void(int64[::1], int64[:,::1])")
+@jit("void(int64[::1], int64[::1])")
 def flush(table: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     """Move the lanes' sums to ``out``."""
     for row in range(_BINS):
         for lane in range(_LANES):
             at = row * _ROW + 2 * lane
             square = np.uint64(table[at + 1])
-            out[0, row] += table[at]
-            out[1, row] += np.int64(square >> np.uint64(24))
-            out[2, row] += np.int64(square & np.uint64(0xFFFFFF))
+            out[row] += table[at]
+            out[_BINS + row] += np.int64(square >> np.uint64(24))
+            out[2 * _BINS + row] += np.int64(square & np.uint64(0xFFFFFF))
             table[at] = 0
             table[at + 1] = 0
 
 
 @jit(
-    "void(float32[::1], float32[::1], float32, float32[::1], int32[::1], int64[:,::1], float64[:,::1], boolean)"
+    tally="void(float32[::1], float32[::1], float32, float32[::1], int64[::1], float64[::1], int64, int64[::1])"
 )
 def tally(
     g: NDArray[np.float32],
     e: NDArray[np.float32],
     share: np.float32,
     p: NDArray[np.float32],
-    bits: NDArray[np.int32],
     out: NDArray[np.int64],
     sums: NDArray[np.float64],
-    over: bool,
+    over: int,
+    table: NDArray[np.int64],
 ) -> None:
     """Compute ``p = g + share·e`` and count p by magnitude.
 
@@ -194,23 +194,22 @@ def tally(
         e: The residual; empty if there is none.
         share: Factor of the residual.
         p: Receives the sum.
-        bits: The memory of ``p``.
         out: Shape ``(3, 4096)``. By bin, the count and the sum of squares are added, the latter split into multiples of
             2^24 and the rest. Squares are of the 24-bit significands.
-        sums: Shape ``(2, 8)``. g·g and e·g are added, spread over lanes; ``(0, 8)`` if they are not wanted.
+        sums: Shape ``(2, 8)``. g·g and e·g are added, spread over lanes; empty if they are not wanted.
         over: Whether ``e`` is ``p`` itself; see ``add_over``.
+        table: Room for ``4 * 4096`` numbers, all zero. They are zero again afterwards.
     """
-    n = bits.size
-    table = np.zeros(_BINS * _ROW, np.int64)
-    rows = np.empty(_BLOCK, np.int32)
-    squares = np.empty(_BLOCK, np.int64)
+    n, bits = p.size, p.view(np.int32)
+    rows = room(np.int32, _BLOCK)
+    squares = room(np.int64, _BLOCK)
     since = 0
     for begin in range(0, n, _BLOCK):
         end = min(begin + _BLOCK, n)
-        if sums.shape[0] > 0:
-            multiply(g, g, begin, end, sums[0])
+        if sums.size > 0:
+            multiply(g, g, begin, end, sums[:8])
             if e.size > 0:
-                multiply(g, e, begin, end, sums[1])
+                multiply(g, e, begin, end, sums[8:])
         if over:
             add_over(g, share, p, begin, end)
         elif g.size > 0:

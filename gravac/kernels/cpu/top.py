@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit
+from gravac.kernels.cpu.build import jit, lowest, room
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _OPEN = 19
@@ -17,7 +17,8 @@ _LOW = 10
 """Bits of the second digit."""
 _NEAR = np.int64(4 << 23)
 """Distance below the largest magnitude at which a chunk's edge is looked for first: a factor of 16."""
-_FIRST, _SECOND = np.int32((1 << (_OPEN - _LOW)) - 1), np.int32((1 << _LOW) - 1)
+_FIRSTS, _SECONDS = 1 << (_OPEN - _LOW), 1 << _LOW
+_FIRST, _SECOND = np.int32(_FIRSTS - 1), np.int32(_SECONDS - 1)
 
 
 def _at_least(typing: Any, bits: Any, at: Any, edge: Any) -> Any:
@@ -37,15 +38,6 @@ def _at_least(typing: Any, bits: Any, at: Any, edge: Any) -> Any:
     return types.uint64(bits, types.int64, types.int32), emit
 
 
-def _lowest(typing: Any, word: Any) -> Any:
-    """Return the number of the lowest bit that is set. ``word`` is not zero."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), emit
-
-
 def _ones(typing: Any, word: Any) -> Any:
     """Return how many bits are set."""
 
@@ -56,7 +48,6 @@ def _ones(typing: Any, word: Any) -> Any:
 
 
 at_least: Any = intrinsic(_at_least)
-lowest: Any = intrinsic(_lowest)
 ones: Any = intrinsic(_ones)
 
 
@@ -69,37 +60,41 @@ def put_back(
         bits[places[j]] = words[j]
 
 
-@jit("boolean(int32[::1], int64, int32, int64, boolean, int32[::1], int32[::1])")
+@jit(top="int64(int32[::1], int64, int32, int64, int32[::1], int32[::1], int32[::1], int32[::1])")
 def top(
     bits: NDArray[np.int32],
     above: int,
     edge: int,
-    within: int,
-    clear: bool,
+    clear: int,
     indices: NDArray[np.int32],
     values: NDArray[np.int32],
-) -> bool:
+    more_indices: NDArray[np.int32],
+    more_values: NDArray[np.int32],
+) -> int:
     """Select the ``indices.size`` largest magnitudes of the floats in ``bits``, in one pass.
 
     Args:
         bits: The floats' memory.
         above: How many magnitudes lie in higher bins than that of the last one that is selected.
         edge: The lowest magnitude of that bin.
-        within: At most so many lie in that bin.
         clear: Whether to leave zeros behind.
         indices: Receives the ascending positions.
         values: Receives the floats.
+        more_indices: Room for candidates beyond those: as many as lie in that bin or above, less ``indices.size``.
+        more_values: The same.
 
     Returns:
-        False, with ``bits`` as it was, if these numbers are those of another tensor.
+        0, with ``bits`` as it was, if these numbers are those of another tensor.
     """
     # The pass collects all from ``edge`` on, and counts the first digit of those in the last bin. A second digit is
     # counted among the few with that first one. Together they give the exact magnitude of the last one selected.
     n, k, upper = bits.size, indices.size, np.int64(edge) + (1 << _OPEN)
-    # Candidates go into the given buffers. Those that do not fit, at most as many as the bin has, go into others.
-    spare: Any = max(above + within - k, 0)
-    more_indices, more_values = np.empty(spare, np.int32), np.empty(spare, np.int32)
-    firsts, seconds = np.zeros(_FIRST + 1, np.int64), np.zeros(_SECOND + 1, np.int64)
+    spare = more_indices.size
+    firsts, seconds = room(np.int64, _FIRSTS), room(np.int64, _SECONDS)
+    for digit in range(_FIRSTS):
+        firsts[digit] = 0
+    for digit in range(_SECONDS):
+        seconds[digit] = 0
     count: Any = np.uint64(0)
     near = np.int64(0)
     whole = n & ~63
@@ -124,7 +119,7 @@ def top(
             else:
                 put_back(bits, indices, values, k if clear else 0)
                 put_back(bits, more_indices, more_values, spare if clear else 0)
-                return False
+                return 0
             count += np.uint64(1)
             inside = np.int64(np.int64(word & _MAGNITUDE) < upper)
             near += inside
@@ -136,7 +131,7 @@ def top(
     if found - near != above or not 0 < rank <= near:
         put_back(bits, indices, values, min(found, k) if clear else 0)
         put_back(bits, more_indices, more_values, max(found - k, 0) if clear else 0)
-        return False
+        return 0
     first = np.int64(_FIRST)
     while firsts[first] < rank:
         rank -= firsts[first]
@@ -166,10 +161,10 @@ def top(
             taken += np.uint64(1)
         elif clear:
             bits[np.uint64(np.uint32(position))] = word
-    return True
+    return 1
 
 
-@jit("void(int32[::1], int32, int32[::1], int32[::1])")
+@jit(take_above="void(int32[::1], int32, int32[::1], int32[::1])")
 def take_above(
     bits: NDArray[np.int32], edge: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:
@@ -191,7 +186,7 @@ def take_above(
             count += np.uint64(1)
 
 
-@jit("int64(int32[::1], int64, int64, int32)")
+@jit(count_from="int64(int32[::1], int64, int64, int32)")
 def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: np.int32) -> np.int64:
     """Return how many magnitudes of ``bits[begin:end]`` are at least ``edge``."""
     count: Any = np.int64(0)
@@ -204,7 +199,7 @@ def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: np.int32) ->
     return count  # type: ignore[no-any-return]
 
 
-@jit("void(int32[::1], int64, int32[::1], int32[::1])")
+@jit(top_of_chunks="void(int32[::1], int64, int32[::1], int32[::1])")
 def top_of_chunks(
     bits: NDArray[np.int32], chunks: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:

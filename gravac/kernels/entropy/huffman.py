@@ -1,7 +1,5 @@
 """Huffman coding of bytes: lossless, and shorter the more uneven their frequencies are."""
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
@@ -33,7 +31,7 @@ def huffman_encode(symbols: Tensor) -> Tensor:
     device, symbols = symbols.device, symbols.cpu()
     coded = None
     if symbols.numel() > HEAD_BYTES:
-        coded = _compiled().encode_bytes(symbols) if backend.compiled(symbols) else _encode(symbols)
+        coded = _encode(symbols)
     if coded is None:
         return torch.cat((symbols.new_tensor([RAW]), symbols)).to(device)
     return coded.to(device)
@@ -57,21 +55,25 @@ def huffman_decode(packed: Tensor, count: int) -> tuple[Tensor, int]:
     if kind == RAW and packed.numel() > count:
         return packed[1 : 1 + count].to(device), 1 + count
     if kind == CODED and packed.numel() >= HEAD_BYTES:
-        found = (_compiled().decode_bytes if backend.compiled(packed) else _decode)(packed, count)
+        found = _decode(packed, count)
         if found is not None:
             symbols, taken = found
             return symbols.to(device), taken
     raise ValueError(f"{packed.numel()} bytes do not begin with a Huffman code of {count} bytes")
 
 
-def _compiled() -> ModuleType:
-    from gravac.kernels.cpu import huffman
-
-    return huffman
-
-
 def _encode(symbols: Tensor) -> Tensor | None:
-    """Encode in plain torch. Return None if codes would take more bytes."""
+    """Return None if codes would take more bytes."""
+    host, size = backend.host, symbols.numel()
+    if host is not None and symbols.is_contiguous() and symbols.dtype == torch.uint8:
+        coded, words = (
+            torch.empty(size, dtype=torch.uint8),
+            torch.empty(size // 4 + STREAMS, dtype=torch.int32),
+        )
+        taken = host.encode_bytes(
+            symbols.data_ptr(), size, coded.data_ptr(), size, words.data_ptr(), words.numel()
+        )
+        return coded[:taken] if taken else None
     counts = torch.bincount(symbols, minlength=SYMBOLS).tolist()
     bits_of, code_of = [0] * SYMBOLS, [0] * SYMBOLS
     bits = canonical.assign_lengths(counts, bits_of, [0] * canonical.SPARE)
@@ -93,7 +95,14 @@ def _encode(symbols: Tensor) -> Tensor | None:
 
 
 def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
-    """Decode in plain torch, as ``huffman_decode`` does; None if these are not the codes of so many bytes."""
+    """Decode as ``huffman_decode`` does; None if these are not the codes of so many bytes."""
+    host, size = backend.host, packed.numel()
+    if host is not None and packed.is_contiguous() and packed.dtype == torch.uint8:
+        symbols, words = torch.empty(count, dtype=torch.uint8), torch.empty(size // 4 + 1, dtype=torch.int32)
+        taken = host.decode_bytes(
+            packed.data_ptr(), size, symbols.data_ptr(), count, words.data_ptr(), words.numel()
+        )
+        return (symbols, taken) if taken else None
     lengths = unpack(packed[1 : 1 + LENGTH_BYTES], SYMBOLS, 4).tolist()
     codes, table = [0] * SYMBOLS, [0] * (1 << LONGEST)
     canonical.assign_codes(lengths, codes)

@@ -1,0 +1,121 @@
+"""The compiled kernels as functions, without numba, which would take 55 MB of a process that trains.
+
+``build`` makes their code in a process that ends. A file keeps it.
+"""
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+from gravac.kernels.cpu.link import link
+
+log = logging.getLogger("gravac.kernels")
+_TYPES = {
+    "P": ctypes.c_void_p,
+    "q": ctypes.c_int64,
+    "i": ctypes.c_int32,
+    "f": ctypes.c_float,
+    "d": ctypes.c_double,
+    "-": None,
+}
+_CPU = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
+"""What /proc/cpuinfo says of the instructions of a processor."""
+_COMPILE = "from gravac.kernels.cpu import build; build.main()"
+_FOLDER = Path(__file__).parent
+
+
+def load() -> SimpleNamespace:
+    """Return all kernels, as functions of that name. A call lets other threads run. Compile them if no file has them.
+
+    Raises:
+        Exception: They cannot be compiled.
+    """
+    kinds, code = _read()
+    addresses = link(code, tuple(kinds))
+    functions = SimpleNamespace()
+    for name, kind in kinds.items():
+        result, *arguments = (_TYPES[letter] for letter in kind)
+        setattr(functions, name, ctypes.CFUNCTYPE(result, *arguments)(addresses[name]))
+    return functions
+
+
+def _read() -> tuple[dict[str, str], bytes]:
+    """Return the types of all kernels and an object file, from a folder or compiled now."""
+    name = f"kernels-{_key()}.bin"
+    for folder in _folders():
+        with contextlib.suppress(OSError, ValueError):
+            return _parsed((folder / name).read_bytes())
+    made = _compiled()
+    found = _parsed(made)
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            part = folder / f"{name}.{os.getpid()}"  # several ranks may compile at once
+            part.write_bytes(made)
+            part.replace(folder / name)
+            break
+    return found
+
+
+def _parsed(made: bytes) -> tuple[dict[str, str], bytes]:
+    """Return what a file holds. Raises ValueError if it is not whole."""
+    head, _, code = made.partition(b"\n")
+    told = json.loads(head)
+    if sha256(code).hexdigest() != told["digest"]:
+        raise ValueError("the file of kernels is damaged")
+    return told["kernels"], code
+
+
+def _compiled() -> bytes:
+    """Compile all kernels in a process that ends; in this one if that fails."""
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", _COMPILE],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        log.debug("kernels could not be compiled in a process of their own: %s", error)
+    from gravac.kernels.cpu import build
+
+    return build.compile_all()
+
+
+def _key() -> str:
+    """Return a digest of all that the machine code depends on."""
+    sources = sorted((*_FOLDER.glob("*.py"), *(_FOLDER.parent / "entropy").glob("*.py")))
+    parts = [source.read_bytes() for source in sources]
+    parts += [version(package).encode() for package in ("numba", "llvmlite")]
+    parts += [sys.version.encode(), platform.machine().encode(), _cpu().encode()]
+    return sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def _cpu() -> str:
+    """Return what instructions this processor has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+        return "\n".join(line for line in lines if line.partition(":")[0].strip() in _CPU)
+    except OSError:
+        import llvmlite.binding as llvm
+
+        return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def _folders() -> Iterator[Path]:
+    if folder := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(folder)
+    yield _FOLDER / "__pycache__"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gravac"
