@@ -11,7 +11,6 @@ import argparse
 import ctypes
 import gc
 import importlib
-import importlib.util
 import os
 import socket
 import subprocess
@@ -87,11 +86,8 @@ def rank(steps: int, kind: str, policy: str, folder: str) -> None:
     from gravac import Agent, kernels
 
     row("modules of gravac and its agent")
-    if importlib.util.find_spec("numba"):
-        importlib.import_module("numba")
-        row("numba")
-        kernels.warm()
-        row("compiled kernels")
+    kernels.warm()
+    row("compiled kernels")
     agent = Agent(module, optimizer, policy=policy, controller=None, data_dir=folder, job="memory")
     agent.__enter__()
     row("entering the agent: threads, groups, network")

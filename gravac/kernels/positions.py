@@ -28,6 +28,7 @@ class _Layout(NamedTuple):
     """Bytes of both parts."""
 
 
+@lru_cache(maxsize=4096)  # the same few buckets and CFs in every step
 def position_bytes(count: int, numel: int) -> int:
     """Return the bytes that any ``count`` different positions of ``numel`` take; ``count`` is 0 to ``numel``."""
     return _layout(count, numel).total
@@ -103,7 +104,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
     return ((places - _order(places)) << low) | unpack_wide(packed[:lower], count, low) if low else places
 
 
-@lru_cache(maxsize=4096)  # the same few buckets and CFs in every step
+@lru_cache(maxsize=4096)
 def _layout(count: int, numel: int) -> _Layout:
     """Return the smallest layout, which every rank computes from the two counts."""
     if not 0 <= count <= numel:

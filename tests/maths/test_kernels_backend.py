@@ -1,18 +1,21 @@
-"""Which backend runs: without numba, without a cache folder, with a wrong name."""
+"""Which backend runs: without numba, without a folder for machine code, with a wrong name."""
 
-import importlib
+import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 import torch
-from numba.core.caching import FunctionCache
-from numba.core.dispatcher import Dispatcher
 
-from gravac.kernels import active, backend, select_top, use, warm
-from gravac.kernels.cpu import build
+from gravac import kernels
+from gravac.kernels import active, backend, select_top, treated_as_device, use, warm
+from gravac.kernels.cpu import link, load
+from gravac.kernels.entropy.huffman import huffman_encode
 from tests.support.maths.backends import on
 
 ROOT = Path(__file__).parents[2]
@@ -32,12 +35,24 @@ def python(code: str, **environment: str) -> str:
     return done.stdout
 
 
+def made() -> bytes:
+    """The file of kernels that this process uses."""
+    use("cpu")
+    return next(
+        (folder / f"kernels-{load._key()}.bin").read_bytes()
+        for folder in load._folders()
+        if (folder / f"kernels-{load._key()}.bin").exists()
+    )
+
+
 @pytest.fixture
-def undecided(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def undecided(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """As in a process that has not used a kernel yet."""
-    monkeypatch.setattr(backend, "_chosen", None)
-    monkeypatch.setattr(backend, "_active", None)
-    return monkeypatch
+    for name in ("_chosen", "_active", "_loaded"):
+        monkeypatch.setattr(backend, name, None)
+    vars(backend).pop("host", None)
+    yield monkeypatch
+    vars(backend).pop("host", None)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +73,12 @@ def test_a_wrong_choice_is_named(undecided: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.distributed
-def test_numba_is_loaded_only_when_needed() -> None:
-    """Loading takes half a second that the controller and the command line need not spend."""
-    code = "import gravac.kernels as k, gravac.compressors; print('numba' in sys.modules); "
-    code += "sys.modules['numba'] = None; print(k.warm(), k.select_top(torch.arange(9.0), 2))"
-    assert python(code, GRAVAC_KERNELS="auto") == "False\nreference tensor([7, 8])\n"
+def test_a_process_that_finds_kernels_in_a_file_loads_no_compiler() -> None:
+    """It would take 55 MB of a process that trains, and a second of its start."""
+    code = "import gravac.compressors; from gravac import kernels; print(kernels.warm(), kernels.select_top("
+    code += "torch.arange(9.0), 2).tolist(), *{'numba', 'llvmlite'} & set(sys.modules))"
+    for _ in range(2):  # the first one makes the file where there is none
+        assert python(code, GRAVAC_KERNELS="cpu") == "cpu [7, 8]\n"
 
 
 def test_a_broken_numba_is_an_error_only_when_asked_for(
@@ -70,15 +86,24 @@ def test_a_broken_numba_is_an_error_only_when_asked_for(
 ) -> None:
     caplog.set_level("INFO")
 
-    def fail(name: str) -> None:
+    def fail() -> None:
         raise RuntimeError("no such instruction")
 
-    undecided.setattr(backend.importlib, "import_module", fail)
+    undecided.setattr(load, "load", fail)
     undecided.setenv("GRAVAC_KERNELS", "auto")
     assert active() == "reference"
     assert "compiled kernels (numba) not available, using plain torch" in caplog.text
     assert backend.lacking() == "no such instruction"
     with pytest.raises(ImportError, match=r"pip install 'gravac\[cpu\]' \(no such instruction\)"):
+        use("cpu")
+
+
+def test_a_missing_numba_is_named(undecided: pytest.MonkeyPatch) -> None:
+    def absent(package: str) -> None:
+        raise PackageNotFoundError(package)
+
+    undecided.setattr(load, "version", absent)
+    with pytest.raises(ImportError, match=r"pip install 'gravac\[cpu\]' \(numba is not installed\)"):
         use("cpu")
 
 
@@ -108,44 +133,59 @@ def test_reference_runs_no_triton_on_gpus(undecided: pytest.MonkeyPatch) -> None
     assert not backend.gpu_kernels(torch.device("cuda"))
 
 
-def test_no_cache_folder_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read-only installation without a home: numba finds no locator and says so with a RuntimeError."""
-    monkeypatch.setattr(FunctionCache._impl_class, "_locator_classes", [])
-
-    def twice(x: int) -> int:
-        return 2 * x
-
-    assert build.jit("int64(int64)")(twice)(21) == 42
-
-
-def test_the_kernels_let_other_threads_run_and_keep_to_the_rules_of_arithmetic() -> None:
-    """Without the GIL, so that the exchange does not hold the trainer up; one thread; nothing compiled late."""
-    found = 0
-    for name in backend._KERNELS:
-        for kernel in vars(importlib.import_module(f"gravac.kernels.cpu.{name}")).values():
-            if isinstance(kernel, Dispatcher):
-                found += 1
-                options = kernel.targetoptions
-                assert options["nogil"]
-                assert not options.get("fastmath")
-                assert not options.get("parallel")
-                assert kernel.signatures
-                assert not kernel._can_compile
-    assert found >= len(backend._KERNELS)
+def test_no_folder_is_needed_and_a_damaged_file_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = made()
+    monkeypatch.setattr(load, "_compiled", lambda: whole)
+    for damaged in (whole[:-1] + b"?", whole[:50], b""):
+        (tmp_path / "kernels.bin").write_bytes(damaged)
+        monkeypatch.setattr(load, "_folders", lambda: iter((tmp_path,)))
+        assert load._read("kernels.bin") == load._parsed(whole)
+        assert [file.read_bytes() for file in tmp_path.iterdir()] == [whole]
+    monkeypatch.setattr(load, "_folders", lambda: iter((tmp_path / "kernels.bin" / "no folder",)))
+    assert load._read("kernels.bin") == load._parsed(whole)
 
 
-@pytest.mark.distributed
-def test_a_process_that_finds_kernels_in_the_cache_compiles_none() -> None:
-    """The compiler would take 100 MB of it from then on."""
-    code = (
-        "from importlib import import_module; from gravac.kernels import backend; from numba.core.dispatcher import "
-        "Dispatcher; backend.use('cpu'); print([kernel for name in backend._KERNELS for kernel in "
-        "vars(import_module(f'gravac.kernels.cpu.{name}')).values() if isinstance(kernel, Dispatcher) and "
-        "kernel.stats.cache_misses])"
-    )
-    for _ in range(2):  # the first one fills the cache where it is empty
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_llvmlite_links_the_same_kernels_where_this_package_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other systems and processors."""
+    whole = made()
+    monkeypatch.setattr(load, "_read", lambda name: load._parsed(whole))
+    monkeypatch.setattr(link.platform, "machine", lambda: "riscv64")
+    symbols = torch.randint(0, 5, (5000,), dtype=torch.uint8)
+
+    def coded() -> list[torch.Tensor]:
+        packed = kernels.pack_positions(torch.arange(0, 900, 7, dtype=torch.int32), 900)
+        return [packed, huffman_encode(symbols), kernels.noise(99, 5, torch.device("cpu"))]
+
+    with on("cpu"):
+        expected = coded()
+        monkeypatch.setattr(backend, "host", load.load())
+        assert all(mine.equal(theirs) for mine, theirs in zip(coded(), expected, strict=True))
+
+
+def test_the_kernels_let_other_threads_run() -> None:
+    """Without the GIL, so that the exchange does not hold the trainer up."""
+    with on("cpu"):
+        assert backend.host is not None
+        found = vars(backend.host).values()
+        assert len(found) > 20
+        assert not any(type(kernel)._flags_ & ctypes._FUNCFLAG_PYTHONAPI for kernel in found)
+
+
+def test_tensors_are_treated_as_a_devices_in_all_threads(undecided: pytest.MonkeyPatch) -> None:
+    def seen() -> tuple[bool, bool]:
+        with ThreadPoolExecutor(1) as other:
+            return other.submit(lambda: (backend.host is None, kernels.on_device(torch.ones(1)))).result()
+
+    with on("cpu"):
+        assert seen() == (False, False)
+        with treated_as_device():
+            with treated_as_device():
+                use("cpu")
+                assert seen() == (True, True)
+            assert seen() == (True, True)
+        assert seen() == (False, False)
 
 
 def test_warm_says_what_will_run() -> None:

@@ -1,10 +1,7 @@
 """The first stage of a start: what the ranks exchange, and decide from it, before anything runs."""
 
 import logging
-import os
 import secrets
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,7 +11,6 @@ from torch import nn
 
 from gravac import aggregators, kernels, memories, policies, registry
 from gravac.collectives import ALONE, ProcessGroupCommunicator
-from gravac.kernels import backend
 from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
@@ -58,7 +54,6 @@ EQUAL = {
     "progress",
 }
 """Settings that all ranks need alike. They may differ in the others, such as the seconds that a rank waits."""
-_COMPILE = "from gravac.kernels import backend; backend.use('cpu')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,27 +265,11 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
         )
     try:
         rule.check_window(settings.window)
-        backend.compile_by(_compile_elsewhere)
         kernels.use(settings.kernels)
         kernels.warm()  # the first time on a machine, compiling takes seconds
     except (ValueError, ImportError) as error:
         raise SetupError(str(error)) from None
     return rule
-
-
-def _compile_elsewhere() -> None:
-    """Fill the cache of compiled kernels in a process that ends. Where that fails, this process compiles them."""
-    # A compiler stays in the memory of the process that used it.
-    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    done = subprocess.run(
-        [sys.executable, "-c", _COMPILE],
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        log.debug("kernels could not be compiled in a process of their own: %s", done.stderr[-2000:])
 
 
 def checked_codecs(policy: Policy, collective: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,7 +40,11 @@ def load() -> SimpleNamespace:
     Raises:
         Exception: They cannot be compiled.
     """
-    kinds, code = _read()
+    try:
+        key = _key()
+    except PackageNotFoundError as error:
+        raise ImportError(f"{error.name} is not installed") from None
+    kinds, code = _read(f"kernels-{key}.bin")
     addresses = link(code, tuple(kinds))
     functions = SimpleNamespace()
     for name, kind in kinds.items():
@@ -49,9 +53,8 @@ def load() -> SimpleNamespace:
     return functions
 
 
-def _read() -> tuple[dict[str, str], bytes]:
-    """Return the types of all kernels and an object file, from a folder or compiled now."""
-    name = f"kernels-{_key()}.bin"
+def _read(name: str) -> tuple[dict[str, str], bytes]:
+    """Return the types of all kernels and an object file: from a file of that name, or compiled now."""
     for folder in _folders():
         with contextlib.suppress(OSError, ValueError):
             return _parsed((folder / name).read_bytes())

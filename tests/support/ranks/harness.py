@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import random
@@ -15,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gravac.kernels.backend import _KERNELS as KERNELS
 from tools.harness.controller import PATIENCE_SECONDS
 from tools.harness.forked import Forked, Zygote, first_line, surroundings
 
@@ -44,8 +42,6 @@ def zygotes() -> tuple[Zygote, Zygote]:
         "gravac_agent",
         "tests.support.ranks.rank",
     ]  # DDP imports the first
-    if importlib.util.find_spec("numba"):
-        modules += [f"gravac.kernels.cpu.{name}" for name in KERNELS]
     made = Zygote(*modules), Zygote(*modules)
     atexit.register(lambda: [ranks.close() for ranks in POOL.values()])  # before those of the zygotes
     return made

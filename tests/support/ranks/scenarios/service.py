@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.kernels import backend
+from gravac.kernels.cpu import load
 from gravac_agent import Agent, SetupError
 from tests.support.ranks.scenarios.model import batch, fingerprint, train, wrapped
 
@@ -335,12 +336,16 @@ class Lines(logging.Handler):
         self.texts.append(record.getMessage())
 
 
+def absent(package: str) -> str:
+    raise PackageNotFoundError(package)
+
+
 def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
     """Three jobs in a program that has configured no logging, has turned our lines off, and has configured logging."""
     root, agents = logging.getLogger(), logging.getLogger("gravac.agent")
     root.handlers.clear()  # as in a program of its own
     root.setLevel(logging.WARNING)
-    backend._KERNELS = ("none",)  # numba is not there
+    load.version = absent
     for part, options in enumerate(({}, {"log_to_stderr": False}, {"controller": None, "policy": "dense"})):
         if part == 2:
             logging.basicConfig(level=logging.INFO, format="ours %(levelname)s %(message)s")
