@@ -42,7 +42,7 @@ def link(code: bytes, names: tuple[str, ...]) -> dict[str, int]:
         try:
             found = _link_elf(code)
             return {name: found[name] for name in names}
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError, AttributeError, struct.error) as error:
             log.debug("llvmlite links the kernels: %s", error)
     import llvmlite.binding as llvm
 
