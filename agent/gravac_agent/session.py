@@ -256,9 +256,8 @@ class Session:
         if self._settings.rescale:
             now = self.rates.now()
             self._rates_now = None if now == self.rates.followed else now
-            if (
-                self._rates_now is not None and not deferred
-            ):  # else the memory has not taken in the step before yet
+            # If results are deferred, the memory has not taken in the step before yet.
+            if self._rates_now is not None and not deferred:
                 self._follow_rates(self._rates_now)
         self.intake.forward(args, kwargs)
 

@@ -40,6 +40,13 @@ def test_gate(gains: dict[str, float], cf: float) -> None:
     assert next_plan(EXPLORE, tracker(**gains)).cf == cf
 
 
+def test_a_plan_stays_the_same_object_until_directive_or_cf_changes() -> None:
+    plan = next_plan(EXPLORE, tracker(cf10=0.9, cf40=0.6))
+    assert next_plan(replace(EXPLORE), tracker(cf10=0.9, cf40=0.7), before=plan) is plan
+    assert next_plan(EXPLORE, tracker(cf10=0.9), before=plan).level == (3, 0, 10.0)
+    assert next_plan(replace(EXPLORE, epoch=4), tracker(cf40=0.6), before=plan).level == (4, 0, 40.0)
+
+
 def test_measured_levels() -> None:
     assert StepPlan(EXPLORE, 1.0).measured == (10.0, 40.0)
     assert StepPlan(Directive(3, "hold", 40.0, 40.0, 0.5), 40.0).measured == (40.0,)

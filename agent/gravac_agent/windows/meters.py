@@ -231,8 +231,12 @@ class WindowTotals:
         """
         own = self.own
         own.steps += 1
-        for name, seconds in zip(StepTimes._fields, times, strict=True):
-            setattr(own, name, getattr(own, name) + seconds)
+        own.seconds += times.seconds
+        own.data_wait += times.data_wait
+        own.compute += times.compute
+        own.compress += times.compress
+        own.communicate += times.communicate
+        own.decompress += times.decompress
         own.dense_bytes += dense
         own.payload_bytes += payload
         own.nonfinite += sums.nonfinite > 0

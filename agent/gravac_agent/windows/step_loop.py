@@ -67,9 +67,8 @@ class StepLoop:
         self._settings = settings
         self._reporter, self.job, self._incarnation = reporter, job, incarnation
         self.clock, self.progress = StepClock(), progress
-        self._averaged = (
-            encoder.memory.world_size
-        )  # fewer than all where each rank has a shard of the gradient
+        # Ranks that average: fewer than all where each rank has a shard of the gradient.
+        self._averaged = encoder.memory.world_size
         self.clipper = Clipper(self._averaged)
         self.step = 0
         self.window = self._new_window(0)
@@ -95,9 +94,8 @@ class StepLoop:
     def begin_step(self) -> None:
         """Hand the plan of the next step to the executor."""
         taken = self.step - self.window.first_step
-        ordered = (
-            self.plan.directive.window_steps or self._settings.window
-        )  # equal on all ranks, as plans are
+        # Equal on all ranks, as plans are.
+        ordered = self.plan.directive.window_steps or self._settings.window
         self.window_full = taken >= ordered
         surveyed = is_surveyed(0 if self.window_full else taken, ordered)
         self._executor.begin_step(self.plan, self.step, surveyed)
@@ -123,6 +121,7 @@ class StepLoop:
             PeerError: A collective failed because a rank is gone.
             Exception: Anything else that a collective raised.
         """
+        # Wait for the tick, and commit the step or roll it back.
         result = self._executor.wait_step()
         plan, encoder, tick, sums = self.plan, self._encoder, result.tick, result.tick.sums
         # Parts may be finite and their mean not. All ranks hold the same mean, so they need no message about it.
@@ -163,6 +162,7 @@ class StepLoop:
                 "failed",
                 f"Step {self.step}: compression failed on {sums.failed:.0f} rank(s); see their logs.",
             )
+        # Add the step to the window.
         self._steps_at_level += 1
         settled = self._steps_at_level > self._settings.settle_steps
         window, times = self.window, self.clock.end_step(result)
@@ -178,6 +178,7 @@ class StepLoop:
         self.steps_at[plan.codec, plan.cf] += 1
         self.dense_bytes += result.dense_bytes
         self.payload_bytes += result.payload_bytes
+        # Make the plan of the step after the next one, and begin the next.
         following = self.announcement.following
         if not tick.agreed:  # on all ranks, since all hold the same sum of fingerprints
             raise AgreementError(
