@@ -140,7 +140,7 @@ def test_gradients_are_clipped_by_parameter_before_they_are_added_up(ranks: int)
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e25])
 def test_clipping_survives_any_finite_gradient(size: float) -> None:
     """Squares of 1e25 leave float32: taken there, the norm would be infinite and the gradient gone."""
-    p = build("momentum:clip=2.0").compensate(BUCKET, torch.full((N,), size))
+    p = build("momentum:clip=2.0").open(BUCKET).compensate(torch.full((N,), size))
     assert float(p[:30].norm()) == pytest.approx(min(2.0, size * math.sqrt(30)), rel=1e-5)
 
 
