@@ -261,15 +261,17 @@ class Memory:
         return as_text(self.name, self.settings)
 
     def open(self, bucket: Bucket) -> BucketMemory:
-        """Return the part of one bucket, with the residuals of its parameters. It never raises.
+        """Return the part of one bucket, with the residuals of its parameters.
 
         For a bucket with the same parameters it is the same part. Parts that share only some of them are closed, as DDP
         has regrouped its buckets: do not use those any more. What they held of other parameters waits for its bucket.
         """
-        for part in [part for part in self.parts if not set(bucket.names).isdisjoint(part.bucket.names)]:
+        for part in self.parts:
             if (part.bucket.names, part.bucket.numels) == (bucket.names, bucket.numels):
                 part.bucket = bucket
                 return part
+        names = set(bucket.names)
+        for part in [part for part in self.parts if not names.isdisjoint(part.bucket.names)]:
             part.rollback()
             self._waiting |= _copies(part.state())
             self.parts.remove(part)

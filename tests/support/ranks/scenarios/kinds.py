@@ -11,10 +11,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.memories import Bucket
+from gravac.memories import BucketMemory
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
+from tests.support.ranks.scenarios.undo import on_each_part
 
 
 class Slopes(nn.Module):
@@ -295,10 +296,10 @@ def cannot_decode(rank: int, world: int, folder: str, culprits: list[int], **opt
     with Agent(module, optimizer, data_dir=folder, **chosen) as agent:
         assert agent._parts is not None
         loop, codec = agent._parts.loop, agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
-        memory, decompress = agent._parts.memory, codec.decompress
-        update, hits, own = memory.update, [], []
+        decompress = codec.decompress
+        hits, own = [], []
 
-        def updated(*given: Any) -> Any:  # decodes what this rank sent
+        def updated(update: Any, *given: Any) -> Any:  # decodes what this rank sent
             own.append(True)
             try:
                 return update(*given)
@@ -313,7 +314,7 @@ def cannot_decode(rank: int, world: int, folder: str, culprits: list[int], **opt
 
         target = sum(p.numel() for p in list(module.parameters())[-4:])
         codec.decompress = broken
-        memory.update = updated  # type: ignore[method-assign]
+        on_each_part(agent._parts.memory, lambda part: setattr(part, "update", partial(updated, part.update)))
         same, sent, before = [], [], 0
         for step in range(12):
             plain.load_state_dict(module.state_dict())
@@ -362,21 +363,25 @@ def memory_fails(rank: int, world: int, folder: str, method: str, **options: Any
         assert agent._parts is not None
         loop, memory = agent._parts.loop, agent._parts.memory
         names = tuple(name for name, _ in module.module.named_parameters())[-4:]
-        real = {name: getattr(memory, name) for name in ("pending_sum", "compensate", "update", "state_dict")}
+        real_state_dict = memory.state_dict
 
-        def broken(name: str, bucket: Bucket, *given: Any, **more: Any) -> Any:
-            if rank == 1 and step >= 5 and set(bucket.names) == set(names):
+        def broken(real: Any, *given: Any, **more: Any) -> Any:
+            if rank == 1 and step >= 5:
                 raise RuntimeError("deliberate")
-            return real[name](bucket, *given, **more)
+            return real(*given, **more)
+
+        def breaks(part: BucketMemory) -> None:
+            for name in ("update",) if method == "update" else ("pending_sum", "compensate"):
+                if set(part.bucket.names) == set(names):
+                    setattr(part, name, partial(broken, getattr(part, name)))
 
         def state_dict() -> dict[str, Tensor]:
-            state: dict[str, Tensor] = real["state_dict"]()
+            state = real_state_dict()
             if rank == 1 and step >= 5 and not state.keys().isdisjoint(names):
                 raise RuntimeError("deliberate")
             return state
 
-        for name in ("update",) if method == "update" else ("pending_sum", "compensate"):
-            setattr(memory, name, partial(broken, name))
+        on_each_part(memory, breaks)
         memory.state_dict = state_dict  # type: ignore[method-assign]
         same = []
         for step in range(14):

@@ -1,28 +1,51 @@
 """How far a step that does not count moves the residual of a memory in place, against its bound."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gravac.compressors import Compressor, Payload
-from gravac.memories import Bucket, Memory
+from gravac.memories import Bucket, BucketMemory, Memory
+
+
+def on_each_part(memory: Memory, change: Callable[[BucketMemory], None]) -> None:
+    """Change every part of a memory, those that are open and those that will be."""
+    opened, changed = memory.open, list(memory.parts)
+
+    def changed_part(bucket: Bucket) -> BucketMemory:
+        part = opened(bucket)
+        if part not in changed:
+            changed.append(part)
+            change(part)
+        return part
+
+    for part in changed:
+        change(part)
+    memory.open = changed_part  # type: ignore[method-assign]
 
 
 class Undone:
     """Watches a memory undo steps in place, and compares what it keeps with what it had.
 
-    Made between steps; ``Memory.resolve`` of this memory is watched from then on.
+    Made between steps; ``resolve`` of its parts is watched from then on.
     """
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._before = memory.state_dict()
         self._allowed: dict[str, Tensor] = {}
-        self._resolve = memory.resolve
-        memory.resolve = self._watched  # type: ignore[method-assign]
+        on_each_part(memory, self._watch)
+
+    def _watch(self, part: BucketMemory) -> None:
+        part.resolve = partial(self._watched, part.bucket, part.resolve)  # type: ignore[method-assign]
 
     def _watched(
         self,
         bucket: Bucket,
+        resolve: Callable[..., Any],
         gradient: Tensor,
         counts: bool | Tensor,
         compressor: Compressor | None = None,
@@ -31,12 +54,11 @@ class Undone:
         sent = torch.zeros(gradient.numel())
         if compressor is not None and payload is not None:
             sent = compressor.decode(payload)
-        pieces = zip(bucket.names, gradient.split(bucket.numels), sent.split(bucket.numels), strict=True)
-        for name, g, s in pieces:
+        for (name, g), (_, s) in zip(bucket.split(gradient), bucket.split(sent), strict=True):
             e = self._before.get(name, torch.zeros_like(g))
             added, removed = e + _finite(g), _finite(s)  # what is not finite is neither added nor sent
             self._allowed[name] = 2.0**-23 * (3.0 * added.abs() + removed.abs())
-        self._resolve(bucket, gradient, counts, compressor, payload)
+        resolve(gradient, counts, compressor, payload)
 
     def within_rounding(self) -> bool:
         """Return whether each element is as before: bit for bit, or within the bound where ``resolve`` undid it."""
