@@ -17,6 +17,7 @@ from gravac.compressors.base import Compressor, Payload
 from gravac.memories.states import VELOCITY, parameter_of, to_dense
 from gravac.protocol import Record
 from gravac.registry import as_text, check_settings
+from gravac.transaction import Transaction
 
 log = logging.getLogger("gravac.memories")
 
@@ -223,7 +224,7 @@ class BucketMemory(ABC):
         self._most = self.nbytes()
 
 
-class Memory:
+class Memory(Transaction):
     """The error memory of one rank. It holds residuals by parameter, in a part for each bucket.
 
     Args:
@@ -233,7 +234,6 @@ class Memory:
         ValueError: A setting is unknown or its value is not allowed.
     """
 
-    name: ClassVar[str]
     source: ClassVar[str]
     """Paper that the update comes from."""
     exact: ClassVar[bool]
@@ -252,6 +252,8 @@ class Memory:
         """Ranks that average; set by the caller that makes a memory for a job."""
         self.dropped = 0
         """How often an overflown residual was dropped so that training could go on."""
+        self.amplification = 1.0
+        """The sum over all steps of what one gradient adds to residual and sent values: 1/(1 - m) under momentum m."""
         self.parts: list[BucketMemory] = []
         self._waiting: dict[str, Tensor] = {}  # by key: of parameters whose bucket is not open
 
@@ -288,7 +290,6 @@ class Memory:
             del self._waiting[key]
 
     def commit(self) -> None:
-        """Make the draft the memory: the step counts."""
         for part in self.parts:
             part.commit()
 
@@ -354,13 +355,6 @@ class Memory:
         """Return 1 - β, the share of the residual that is added in each step."""
         return 1.0
 
-    def amplification(self) -> float:
-        """Return the sum over all steps of what one gradient adds to residual and sent values.
-
-        It is 1, or 1/(1 - m) under momentum m.
-        """
-        return 1.0
-
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
         """Return θ in ``E‖C(y) - y‖² <= θ‖y‖²``, proven for the way in which the residual y is stored.
 
@@ -386,17 +380,10 @@ class Memory:
 
 
 def convert(old: Memory, new: Memory) -> Memory:
-    """Load the residuals of one memory into another, between steps.
+    """Load the residuals of ``old`` into ``new``, between steps, and return ``new``.
 
     Residuals are taken over bit for bit, and so are sketches of the same geometry. A sketch becomes the shortest
     residual that has it; a residual becomes its sketch. Momentum is no residual: only ``momentum`` takes it over.
-
-    Args:
-        old: The memory to read.
-        new: The memory to load.
-
-    Returns:
-        ``new``.
 
     Raises:
         ValueError: ``new`` cannot hold a residual and ``old`` has one.

@@ -168,12 +168,7 @@ class ConEFMemory(Memory):
         return float(1.0 - self.settings.beta)
 
     def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
-        """Return the codec that stores the residual of a step, and the CF it is asked for.
-
-        Args:
-            compressor: The codec that the step sends with; None when it sends everything.
-            cf: The CF it sends at.
-        """
+        """Return the codec that stores a residual, and its CF. The step sent with ``compressor`` at ``cf``."""
         return self._codec, self.settings.cf
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:

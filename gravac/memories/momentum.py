@@ -7,6 +7,7 @@ only when they arrive.
 """
 
 import math
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -77,11 +78,9 @@ class MomentumPart(FlatMemory):
         return p if terms.residual is None else p.add_(terms.residual)
 
     def update(self, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
-        p, u = self.draft, self.velocity_draft
-        if self.offered is None or payload is None or not self.memory.settings.masking:
-            return super().update(compressor, payload)  # all was sent: no masking, momentum goes on as in SGD
-        assert p is not None
-        assert u is not None
+        p, u, masking = self.draft, self.velocity_draft, self.memory.settings.masking
+        if self.offered is None or payload is None or p is None or u is None or not masking:
+            return super().update(compressor, payload)  # all was sent: momentum goes on as in SGD
         support = payload.support
         before = p.clone() if support is None else p[support]
         super().update(compressor, payload)
@@ -128,8 +127,9 @@ class MomentumMemory(Memory):
     Settings = MomentumSettings
     examples = ("masking=false", "momentum=0.5,nesterov=true", "clip=300.0")
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.amplification = 1.0 / (1.0 - self.settings.momentum)
+
     def pieces_of(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         return super().pieces_of(state) | {VELOCITY + name: u for name, u in velocities(state).items()}
-
-    def amplification(self) -> float:
-        return float(1.0 / (1.0 - self.settings.momentum))

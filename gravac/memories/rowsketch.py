@@ -54,11 +54,6 @@ class RowSketch:
             self._shapes[numel] = -(-numel // length), length, width
         return self._shapes[numel]
 
-    def load(self, numel: int) -> int:
-        """Return the elements in the fullest bucket."""
-        _, length, width = self.shape(numel)
-        return -(-length // width)
-
     def encode(self, x: Tensor) -> Tensor:
         """Return the sketch of ``x``, float32 of shape ``(rows · w,)``."""
         rows, length, width = self.shape(x.numel())

@@ -93,7 +93,7 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
                     assert not raw
                     sent = p
                     held = part.update(Dense(), None)
-            share = 1.0 / follower.amplification()
+            share = 1.0 / follower.amplification
             residual = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
             expected = StepSums(
                 gradient_sq=float(gradient.double().square().sum()),

@@ -181,8 +181,8 @@ def test_settings() -> None:
     assert build("momentum:masking=false,clip=0.5").spec == "momentum:masking=false,clip=0.5"
     assert build(build("momentum:nesterov=true").spec).settings.nesterov is True
     assert build("momentum:clip=null").settings.clip is None
-    assert build("momentum:momentum=0.75").amplification() == 4.0
-    assert build("residual").amplification() == 1.0
+    assert build("momentum:momentum=0.75").amplification == 4.0
+    assert build("residual").amplification == 1.0
     assert stability(build("momentum"), build_codec("topk"), 100.0) is None
     for wrong, complaint in {
         "momentum=1": "setting momentum: input should be less than 1",

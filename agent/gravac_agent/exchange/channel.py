@@ -453,7 +453,7 @@ class BucketChannel:
 
     def _add_residual(self, own: BucketSums, sq: Scalar, dot_gradient: Scalar) -> None:
         # In units of gradients: a memory with momentum keeps their sums, which are 1 / (1 - m) times larger.
-        share = 1.0 / self._rank.memory.amplification()
+        share = 1.0 / self._rank.memory.amplification
         own.residual_sq += sq * share**2
         own.residual_dot_gradient += dot_gradient * share
 

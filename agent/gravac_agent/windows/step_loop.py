@@ -148,7 +148,7 @@ class StepLoop:
             what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"
             self._note("nonfinite", f"Step {self.step}: {what} on {sums.nonfinite:.0f} rank(s).")
         if encoder.raw_mean.wanted:
-            amplification = encoder.memory.amplification()
+            amplification = encoder.memory.amplification
             self.clipper.end_step(sums, tick.raw_mean, result.mean_sq is not None, amplification)
         elif counts:
             self.clipper.residual_sq = max(0.0, sums.residual_sq) / self._averaged

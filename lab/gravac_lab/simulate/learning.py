@@ -133,7 +133,7 @@ class Learner:
         if self._clip_norm is None:
             return
         memories = [encoder.memory for encoder in self.ranks.encoders]
-        raw, amplification = exchanged.mean_sq is not None, memories[0].amplification()
+        raw, amplification = exchanged.mean_sq is not None, memories[0].amplification
         self.clipper.end_step(exchanged.sums, exchanged.raw_mean, raw, amplification)
         for encoder in self.ranks.encoders:
             encoder.raw_mean.wanted = True  # from the next step on, as in a session
