@@ -1,7 +1,7 @@
-"""The base class of aggregators: every rank's tensor in, their mean out, and what each rank counts as sent."""
+"""The base classes of aggregators: every rank's tensor in, their mean out, and what each rank counts as sent."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Protocol
 
@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gravac.aggregators.shortfall import PREFIX, Shortfall, entry
 from gravac.collectives.base import Exchange
 from gravac.collectives.communicator import Communicator, communicator
 from gravac.compressors.base import Key, Size, few_sizes
@@ -37,7 +38,7 @@ class Draft(Protocol):
         """
 
 
-class BucketAggregator:
+class BucketAggregator(ABC):
     """What an aggregator knows of one bucket. ``Aggregator.open`` makes it.
 
     Args:
@@ -46,22 +47,44 @@ class BucketAggregator:
     """
 
     def __init__(self, aggregator: "Aggregator", bucket: Bucket) -> None:
-        self.aggregator, self.bucket = aggregator, bucket
+        self.bucket, self.numel = bucket, sum(bucket.numels)
+        self.shortfall = aggregator.shortfall(bucket.number)
 
+    @abstractmethod
     def prepare(
-        self,
-        x: Tensor,
-        cfs: Sequence[float],
-        key: Key,
-        dtype: torch.dtype,
-        hint: SelectionHint | None = None,
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> Draft:
-        """Compress a tensor to several CFs without communication. See ``Aggregator.prepare``."""
-        return self.aggregator.prepare(self.bucket, x, cfs, key, dtype, hint)
+        """Compress a tensor to several CFs without communication.
+
+        Args:
+            x: Flat and finite, shape ``(n,)``.
+            cfs: Compression factors, the weakest first.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+            hint: A histogram of the magnitudes of ``x``, or candidates for its largest elements, if one is known.
+
+        Returns:
+            A draft that can be sent at any of ``cfs``.
+
+        Raises:
+            ValueError: A payload does not have the size that the codec declares. The other ranks rely on that size, so
+                it is checked before anything is sent.
+        """
 
     def blank(self, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float) -> Draft:
-        """Make a draft without a gradient. See ``Aggregator.blank``."""
-        return self.aggregator.blank(self.bucket, cf, key, dtype, device, value)
+        """Make a draft without a gradient, for when preparing one failed.
+
+        It takes part in the same rounds, with the sizes that the other ranks expect.
+
+        Args:
+            cf: The CF it will be sent at.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+            device: Where the bucket lies.
+            value: The value that is sent: 0, or NaN to make the mean non-finite on all ranks.
+        """
+        x = torch.full((self.numel,), value, device=device, dtype=torch.float32)
+        return self.prepare(x, (cf,), key, dtype)
 
 
 class Aggregator(Transaction, ABC):
@@ -69,6 +92,7 @@ class Aggregator(Transaction, ABC):
 
     Args:
         group: The ranks that average, as a process group or a communicator.
+        learner: What it learns from steps, beside its shortfalls; None if that is nothing.
     """
 
     source: str
@@ -78,37 +102,26 @@ class Aggregator(Transaction, ABC):
     sync_free: bool = False
     """Whether a step on a device reads nothing from it, so that the host never waits."""
 
-    def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
+    def __init__(self, group: dist.ProcessGroup | Communicator, learner: Transaction | None = None) -> None:
         self.communicator = communicator(group)
         self.share = 1.0 / self.communicator.size
-
-    def open(self, bucket: Bucket) -> BucketAggregator:
-        """Return what is known of one bucket. A later call replaces what it returned for the same number."""
-        return BucketAggregator(self, bucket)
+        if learner is None:
+            learner = Transaction()
+            learner.name = self.name
+        self._learner = learner
+        self._shortfalls: list[Shortfall] = []
 
     @abstractmethod
-    def prepare(
-        self,
-        tensors: Bucket,
-        x: Tensor,
-        cfs: Sequence[float],
-        key: Key,
-        dtype: torch.dtype,
-        hint: SelectionHint | None = None,
-    ) -> Draft:
-        """Compress a tensor to several CFs without communication.
+    def open(self, bucket: Bucket) -> BucketAggregator:
+        """Return what is known of one bucket. A later call replaces what it returned for the same number."""
 
-        Args:
-            tensors: The tensors that ``x`` is made of.
-            x: Flat and finite, shape ``(n,)``.
-            cfs: Compression factors, the weakest first.
-            key: Seed material of this step, bucket and rank.
-            dtype: The dtype that values have on the wire.
-            hint: A histogram of the magnitudes of ``x``, or candidates for its largest elements, if one is known.
-
-        Returns:
-            A draft that can be sent at any of ``cfs``.
-        """
+    def shortfall(self, number: int) -> Shortfall:
+        """Return the shortfall of a bucket, which stays when the bucket is opened again."""
+        found = next((one for one in self._shortfalls if one.bucket == number), None)
+        if found is None:
+            found = Shortfall(number)
+            self._shortfalls.append(found)
+        return found
 
     @property
     def keeps_largest(self) -> bool:
@@ -118,24 +131,6 @@ class Aggregator(Transaction, ABC):
     def uses_histogram(self, gradient: Tensor) -> bool:
         """Return whether ``prepare`` would count a tensor like this one, so that its maker should count it instead."""
         return False
-
-    def blank(
-        self, tensors: Bucket, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
-    ) -> Draft:
-        """Make a draft without a gradient, for when preparing one failed.
-
-        It takes part in the same rounds, with the sizes that the other ranks expect.
-
-        Args:
-            tensors: The tensors of the bucket.
-            cf: The CF it will be sent at.
-            key: Seed material of this step, bucket and rank.
-            dtype: The dtype that values have on the wire.
-            device: Where the bucket lies.
-            value: The value that is sent: 0, or NaN to make the mean non-finite on all ranks.
-        """
-        x = torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32)
-        return self.prepare(tensors, x, (cf,), key, dtype)
 
     @abstractmethod
     def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
@@ -150,9 +145,52 @@ class Aggregator(Transaction, ABC):
         dense, ranks = 4 * sum(tensors.numels), self.communicator.size
         return few_sizes(lambda cf: dense / max(1, self.wire_bytes(tensors, cf, torch.float32, ranks)))
 
+    def local_statistics(self) -> list[float]:
+        return self._learner.local_statistics()
+
+    def apply_mean_statistics(self, means: Sequence[float]) -> None:
+        self._learner.apply_mean_statistics(means)
+
+    def commit(self) -> None:
+        self._learner.commit()
+        for one in self._shortfalls:
+            if one.drafts:
+                one.commit()
+
+    def rollback(self) -> None:
+        self._learner.rollback()
+        for one in self._shortfalls:
+            one.rollback()
+
+    def commit_where(self, counts: Tensor) -> None:
+        self._learner.commit_where(counts)
+        for one in self._shortfalls:
+            one.commit_where(counts)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = self._learner.state_dict()
+        for one in self._shortfalls:
+            state |= one.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        shares = {name: value for name, value in state.items() if name.startswith(PREFIX)}
+        self._learner.load_state_dict({name: value for name, value in state.items() if name not in shares})
+        for name, value in shares.items():
+            self.shortfall(entry(name, value)[0])  # of a bucket that may not be open yet
+        for one in self._shortfalls:
+            one.load_state_dict(shares)
+
     def state_digest(self) -> str:
-        """Return a digest of the state that must be equal on all ranks; empty if there is none."""
-        return ""
+        """Return a digest of the state that must be equal on all ranks; empty if there is none.
+
+        It leaves shortfalls out: each rank has its own.
+        """
+        state, found = self._learner.state_dict(), sha256()
+        for name, value in sorted(state.items()):
+            found.update(name.encode())
+            found.update(bytes(value.cpu().contiguous().view(torch.uint8).flatten().tolist()))
+        return found.hexdigest() if state else ""
 
     def notes(self) -> list[str]:
         """Return the sentences for the journal that are new since the last call."""
@@ -162,12 +200,3 @@ class Aggregator(Transaction, ABC):
 def shapes_of(tensors: Bucket) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of the tensors, as vectors if they are unknown."""
     return tensors.shapes or tuple((numel,) for numel in tensors.numels)
-
-
-def digest(state: Mapping[str, Tensor]) -> str:
-    """Return a SHA-256 digest of names and bits, independent of their order."""
-    found = sha256()
-    for name, value in sorted(state.items()):
-        found.update(name.encode())
-        found.update(bytes(value.cpu().contiguous().view(torch.uint8).flatten().tolist()))
-    return found.hexdigest()

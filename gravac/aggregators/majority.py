@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import shapes_of
-from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
-from gravac.collectives import Communicator, Exchange, ring_bytes
+from gravac.aggregators.base import Aggregator, BucketAggregator, shapes_of
+from gravac.aggregators.ternary import pack_sums, unpack_sums, words
+from gravac.collectives import Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.sign import ScaledSign
 from gravac.kernels import Scalar, SelectionHint, alignment, finite_or_zero, pack, placed, scalar
@@ -32,20 +31,18 @@ class _InFlight(Exchange):
 
 @dataclass(slots=True)
 class _Draft:
-    owner: "MajorityVote"
-    codec: ScaledSign
-    bucket: int
+    part: "_Bucket"
     x: Tensor
     key: Key
     scales: Tensor  # this rank's own
     abstains: bool
 
     def kept_energy(self, cf: float) -> Scalar:
-        return self._own() * self.owner.shortfall.expected(self.bucket, cf)
+        return self._own() * self.part.shortfall.expected(cf)
 
     def send(self, cf: float) -> Exchange:
-        communicator = self.owner.communicator
-        n, ranks = self.x.numel(), communicator.size
+        communicator, codec = self.part.communicator, self.part.codec
+        ranks = communicator.size
         positive = self.x >= 0
         scales = self.scales / ranks
         communicator.sum(scales).wait()
@@ -54,12 +51,12 @@ class _Draft:
         votes = pack_sums(codes, ranks)
         work = communicator.sum(votes)
         own = torch.zeros_like(scales) if self.abstains else finite_or_zero(scales)
-        payload = Payload((own, pack(positive, 1)), None, n, cf, self.key)
+        payload = Payload((own, pack(positive, 1)), None, self.x.numel(), cf, self.key)
         payload_bytes = votes.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)
         if ranks > 1:
-            self.owner.shortfall.record(self.bucket, cf, self._own(), self._through(scales))
-        return _InFlight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
+            self.part.shortfall.record(cf, self._own(), self._through(scales))
+        return _InFlight(work, sent_bytes, payload_bytes, codec, payload, votes, scales, ranks)
 
     def _own(self) -> Scalar:
         """Return the energy that the signs keep with this rank's own scales: Σ n·s² over tensors."""
@@ -72,10 +69,27 @@ class _Draft:
         return alignment(energy, scalar((sizes * self.scales.double() * mean).sum()))
 
     def _sizes(self) -> Tensor:
-        return placed(torch.tensor(self.codec.numels(self.x.numel()), dtype=torch.int64), self.scales.device)
+        return placed(
+            torch.tensor(self.part.codec.numels(self.x.numel()), dtype=torch.int64), self.scales.device
+        )
 
 
-class MajorityVote(TernarySum):
+class _Bucket(BucketAggregator):
+    def __init__(self, aggregator: "MajorityVote", bucket: Bucket) -> None:
+        super().__init__(aggregator, bucket)
+        self.communicator, self.codec = aggregator.communicator, ScaledSign().fitted(shapes_of(bucket))
+
+    def prepare(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
+    ) -> _Draft:
+        return _Draft(self, x, key, self.codec.scales(x), abstains=False)
+
+    def blank(self, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float) -> _Draft:
+        x = torch.full((self.numel,), value, device=device, dtype=torch.float32)
+        return _Draft(self, x, key, self.codec.scales(x), abstains=value == 0.0)
+
+
+class MajorityVote(Aggregator):
     """Votes on the sign of every element, and scales each tensor by the mean over ranks of ``‖x‖₁ / n``.
 
     An element with as many votes for each sign becomes 0. A rank is deemed to have sent its own signs at that scale.
@@ -86,32 +100,11 @@ class MajorityVote(TernarySum):
     name = "majority"
     source = "Bernstein et al. 2018, signSGD, algorithm 3; scale: Karimireddy et al. 2019"
     conserves = False
+    sync_free = True
 
-    def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
-        super().__init__(group)
-        self._codec = ScaledSign()
-
-    def prepare(
-        self,
-        tensors: Bucket,
-        x: Tensor,
-        cfs: Sequence[float],
-        key: Key,
-        dtype: torch.dtype,
-        hint: SelectionHint | None = None,
-    ) -> _Draft:
-        return self._draft(tensors, x, key, abstains=False)
-
-    def blank(
-        self, tensors: Bucket, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
-    ) -> _Draft:
-        x = torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32)
-        return self._draft(tensors, x, key, abstains=value == 0.0)
-
-    def _draft(self, tensors: Bucket, x: Tensor, key: Key, abstains: bool) -> _Draft:
-        codec = self._codec.fitted(shapes_of(tensors))
-        return _Draft(self, codec, tensors.number, x, key, codec.scales(x), abstains)
+    def open(self, bucket: Bucket) -> _Bucket:
+        return _Bucket(self, bucket)
 
     def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
-        codec, n = self._codec.fitted(shapes_of(tensors)), sum(tensors.numels)
-        return 4 * words(n, ranks) + 4 * len(codec.numels(n))
+        n = sum(tensors.numels)
+        return 4 * words(n, ranks) + 4 * len(ScaledSign().fitted(shapes_of(tensors)).numels(n))

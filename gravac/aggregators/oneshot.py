@@ -1,15 +1,17 @@
 """One message per rank and bucket: a codec, and the collective that suits it."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators.base import Aggregator, digest, shapes_of
-from gravac.aggregators.shortfall import Shortfall, aligned, split
+from gravac.aggregators.base import Aggregator, BucketAggregator, shapes_of
+from gravac.aggregators.shortfall import aligned
 from gravac.collectives import (
     AUTO,
     Collective,
@@ -20,16 +22,21 @@ from gravac.collectives import (
     Workload,
     check,
 )
-from gravac.compressors.base import Compressor, Key, Payload, Size
+from gravac.compressors.base import Compressor, Key, Layout, Payload, Size
 from gravac.kernels import Scalar, SelectionHint
 from gravac.memories.base import Bucket
 
 
+class Sender(Protocol):
+    """Exchanges payloads, as a collective does."""
+
+    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
+        """Send a payload; see ``Collective.exchange``."""
+
+
 @dataclass(slots=True)
 class _Draft:
-    owner: "OneShot"
-    codec: Compressor
-    tensors: Bucket
+    part: "CodecBucket"
     payloads: dict[float, Payload]
     x: Tensor | None
     key: Key
@@ -38,22 +45,68 @@ class _Draft:
     def kept_energy(self, cf: float) -> Scalar:
         if self.x is None:
             return 0.0
-        kept = self.codec.kept_energy(self.payloads[cf], self.x)
-        return kept * self.owner.shortfall.expected(self.tensors.number, cf)
+        kept, shortfall = self.part.codec.kept_energy(self.payloads[cf], self.x), self.part.shortfall
+        return kept * shortfall.expected(cf) if shortfall.shares else kept
 
     def send(self, cf: float) -> Exchange:
-        payload = self.payloads[cf]
-        collective = self.owner.collective(self.tensors, self.codec, cf, self.dtype)
-        exchange = collective.exchange(self.codec, payload, self.x, self.key, self.dtype)
-        if exchange.payload is not payload and self.x is not None:  # the collective passed on something else
-            chosen = self.codec.kept_energy(payload, self.x)
-            through = aligned(exchange.codec, exchange.payload, self.x)
-            self.owner.shortfall.record(self.tensors.number, cf, chosen, through)
+        part, payload, x = self.part, self.payloads[cf], self.x
+        sender = part.sender(cf, self.dtype)
+        exchange = sender.exchange(part.layout(cf, self.dtype), payload, x, self.key)
+        if exchange.payload is not payload and x is not None:  # the collective passed on something else
+            chosen = part.codec.kept_energy(payload, x)
+            part.shortfall.record(cf, chosen, aligned(exchange.codec, exchange.payload, x))
         return exchange
 
 
+class CodecBucket(BucketAggregator):
+    """A bucket's codec, and for each CF and dtype the layout of its payloads and what sends them.
+
+    Args:
+        aggregator: The aggregator.
+        bucket: The tensors that its gradients are made of.
+        codec: The codec, fitted to these tensors.
+    """
+
+    def __init__(self, aggregator: "OfCodec", bucket: Bucket, codec: Compressor) -> None:
+        super().__init__(aggregator, bucket)
+        self.codec, self._aggregator = codec, aggregator
+        self._layouts: dict[tuple[float, torch.dtype], Layout] = {}
+        self._senders: dict[tuple[float, torch.dtype], Sender] = {}
+
+    def layout(self, cf: float, dtype: torch.dtype) -> Layout:
+        """Return the layout of payloads."""
+        found = self._layouts.get((cf, dtype))
+        if found is None:
+            found = self._layouts[cf, dtype] = self.codec.layout(self.numel, cf, dtype)
+        return found
+
+    def sender(self, cf: float, dtype: torch.dtype) -> Sender:
+        """Return what sends payloads, the same on all ranks."""
+        found = self._senders.get((cf, dtype))
+        if found is None:
+            found = self._senders[cf, dtype] = self._aggregator.sender(self.layout(cf, dtype))
+        return found
+
+    def choose_again(self) -> None:
+        """Forget what sends payloads, because it depends on the network."""
+        self._senders.clear()
+
+    def prepare(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
+    ) -> _Draft:
+        self._aggregator.compressor.observe(x, cfs)
+        payloads = dict(zip(cfs, self.codec.levels(x, cfs, key, dtype, hint), strict=True))
+        for cf, payload in payloads.items():
+            self.layout(cf, dtype).check(payload)
+        return _Draft(self, payloads, x, key, dtype)
+
+    def blank(self, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float) -> _Draft:
+        payload = self.codec.blank(self.numel, cf, key, dtype, device, value)
+        return _Draft(self, {cf: payload}, None, key, dtype)
+
+
 class OfCodec(Aggregator):
-    """An aggregator that learns what its codec learns, and nothing else.
+    """An aggregator that learns what its codec learns.
 
     Args:
         compressor: The codec.
@@ -64,37 +117,16 @@ class OfCodec(Aggregator):
     def __init__(
         self, compressor: Compressor, group: dist.ProcessGroup | Communicator, elements: int | None
     ) -> None:
-        super().__init__(group)
         self.compressor = compressor if elements is None else compressor.for_model(elements)
+        super().__init__(group, self.compressor)
         self.name, self.source = compressor.name, compressor.source
+
+    @abstractmethod
+    def sender(self, layout: Layout) -> Sender:
+        """Return what sends payloads of a layout."""
 
     def sizes(self, tensors: Bucket) -> tuple[Size, ...]:
         return self.compressor.sizes()
-
-    def local_statistics(self) -> list[float]:
-        return self.compressor.local_statistics()
-
-    def apply_mean_statistics(self, means: Sequence[float]) -> None:
-        self.compressor.apply_mean_statistics(means)
-
-    def commit(self) -> None:
-        self.compressor.commit()
-
-    def rollback(self) -> None:
-        self.compressor.rollback()
-
-    def commit_where(self, counts: Tensor) -> None:
-        self.compressor.commit_where(counts)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.compressor.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.compressor.load_state_dict(state)
-
-    def state_digest(self) -> str:
-        state = self.compressor.state_dict()
-        return digest(state) if state else ""
 
 
 class OneShot(OfCodec):
@@ -124,30 +156,16 @@ class OneShot(OfCodec):
         super().__init__(compressor, group, elements)
         check(collective, compressor)
         self.chooser = CollectiveChooser(self.communicator, collective, network)
-        self.shortfall = Shortfall()
-        self._fitted: dict[tuple[tuple[int, ...], ...], Compressor] = {}
+        self._open: list[CodecBucket] = []
 
-    def prepare(
-        self,
-        tensors: Bucket,
-        x: Tensor,
-        cfs: Sequence[float],
-        key: Key,
-        dtype: torch.dtype,
-        hint: SelectionHint | None = None,
-    ) -> _Draft:
-        """Compress ``x`` to ``cfs``; see ``Aggregator.prepare``.
+    def open(self, bucket: Bucket) -> CodecBucket:
+        part = CodecBucket(self, bucket, self.compressor.fitted(shapes_of(bucket)))
+        self._open = [other for other in self._open if other.bucket.number != bucket.number] + [part]
+        return part
 
-        Raises:
-            ValueError: A payload does not have the size that the codec declares. The other ranks rely on that size, so
-                it is checked before anything is sent.
-        """
-        codec = self.codec_for(tensors)
-        self.compressor.observe(x, cfs)
-        payloads = codec.levels(x, cfs, key, dtype, hint)
-        for payload in payloads:
-            codec.layout(payload.numel, payload.cf, dtype).check(payload)
-        return _Draft(self, codec, tensors, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
+    def sender(self, layout: Layout) -> Collective:
+        ranks = self.communicator.size
+        return self.chooser.choose(Workload(layout.codec, layout.numel, layout.cf, layout.dtype, ranks))
 
     @property
     def sync_free(self) -> bool:  # type: ignore[override]  # it depends on the codec and the collective
@@ -161,29 +179,10 @@ class OneShot(OfCodec):
     def uses_histogram(self, gradient: Tensor) -> bool:
         return self.compressor.uses_histogram and kernels.compiled(gradient)
 
-    def blank(
-        self, tensors: Bucket, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
-    ) -> _Draft:
-        codec = self.codec_for(tensors)
-        payload = codec.blank(sum(tensors.numels), cf, key, dtype, device, value)
-        return _Draft(self, codec, tensors, {cf: payload}, None, key, dtype)
-
     def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
-        workload = Workload(self.codec_for(tensors), sum(tensors.numels), cf, dtype, ranks)
+        codec = self.compressor.fitted(shapes_of(tensors))
+        workload = Workload(codec, sum(tensors.numels), cf, dtype, ranks)
         return self.chooser.choose(workload).payload_bytes(workload)
-
-    def collective(self, tensors: Bucket, codec: Compressor, cf: float, dtype: torch.dtype) -> Collective:
-        """Return the collective for the payloads of these tensors, the same on all ranks."""
-        return self.chooser.choose(Workload(codec, sum(tensors.numels), cf, dtype, self.communicator.size))
-
-    def codec_for(self, tensors: Bucket) -> Compressor:
-        """Return the codec fitted to the shapes of these tensors."""
-        shapes = shapes_of(tensors)
-        if shapes not in self._fitted:
-            if len(self._fitted) > 4096:  # regrouped buckets of a very long run
-                self._fitted.clear()
-            self._fitted[shapes] = self.compressor.fitted(shapes)
-        return self._fitted[shapes]
 
     def use(self, network: Network, sync_free: bool = False) -> None:
         """Choose collectives for this network from now on. All ranks must pass equal arguments.
@@ -193,27 +192,8 @@ class OneShot(OfCodec):
             sync_free: Choose only among collectives that read nothing from a device.
         """
         self.chooser.use(network, sync_free)
+        for part in self._open:
+            part.choose_again()
 
     def notes(self) -> list[str]:
         return self.chooser.notes()
-
-    def commit(self) -> None:
-        super().commit()
-        self.shortfall.commit()
-
-    def rollback(self) -> None:
-        super().rollback()
-        self.shortfall.rollback()
-
-    def commit_where(self, counts: Tensor) -> None:
-        super().commit_where(counts)
-        self.shortfall.commit_where(counts)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        # The digest leaves the shortfall out: each rank has its own, and only what the codec learned is equal.
-        return super().state_dict() | self.shortfall.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        own, rest = split(state)
-        super().load_state_dict(rest)
-        self.shortfall.load_state_dict(own)

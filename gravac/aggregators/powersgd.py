@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, digest, shapes_of
-from gravac.aggregators.shortfall import Shortfall, split
+from gravac.aggregators.base import Aggregator, BucketAggregator, shapes_of
 from gravac.collectives import Communicator, Done, Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.dense import Dense
@@ -18,6 +17,7 @@ from gravac.compressors.lowrank.matrices import Group, MatrixLayout, geometry
 from gravac.kernels import Scalar, SelectionHint, energy, finite_or_zero, placed
 from gravac.memories.base import Bucket
 from gravac.offers import Offer
+from gravac.transaction import Transaction
 
 _DENSE = Dense()
 
@@ -49,15 +49,14 @@ class _FirstRound:
 
 @dataclass(slots=True)
 class _Draft:
-    owner: "PowerSGD"
-    tensors: Bucket
+    part: "_Bucket"
     x: Tensor
     key: Key
     first_round: dict[float, _FirstRound] = field(default_factory=dict)
     own: dict[float, Scalar] = field(default_factory=dict)
 
     def kept_energy(self, cf: float) -> Scalar:
-        return self.own_energy(cf) * self.owner.shortfall.expected(self.tensors.number, cf)
+        return self.own_energy(cf) * self.part.shortfall.expected(cf)
 
     def own_energy(self, cf: float) -> Scalar:
         """Return the energy of this rank's matrices in its own column space. It is computed once per CF."""
@@ -74,18 +73,66 @@ class _Draft:
     def begin(self, cf: float) -> _FirstRound:
         """Compute the first round once per CF."""
         if cf not in self.first_round:
-            plan = self.owner.plan(self.tensors, cf)
+            plan = self.part.aggregator.plan(self.part.bucket, cf)
             matrices = [group.stack(self.x) for group in plan.groups]
-            starts = [self.owner.start(self.tensors, group, self.key, self.x.device) for group in plan.groups]
+            starts = [self.part.start(group, self.key, self.x.device) for group in plan.groups]
             first = [matrix @ _orthonormal(start) for matrix, start in zip(matrices, starts, strict=True)]
             self.first_round[cf] = _FirstRound(plan, starts, matrices, first)
         return self.first_round[cf]
 
     def send(self, cf: float) -> Exchange:
-        exchange = self.owner.send(self.tensors, self.x, cf, self.key, self.begin(cf))
-        if self.owner.communicator.size > 1:
-            self.owner.shortfall.record(self.tensors.number, cf, self.own_energy(cf), exchange.through)
+        exchange = self.part.send(self.x, cf, self.key, self.begin(cf))
+        if self.part.aggregator.communicator.size > 1:
+            self.part.shortfall.record(cf, self.own_energy(cf), exchange.through)
         return exchange
+
+
+class _Bucket(BucketAggregator):
+    def __init__(self, aggregator: "PowerSGD", bucket: Bucket) -> None:
+        super().__init__(aggregator, bucket)
+        self.aggregator = aggregator
+
+    def prepare(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
+    ) -> _Draft:
+        return _Draft(self, x, key)
+
+    def start(self, group: Group, key: Key, device: torch.device) -> Tensor:
+        """Return start factors, shape ``(count, columns, rank)``: those of the last step, extended at random."""
+        names, factors = self.bucket.names, self.aggregator.factors
+        return torch.stack([factors.start(names[number], group, key, device) for number in group.numbers])
+
+    def send(self, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
+        """Do both rounds. The second one is in flight on return."""
+        communicator, share = self.aggregator.communicator, self.aggregator.share
+        plan, matrices, first = first_round.plan, first_round.matrices, first_round.first
+        own_dense = plan.gather_dense(x).float()
+        message = torch.cat([*(each.flatten() for each in first), own_dense]) * share
+        communicator.sum(message).wait()  # the second round needs P of all ranks
+        *flat, dense = message.split([*(each.numel() for each in first), plan.dense_numel])
+        left = [_orthonormal(one.view_as(each)) for one, each in zip(flat, first, strict=True)]
+        own = [matrix.mT @ p for matrix, p in zip(matrices, left, strict=True)]
+
+        through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
+        sent = torch.zeros(x.numel(), device=x.device, dtype=torch.float32)
+        # This rank counts its own P (Mᵀ P)ᵀ as sent. The mean of those over ranks is what comes out.
+        for group, p, q in zip(plan.groups, left, own, strict=True):
+            group.add(finite_or_zero(p) @ finite_or_zero(q).mT, sent, 1.0)
+        plan.add_dense(own_dense, sent, 1.0)
+
+        second = torch.cat([dense[:0], *(q.flatten() for q in own)]) * share
+        work = communicator.sum(second) if own else Done()
+        pieces = second.split([q.numel() for q in own]) if own else ()
+        right = [piece.view_as(q) for piece, q in zip(pieces, own, strict=True)]
+        for group, start, q in zip(plan.groups, first_round.starts, right, strict=True):
+            self.aggregator.factors.drafts |= {
+                self.bucket.names[number]: _FactorDraft(start[at], q[at])
+                for at, number in enumerate(group.numbers)
+            }
+        payload_bytes = message.nbytes + second.nbytes
+        sent_bytes = ring_bytes(payload_bytes, communicator.size)
+        payload = Payload((sent,), None, x.numel(), cf, key)
+        return _InFlight(work, sent_bytes, payload_bytes, _DENSE, payload, plan, left, right, dense, through)
 
 
 class _FactorDraft(NamedTuple):
@@ -94,6 +141,56 @@ class _FactorDraft(NamedTuple):
 
     start: Tensor
     q: Tensor
+
+
+class _Factors(Transaction):
+    """Q of the last step, by parameter name, equal on all ranks."""
+
+    name = "powersgd"
+
+    def __init__(self) -> None:
+        self._right: dict[str, Tensor] = {}
+        self.drafts: dict[str, _FactorDraft] = {}
+
+    def start(self, name: str, group: Group, key: Key, device: torch.device) -> Tensor:
+        """Return the start factor of a matrix, shape ``(columns, rank)``."""
+        known = self._right.get(name)
+        if known is not None and known.shape[0] != group.columns:
+            known = None
+        if known is not None and known.shape[1] >= group.rank:
+            return known[:, : group.rank].to(device)
+        # On the CPU, from what all ranks know: the start must be equal on all of them, whatever their devices.
+        seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
+        fresh = placed(
+            torch.randn(group.columns, group.rank, generator=generator, dtype=torch.float32), device
+        )
+        return fresh if known is None else torch.cat((known.to(device), fresh[:, known.shape[1] :]), 1)
+
+    def commit(self) -> None:
+        # The next step starts from these factors, so non-finite ones would never go away.
+        for name, draft in self.drafts.items():
+            self._right[name] = (draft.q if bool(draft.q.isfinite().all()) else draft.start).clone()
+        self.drafts.clear()
+
+    def rollback(self) -> None:
+        self._right |= {name: draft.start.clone() for name, draft in self.drafts.items()}
+        self.drafts.clear()
+
+    def commit_where(self, counts: Tensor) -> None:
+        for name, draft in self.drafts.items():
+            self._right[name] = torch.where(counts & draft.q.isfinite().all(), draft.q, draft.start)
+        self.drafts.clear()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: q.clone() for name, q in self._right.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, q in state.items():
+            if not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
+                raise ValueError(f"powersgd: factor of {name!r} must be a 2-D float tensor, got {q!r:.80}")
+        self._right = {name: q.detach().float().clone() for name, q in state.items()}
+        self.drafts.clear()
 
 
 class PowerSGD(Aggregator):
@@ -117,7 +214,8 @@ class PowerSGD(Aggregator):
     def __init__(
         self, group: dist.ProcessGroup | Communicator, *, rank: int | None = None, saving: float = 2.0
     ) -> None:
-        super().__init__(group)
+        self.factors = _Factors()
+        super().__init__(group, self.factors)
         if rank is not None and rank < 1:
             raise ValueError(f"powersgd: rank={rank} must be at least 1")
         if not saving >= 1:
@@ -125,130 +223,17 @@ class PowerSGD(Aggregator):
                 f"powersgd: saving={saving} must be at least 1, how much smaller a matrix must get"
             )
         self.rank, self.saving = rank, saving
-        self.shortfall = Shortfall()
-        self._right: dict[str, Tensor] = {}
-        self._drafts: dict[str, _FactorDraft] = {}
+
+    def open(self, bucket: Bucket) -> _Bucket:
+        return _Bucket(self, bucket)
 
     def plan(self, tensors: Bucket, cf: float) -> MatrixLayout:
         """Return how the tensors are sent at a CF."""
         return geometry(shapes_of(tensors), cf, self.saving, self.rank)
 
-    def prepare(
-        self,
-        tensors: Bucket,
-        x: Tensor,
-        cfs: Sequence[float],
-        key: Key,
-        dtype: torch.dtype,
-        hint: SelectionHint | None = None,
-    ) -> _Draft:
-        return _Draft(self, tensors, x, key)
-
     def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
         plan = self.plan(tensors, cf)
         return 4 * (sum(group.factor_numel for group in plan.groups) + plan.dense_numel)
-
-    def start(self, tensors: Bucket, group: Group, key: Key, device: torch.device) -> Tensor:
-        """Return start factors, shape ``(count, columns, rank)``: those of the last step, extended at random."""
-        return torch.stack(
-            [self._factor(tensors.names[number], group, key, device) for number in group.numbers]
-        )
-
-    def _factor(self, name: str, group: Group, key: Key, device: torch.device) -> Tensor:
-        known = self._right.get(name)
-        if known is not None and known.shape[0] != group.columns:
-            known = None
-        if known is not None and known.shape[1] >= group.rank:
-            return known[:, : group.rank].to(device)
-        # On the CPU, from what all ranks know: the start must be equal on all of them, whatever their devices.
-        seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
-        fresh = placed(
-            torch.randn(group.columns, group.rank, generator=generator, dtype=torch.float32), device
-        )
-        return fresh if known is None else torch.cat((known.to(device), fresh[:, known.shape[1] :]), 1)
-
-    def send(self, tensors: Bucket, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
-        """Do both rounds. The second one is in flight on return."""
-        ranks, plan, matrices, first = (
-            self.communicator.size,
-            first_round.plan,
-            first_round.matrices,
-            first_round.first,
-        )
-        own_dense = plan.gather_dense(x).float()
-        message = torch.cat([*(each.flatten() for each in first), own_dense]) * self.share
-        self.communicator.sum(message).wait()  # the second round needs P of all ranks
-        *flat, dense = message.split([*(each.numel() for each in first), plan.dense_numel])
-        left = [_orthonormal(one.view_as(each)) for one, each in zip(flat, first, strict=True)]
-        own = [matrix.mT @ p for matrix, p in zip(matrices, left, strict=True)]
-
-        through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
-        sent = torch.zeros(x.numel(), device=x.device, dtype=torch.float32)
-        # This rank counts its own P (Mᵀ P)ᵀ as sent. The mean of those over ranks is what comes out.
-        for group, p, q in zip(plan.groups, left, own, strict=True):
-            group.add(finite_or_zero(p) @ finite_or_zero(q).mT, sent, 1.0)
-        plan.add_dense(own_dense, sent, 1.0)
-
-        second = torch.cat([dense[:0], *(q.flatten() for q in own)]) * self.share
-        work = self.communicator.sum(second) if own else Done()
-        right = (
-            [one.view_as(q) for one, q in zip(second.split([q.numel() for q in own]), own, strict=True)]
-            if own
-            else []
-        )
-        for group, start, q in zip(plan.groups, first_round.starts, right, strict=True):
-            self._drafts |= {
-                tensors.names[number]: _FactorDraft(start[at], q[at])
-                for at, number in enumerate(group.numbers)
-            }
-        payload_bytes = message.nbytes + second.nbytes
-        payload = Payload((sent,), None, x.numel(), cf, key)
-        return _InFlight(
-            work,
-            ring_bytes(payload_bytes, ranks),
-            payload_bytes,
-            _DENSE,
-            payload,
-            plan,
-            left,
-            right,
-            dense,
-            through,
-        )
-
-    def commit(self) -> None:
-        # The next step starts from these factors, so non-finite ones would never go away.
-        for name, draft in self._drafts.items():
-            self._right[name] = (draft.q if bool(draft.q.isfinite().all()) else draft.start).clone()
-        self._drafts.clear()
-        self.shortfall.commit()
-
-    def rollback(self) -> None:
-        self._right |= {name: draft.start.clone() for name, draft in self._drafts.items()}
-        self._drafts.clear()
-        self.shortfall.rollback()
-
-    def commit_where(self, counts: Tensor) -> None:
-        for name, draft in self._drafts.items():
-            self._right[name] = torch.where(counts & draft.q.isfinite().all(), draft.q, draft.start)
-        self._drafts.clear()
-        self.shortfall.commit_where(counts)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: q.clone() for name, q in self._right.items()} | self.shortfall.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        own, state = split(state)
-        for name, q in state.items():
-            if not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
-                raise ValueError(f"powersgd: factor of {name!r} must be a 2-D float tensor, got {q!r:.80}")
-        self.shortfall.load_state_dict(own)
-        self._right = {name: q.detach().float().clone() for name, q in state.items()}
-        self._drafts.clear()
-
-    def state_digest(self) -> str:
-        return digest(self._right)
 
 
 def _orthonormal(columns: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from gravac.compressors.base import Compressor, Payload
 from gravac.kernels import Scalar, alignment
 from gravac.transaction import Transaction
 
-_PREFIX = "through/"
+PREFIX = "through/"
+"""Begins the names of shares in a state. Then come the number of the bucket and the CF."""
 
 
 def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
@@ -31,36 +32,40 @@ def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
 
 
 class Shortfall(Transaction):
-    """The share of the chosen energy that was sent, per bucket and CF, from the last committed step.
+    """The share of the chosen energy that was sent of a bucket, per CF, from the last committed step.
 
     The gate compares gains before anything is sent. With a shared support, however, a rank sends the leader's choice of
     elements. A reduce-scatter passes on only the largest sums, and PowerSGD sends only what lies in the column space of
     the mean. A gain computed from a rank's own choice alone would be too large.
+
+    Args:
+        bucket: Number of the bucket.
     """
 
-    def __init__(self) -> None:
-        self._shares: dict[tuple[int, float], Scalar] = {}
-        self._drafts: dict[tuple[int, float], Scalar] = {}
+    def __init__(self, bucket: int) -> None:
+        self.bucket = bucket
+        self.shares: dict[float, Scalar] = {}
+        """By CF; empty if all that was chosen is sent."""
+        self.drafts: dict[float, Scalar] = {}
+        """What the running step will make of them."""
 
-    def expected(self, bucket: int, cf: float) -> Scalar:
+    def expected(self, cf: float) -> Scalar:
         """Return the share of the chosen energy that will be sent; 1 until a share was learned.
 
         For a CF that was not sent yet it is the share of the nearest CF.
         """
-        shares = {at: share for (number, at), share in self._shares.items() if number == bucket}
-        nearest = sorted(shares, key=lambda at: (abs(log(at / cf)), at))
+        nearest = sorted(self.shares, key=lambda at: (abs(log(at / cf)), at))
         found: Scalar = 1.0
         for at in reversed(nearest):
-            share = shares[at]
+            share = self.shares[at]
             # On a device NaN stands for nothing learned: nobody has read whether a step counted.
             found = torch.where(share.isnan(), found, share) if isinstance(share, Tensor) else share
         return found
 
-    def record(self, bucket: int, cf: float, chosen: Scalar, through: Scalar) -> None:
+    def record(self, cf: float, chosen: Scalar, through: Scalar) -> None:
         """Record one exchange as a draft.
 
         Args:
-            bucket: Number of the bucket.
             cf: The CF it was sent at.
             chosen: Energy of what the rank chose.
             through: Energy of what it counts as sent (see ``aligned``).
@@ -68,50 +73,44 @@ class Shortfall(Transaction):
         if isinstance(chosen, Tensor):
             assert isinstance(through, Tensor)
             known = through.isfinite() & chosen.isfinite() & (chosen > 0.0)
-            before = self._shares.get((bucket, cf), nan)
-            self._drafts[bucket, cf] = torch.where(known, (through / chosen).clamp_max(1.0), before)
+            before = self.shares.get(cf, nan)
+            self.drafts[cf] = torch.where(known, (through / chosen).clamp_max(1.0), before)
             return
         assert not isinstance(through, Tensor)
         if isfinite(through) and isfinite(chosen) and chosen > 0.0:
-            self._drafts[bucket, cf] = min(1.0, through / chosen)
+            self.drafts[cf] = min(1.0, through / chosen)
 
     def commit(self) -> None:
-        self._shares |= self._drafts
-        self._drafts.clear()
-
-    def commit_where(self, counts: Tensor) -> None:
-        for at, share in self._drafts.items():
-            self._shares[at] = torch.where(counts, share, self._shares.get(at, nan))
-        self._drafts.clear()
+        self.shares |= self.drafts
+        self.drafts.clear()
 
     def rollback(self) -> None:
-        self._drafts.clear()
+        self.drafts.clear()
+
+    def commit_where(self, counts: Tensor) -> None:
+        for at, share in self.drafts.items():
+            self.shares[at] = torch.where(counts, share, self.shares.get(at, nan))
+        self.drafts.clear()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the shares as float64 tensors of one element, keyed by bucket and CF."""
-        shares = {at: float(share) for at, share in self._shares.items()}
+        shares = {at: float(share) for at, share in self.shares.items()}
         return {
-            f"{_PREFIX}{bucket}/{cf!r}": torch.tensor([share], dtype=torch.float64)
-            for (bucket, cf), share in shares.items()
+            f"{PREFIX}{self.bucket}/{cf!r}": torch.tensor([share], dtype=torch.float64)
+            for cf, share in shares.items()
             if not isnan(share)
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace the shares.
-
-        Raises:
-            ValueError: An entry is not one number of a bucket and a CF.
-        """
-        self._shares, self._drafts = {}, {}
-        for name, value in state.items():
-            try:
-                bucket, cf = name.removeprefix(_PREFIX).split("/")
-                self._shares[int(bucket), float(cf)] = float(value)
-            except (TypeError, ValueError, RuntimeError):
-                raise ValueError(f"state of {name!r} must be one number of a bucket and a CF") from None
+        """Replace the shares by those of this bucket in ``state``. Raise ValueError if an entry is no share."""
+        entries = [entry(*item) for item in state.items()]
+        self.shares = {cf: share for bucket, cf, share in entries if bucket == self.bucket}
+        self.drafts.clear()
 
 
-def split(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split a state into the entries of shortfalls and all others."""
-    own = {name: value for name, value in state.items() if name.startswith(_PREFIX)}
-    return own, {name: value for name, value in state.items() if name not in own}
+def entry(name: str, value: Tensor) -> tuple[int, float, float]:
+    """Return bucket, CF and share of an entry of a state. Raise ValueError if it is none."""
+    try:
+        bucket, cf = name.removeprefix(PREFIX).split("/")
+        return int(bucket), float(cf), float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"state of {name!r} must be one number of a bucket and a CF") from None

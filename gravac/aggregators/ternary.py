@@ -1,43 +1,7 @@
-"""Means from integer sums: the base of aggregators that all-reduce codes of -1, 0 and 1, several to an integer."""
+"""Means from integer sums: codes of -1, 0 and 1 that ranks all-reduce, several to an integer."""
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-
-from gravac.aggregators.base import Aggregator
-from gravac.aggregators.shortfall import Shortfall, split
-from gravac.collectives import Communicator
-
-
-class TernarySum(Aggregator):
-    """An aggregator whose only state is its ``Shortfall``. Subclasses send codes packed by ``pack_sums``.
-
-    Args:
-        group: The ranks that average, as a process group or a communicator.
-    """
-
-    sync_free = True
-
-    def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
-        super().__init__(group)
-        self.shortfall = Shortfall()
-
-    def commit(self) -> None:
-        self.shortfall.commit()
-
-    def rollback(self) -> None:
-        self.shortfall.rollback()
-
-    def commit_where(self, counts: Tensor) -> None:
-        self.shortfall.commit_where(counts)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.shortfall.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        own, rest = split(state)
-        super().load_state_dict(rest)
-        self.shortfall.load_state_dict(own)
 
 
 def field_bits(ranks: int) -> int:

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, SummedValues, Transfer, Workload
 from gravac.collectives.cost import Network, ring_bytes
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.base import Key, Layout, Payload
 
 
 @dataclass(slots=True)
@@ -44,18 +43,17 @@ class AllReduce(Collective):
     name = "all-reduce"
     source = "Patarasuk and Yuan 2009, bandwidth optimal all-reduce"
 
-    def exchange(
-        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
-    ) -> Exchange:
-        if not compressor.traits.linear:
-            mean = compressor.decode(payload).mul_(self.share)
-            work, nbytes = self.communicator.sum(mean), mean.nbytes
-            return _Decoded(work, ring_bytes(nbytes, self.world_size), nbytes, compressor, payload, mean)
-        (own,) = payload.parts
-        values = own * self.share
+    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
+        codec = layout.codec
+        values = (
+            payload.parts[0] * self.share if codec.traits.linear else codec.decode(payload).mul_(self.share)
+        )
         work, nbytes = self.communicator.sum(values), values.nbytes
-        summed = replace(payload, parts=(values,))
-        return SummedValues(work, ring_bytes(nbytes, self.world_size), nbytes, compressor, payload, summed)
+        sent_bytes = ring_bytes(nbytes, self.world_size)
+        if not codec.traits.linear:
+            return _Decoded(work, sent_bytes, nbytes, codec, payload, values)
+        mean = replace(payload, parts=(values,))
+        return SummedValues(work, sent_bytes, nbytes, codec, payload, mean, codec, values)
 
     def reduce_in_place(self, gradient: Tensor) -> Transfer:
         """Replace a whole bucket by its dense mean.

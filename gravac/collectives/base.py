@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gravac.collectives.communicator import Communicator, Work, communicator
 from gravac.collectives.cost import Network
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.base import Compressor, Key, Layout, Payload
 from gravac.compressors.stack import Stack
 
 
@@ -79,13 +79,16 @@ class Exchange(Transfer):
 
 @dataclass(slots=True)
 class SummedValues(Exchange):
-    """An all-reduce of values whose positions are the same on all ranks."""
+    """A sum of values whose positions are the same on all ranks."""
 
     mean: Payload
+    decoder: Compressor
+    """Decodes ``mean``."""
+    sent: Tensor  # kept alive until the collective is done
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
-        self.codec.decompress(self.mean, out)
+        self.decoder.decompress(self.mean, out)
 
 
 class Collective(ABC):
@@ -113,18 +116,15 @@ class Collective(ABC):
         self.share = 1.0 / self.world_size
 
     @abstractmethod
-    def exchange(
-        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
-    ) -> Exchange:
+    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
         """Send a payload. Call it on a thread that may wait for other ranks: there may be several rounds.
 
         Args:
-            compressor: The codec that made the payload.
-            payload: This rank's payload. It is not changed, and may change when this returns.
+            layout: The codec that made the payload, and what is known of it on all ranks.
+            payload: This rank's payload. It is not changed, and must not change until the mean was written.
             x: The tensor that was compressed, shape ``(n,)``; None for a blank payload. It is not changed, and may
                 change when this returns.
             key: The key it was compressed with.
-            dtype: The dtype that values have on the wire.
 
         Returns:
             The exchange in flight.

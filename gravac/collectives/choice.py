@@ -124,11 +124,10 @@ class CollectiveChooser:
         self.text = text
         self._group, self._network, self._sync_free = group, network, False
         self._made: dict[str, Collective] = {}
-        self._chosen: dict[Workload, str] = {}
         self._unreported: dict[float, dict[int, str]] = {}  # CF: elements: name
 
     def choose(self, workload: Workload) -> Collective:
-        """Return the collective for these payloads."""
+        """Return the collective for these payloads. The caller keeps it: the cost model is asked each time."""
         # Values of linear codecs add up, and nothing moves fewer bytes than one all-reduce of them.
         if workload.codec.traits.linear:
             return self._named(AllReduce.name)
@@ -136,17 +135,13 @@ class CollectiveChooser:
             return self._named(self.text)
         if self._network is None or workload.ranks <= 2:  # between two ranks, nothing moves fewer bytes
             return self._named(Gather.name)
-        if workload not in self._chosen:
-            if len(self._chosen) > 4096:  # regrouped buckets of a very long run
-                self._chosen.clear()
-            name = self._chosen[workload] = choose(self._network, workload, self._sync_free).name
-            self._unreported.setdefault(workload.cf, {})[workload.numel] = name
-        return self._named(self._chosen[workload])
+        name = choose(self._network, workload, self._sync_free).name
+        self._unreported.setdefault(workload.cf, {})[workload.numel] = name
+        return self._named(name)
 
     def use(self, network: Network, sync_free: bool = False) -> None:
         """Choose again for this network; see ``choose``."""
         self._network, self._sync_free = network, sync_free
-        self._chosen.clear()
 
     @property
     def sync_free(self) -> bool:

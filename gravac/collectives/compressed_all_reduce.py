@@ -9,66 +9,38 @@ from torch import Tensor
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.cost import Network
-from gravac.collectives.messages import (
-    HEADER_BYTES,
-    SIZE_BYTES,
-    exchange_sizes,
-    pack_payload,
-    padded,
-    unpack_payload,
-)
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.collectives.messages import HEADER_BYTES, SIZE_BYTES, Header, exchange_sizes, padded
+from gravac.compressors.base import Compressor, Key, Layout, Payload
 from gravac.compressors.dense import Dense
 from gravac.kernels import add_finite
 
-_STRONGEST = 1e9
+_DENSE, _STRONGEST = Dense(), 1e9
 
 
-@dataclass(frozen=True, slots=True)
 class _Shards:
     """The shards of a bucket, one per rank: equally many whole blocks for each, so the last ones may be shorter or
     empty.
+
+    Args:
+        codec: Its payloads are divided.
+        numel: Elements of the bucket.
+        cf: The CF asked for.
+        dtype: The dtype that values have on the wire.
+        ranks: How many ranks there are.
     """
 
-    codec: Compressor
-    numel: int
-    cf: float
-    dtype: torch.dtype
-    ranks: int
-
-    @property
-    def size(self) -> int:
-        """Elements of each shard but the last ones."""
-        block = self.codec.block_of(self.cf)
+    def __init__(self, codec: Compressor, numel: int, cf: float, dtype: torch.dtype, ranks: int) -> None:
+        block = codec.block_of(cf)
         assert block is not None
-        return block * max(1, ceil(self.numel / (block * self.ranks)))
-
-    def begin(self, owner: int) -> int:
-        """Return the first element of a rank's shard."""
-        return min(self.numel, owner * self.size)
-
-    def count(self, owner: int) -> int:
-        """Return the number of elements of a rank's shard."""
-        return self.begin(owner + 1) - self.begin(owner)
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of a message of the longest shard; the expected ones if sizes vary."""
-        return HEADER_BYTES + self.codec.wire_bytes(self.count(0), self.cf, self.dtype)
-
-    def read(self, message: Tensor, payload: Payload, key: Key, owner: int) -> Payload:
-        """Unpack a message with a shard of ``owner``; ``key`` is that of the message's sender.
-
-        Raises:
-            ValueError: The message belongs to another exchange, or was damaged.
-        """
-        parts = unpack_payload(message, payload, self.codec, key, self.dtype)
-        return self.codec.layout(self.count(owner), self.cf, self.dtype).unpack(parts, key)
-
-    def sizes(self) -> list[int]:
-        """Return the bytes of each owner's message, for a codec of fixed size. Messages are padded to the longest."""
-        wire = [self.codec.wire_bytes(self.count(owner), self.cf, self.dtype) for owner in range(self.ranks)]
-        return [HEADER_BYTES + nbytes for nbytes in wire]
+        self.size = block * max(1, ceil(numel / (block * ranks)))
+        """Elements of each shard but the last ones."""
+        self.begins = [min(numel, owner * self.size) for owner in range(ranks)]
+        """First element of each."""
+        counts = [min(numel, begin + self.size) - begin for begin in self.begins]
+        made = {count: codec.layout(count, cf, dtype) for count in counts}
+        self.layouts = [made[count] for count in counts]
+        self.sizes = [HEADER_BYTES + layout.nbytes for layout in self.layouts]
+        """Bytes of each message; the expected ones if sizes vary."""
 
 
 @dataclass(slots=True)
@@ -76,17 +48,16 @@ class _InFlight(Exchange):
     message: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, the message of each owner, in rank order
     sizes: list[int]  # bytes of each message without padding
-    own: Payload
     shards: _Shards
-    key: Key
+    header: Header
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
-        for owner, (message, size) in enumerate(zip(self.arrived, self.sizes, strict=True)):
-            if count := self.shards.count(owner):
-                mean = self.shards.read(message[:size], self.own, _mean_key(self.key, owner), owner)
-                begin = self.shards.begin(owner)
-                self.shards.codec.decompress(mean, out[begin : begin + count])
+        for owner, layout in enumerate(self.shards.layouts):
+            if layout.numel:
+                message = self.header.strip(self.arrived[owner, : self.sizes[owner]], owner)
+                mean = layout.unpack(message, self.header.key._replace(rank=owner))
+                layout.codec.decompress(mean, out[self.shards.begins[owner] :][: layout.numel])
 
 
 class CompressedAllReduce(Collective):
@@ -116,60 +87,59 @@ class CompressedAllReduce(Collective):
         "a quantizer that codes blocks by themselves and errs by less than half at any CF, such as nearest"
     )
 
-    def exchange(
-        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
-    ) -> Exchange:
-        ranks, rank, cf = self.world_size, self.communicator.rank, payload.cf
-        shards = _Shards(compressor, payload.numel, cf, dtype, ranks)
-        device, nothing = payload.values.device, payload.values.new_empty(0, dtype=torch.uint8)
-        messages = [
-            pack_payload(payload, compressor, key, dtype, piece)
-            for piece in compressor.divide(payload, shards.size, dtype)
-        ]
+    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
+        codec, ranks, rank, nothing = (
+            layout.codec,
+            self.world_size,
+            self.communicator.rank,
+            payload.values.new_empty(0, dtype=torch.uint8),
+        )
+        shards = _Shards(codec, layout.numel, layout.cf, layout.dtype, ranks)
+        header = Header(layout, key)
+        messages = [header.pack(piece.parts) for piece in codec.divide(payload, shards.size, layout.dtype)]
         messages += [nothing] * (ranks - len(messages))
-        sizes = self._sizes(shards, messages)
+        fixed = layout.specs is not None
+        sizes = [shards.sizes] * ranks if fixed else exchange_sizes(self.communicator, messages)
         rows = padded(messages, max(map(max, sizes)))
         arrived = torch.empty_like(rows)
         self.communicator.exchange(arrived.view(-1), rows.view(-1)).wait()
 
-        sent, message = compressor.decode(payload), nothing
-        if count := shards.count(rank):
-            mean = torch.zeros(count, device=device, dtype=torch.float32)
+        sent, message, own, begin = (
+            codec.decode(payload),
+            nothing,
+            shards.layouts[rank],
+            shards.begins[rank],
+        )
+        header_of_mean = Header(layout, _mean_key(key, rank))
+        if own.numel:
+            mean = torch.zeros(own.numel, device=nothing.device, dtype=torch.float32)
             for source, part in enumerate(arrived):  # in rank order, so that a run can be repeated
-                piece = shards.read(part[: sizes[source][rank]], payload, key._replace(rank=source), rank)
-                compressor.decompress(piece, mean, self.share)
-            coded = compressor.compress(mean, cf, _mean_key(key, rank), dtype)
-            message = pack_payload(payload, compressor, _mean_key(key, rank), dtype, coded)
+                piece = header.strip(part[: sizes[source][rank]], source)
+                codec.decompress(own.unpack(piece, key._replace(rank=source)), mean, self.share)
+            coded = codec.compress(mean, layout.cf, header_of_mean.key, layout.dtype)
+            message = header_of_mean.pack(coded.parts)
             # Together the ranks have sent the rounded mean. What the rounding left out would be lost, so this rank
             # counts it as not sent: n times, because what its memory sends later will be divided by n.
-            compressor.remove(coded, mean)
-            add_finite(sent[shards.begin(rank) :][:count], mean, -ranks)
-        means = [row[0] for row in self._sizes(shards, [message])]
+            codec.remove(coded, mean)
+            add_finite(sent[begin:][: own.numel], mean, -ranks)
+        means = shards.sizes if fixed else [row[0] for row in exchange_sizes(self.communicator, [message])]
         message = padded([message], max(means))
         everyone = message.new_empty((ranks, max(means)))
         work = self.communicator.gather(everyone.view(-1), message[0])
         first, second = rows.shape[1], everyone.shape[1]
-        announced = 0 if compressor.traits.fixed_size else SIZE_BYTES * (ranks + 1)
+        announced = 0 if fixed else SIZE_BYTES * (ranks + 1)
         return _InFlight(
             work,
             (ranks - 1) * (first + second + announced),
             ranks * first + second + announced,
-            Dense(),
-            Payload((sent,), None, payload.numel, cf, key),
+            _DENSE,
+            Payload((sent,), None, payload.numel, payload.cf, key),
             message,
             everyone,
             means,
-            payload,
             shards,
-            key,
+            header_of_mean,
         )
-
-    def _sizes(self, shards: _Shards, messages: list[Tensor]) -> list[list[int]]:
-        """Return the bytes of the messages of each rank. Where sizes vary, they are exchanged."""
-        if shards.codec.traits.fixed_size:
-            sizes = shards.sizes()
-            return [sizes] * shards.ranks if len(messages) > 1 else [[size] for size in sizes]
-        return exchange_sizes(self.communicator, messages)
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
@@ -177,17 +147,17 @@ class CompressedAllReduce(Collective):
         return all(compressor.block_of(cf) is not None for cf in (1.0, _STRONGEST))
 
     def payload_bytes(self, workload: Workload) -> int:
-        return (workload.ranks + 1) * _shards(workload).message_bytes
+        return (workload.ranks + 1) * _message_bytes(workload)
 
     def link_bytes(self, workload: Workload) -> int:
-        return 2 * (workload.ranks - 1) * _shards(workload).message_bytes
+        return 2 * (workload.ranks - 1) * _message_bytes(workload)
 
     @staticmethod
     def payloads_decoded(ranks: int) -> int:
         return 3  # its own, its shard of each, and the mean
 
     def seconds(self, network: Network, workload: Workload) -> float:
-        nbytes, ranks = _shards(workload).message_bytes, workload.ranks
+        nbytes, ranks = _message_bytes(workload), workload.ranks
         first = cost.all_to_all(network, ranks, ranks * nbytes)
         # Payloads are divided and decoded, and a shard is compressed again.
         decoding = self.payloads_decoded(ranks) * workload.decoding
@@ -198,8 +168,9 @@ class CompressedAllReduce(Collective):
         return first + cost.all_gather(network, ranks, nbytes) + work
 
 
-def _shards(workload: Workload) -> _Shards:
-    return _Shards(workload.codec, workload.numel, workload.cf, workload.dtype, workload.ranks)
+def _message_bytes(workload: Workload) -> int:
+    """Return the bytes of a message of the longest shard; the expected ones if sizes vary."""
+    return _Shards(*workload).sizes[0]
 
 
 def _mean_key(key: Key, owner: int) -> Key:

@@ -2,42 +2,32 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.cost import Network
-from gravac.collectives.messages import (
-    HEADER_BYTES,
-    SIZE_BYTES,
-    exchange_sizes,
-    pack_payload,
-    padded,
-    unpack_payload,
-)
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.collectives.messages import HEADER_BYTES, SIZE_BYTES, Header, exchange_sizes, padded
+from gravac.compressors.base import Key, Layout, Payload
 
 
 @dataclass(slots=True)
-class _Gathered(Exchange):
-    message: Tensor  # kept alive until the collective is done
-    arrived: Tensor  # uint8, world_size messages of equal length
+class Gathered(Exchange):
+    """A message from each rank. The mean is that of their payloads."""
+
+    sent: Tensor  # kept alive until the collective is done
+    arrived: Tensor  # uint8, a row of equal length for each rank
     sizes: list[int]  # bytes of each message without padding
-    key: Key
-    dtype: torch.dtype
-    share: float
+    header: Header
+    own: Payload  # of this rank, which needs no reading
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
-        messages, own = self.arrived.view(len(self.sizes), -1), self.payload
-        layout = self.codec.layout(own.numel, own.cf, self.dtype)
+        header, share = self.header, 1.0 / len(self.sizes)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
-            payload, key = own, self.key._replace(rank=rank)
-            if key != self.key:
-                message = unpack_payload(messages[rank, :size], own, self.codec, key, self.dtype)
-                payload = layout.unpack(message, key)
-            self.codec.decompress(payload, out, self.share)
+            own = rank == header.key.rank
+            payload = self.own if own else header.read(self.arrived[rank, :size], rank)
+            header.layout.codec.decompress(payload, out, share)
 
 
 class Gather(Collective):
@@ -50,29 +40,27 @@ class Gather(Collective):
     name = "gather"
     source = "Strom 2015, Scalable distributed DNN training using commodity GPU cloud computing"
 
-    def exchange(
-        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
-    ) -> Exchange:
-        message, size_bytes = pack_payload(payload, compressor, key, dtype), 0
-        sizes = [message.numel()] * self.world_size
-        if not compressor.traits.fixed_size:
+    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
+        header, ranks, size_bytes = Header(layout, key), self.world_size, 0
+        message = header.pack(payload.parts)
+        sizes = [message.numel()] * ranks
+        if layout.specs is None:
             sizes = [row[0] for row in exchange_sizes(self.communicator, [message])]
             message, size_bytes = padded([message], max(sizes))[0], SIZE_BYTES
-        arrived = message.new_empty(self.world_size * message.numel())
-        work = self.communicator.gather(arrived, message)
-        payload_bytes = message.numel() + size_bytes
-        return _Gathered(
+        arrived = message.new_empty((ranks, message.numel()))
+        work = self.communicator.gather(arrived.view(-1), message)
+        nbytes = message.numel() + size_bytes
+        return Gathered(
             work,
-            (self.world_size - 1) * payload_bytes,
-            payload_bytes,
-            compressor,
+            (ranks - 1) * nbytes,
+            nbytes,
+            layout.codec,
             payload,
             message,
             arrived,
             sizes,
-            key,
-            dtype,
-            self.share,
+            header,
+            payload,
         )
 
     def payload_bytes(self, workload: Workload) -> int:

@@ -3,8 +3,6 @@
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
 from zlib import crc32
 
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.collectives.communicator import Communicator
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.base import Compressor, Key, Layout, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.sparse.selector import Indexed
 from gravac.compressors.stack import Stack
@@ -25,98 +23,65 @@ be a checksum instead."""
 _HALF = HEADER_BYTES // 2
 SIZE_BYTES = 8
 """Bytes of the size of one message, which ranks exchange first if sizes vary."""
-HeaderFields = tuple[str, int, float, str, int, int, int]
-"""Codec, elements, CF, dtype, and the key's seed, step and bucket."""
 _VERSION = 1
 
 
-def pack_payload(
-    payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype, piece: Payload | None = None
-) -> Tensor:
-    """Pack a header and a payload, or a ``piece`` of it, into one message.
-
-    Returns:
-        uint8, with ``HEADER_BYTES`` more than the parts have.
-    """
-    parts = payload.parts if piece is None else piece.parts
-    return add_header(parts, header_fields(payload, codec, key, dtype), checked=is_checked(codec))
-
-
-def is_checked(codec: Compressor) -> bool:
-    """Return whether messages of a codec have a checksum.
-
-    They have if sizes vary: then a byte that changes on the way changes much of what follows, or where it ends. The
-    sender itself may use what it still has of the payload, so its mean would differ from that of the other ranks.
-    """
-    return not codec.traits.fixed_size
-
-
-def unpack_payload(
-    message: Tensor, payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype
-) -> Tensor:
-    """Check and remove the header of a message.
+class Header:
+    """The header of all messages of one exchange, and of the same rounds on all ranks.
 
     Args:
-        message: uint8, as ``pack_payload`` made it on another rank.
-        payload: This rank's payload of the same exchange.
-        codec: The codec of the exchange.
-        key: The key of the rank that sent the message.
-        dtype: The dtype that values have on the wire.
-
-    Returns:
-        The bytes that follow the header.
-
-    Raises:
-        ValueError: The message belongs to another payload, or was damaged. On a device this is checked only if the
-            codec makes the host wait anyway.
+        layout: Of the payloads that are exchanged.
+        key: This rank's key. The messages of other ranks are read by the same key with their rank.
+        checked: Whether messages have a checksum. The host waits for those on a device. None: they have one if sizes
+            vary, as then a byte that changes on the way changes much of what follows, or where it ends. The sender
+            itself uses what it still has of the payload, so its mean would differ from that of the other ranks.
     """
-    return strip_header(message, header_fields(payload, codec, key, dtype), key, checked=is_checked(codec))
 
+    __slots__ = ("_checked", "_digest", "key", "layout")
 
-def add_header(parts: Sequence[Tensor], fields: HeaderFields, *, checked: bool = False) -> Tensor:
-    """Return a header and these parts as one uint8 tensor.
+    def __init__(self, layout: Layout, key: Key, checked: bool | None = None) -> None:
+        self.layout, self.key = layout, key
+        self._checked = layout.specs is None if checked is None else checked
+        fields = (layout.codec.name, layout.numel, layout.cf, str(layout.dtype), *key[:3])
+        digest = sha256(f"{_VERSION}/{fields!r}".encode()).digest()
+        self._digest = digest[: _HALF if self._checked else HEADER_BYTES]
 
-    Args:
-        parts: What follows the header.
-        fields: What the message is.
-        checked: Whether to put the checksum of the parts into the header. The host waits for parts on a device.
-    """
-    header = _digest(*fields)
-    if checked:
-        header = header[:_HALF] + _checksum([part.view(torch.uint8) for part in parts])
-    number = int.from_bytes(header, sys.byteorder, signed=True)
-    # Not torch.tensor: a copy from the host would wait.
-    first = torch.full((1,), number, device=parts[0].device, dtype=torch.int64)
-    return torch.cat([part.view(torch.uint8) for part in (first, *parts)])
+    def pack(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return a header and these parts as one message, uint8."""
+        header = self._digest
+        if self._checked:
+            header += _checksum([part.view(torch.uint8) for part in parts])
+        number = int.from_bytes(header, sys.byteorder, signed=True)
+        # Not torch.tensor: a copy from the host would wait.
+        first = torch.full((1,), number, device=parts[0].device, dtype=torch.int64)
+        return torch.cat([part.view(torch.uint8) for part in (first, *parts)])
 
+    def strip(self, message: Tensor, rank: int) -> Tensor:
+        """Return what follows the header of a message that ``rank`` sent.
 
-def strip_header(message: Tensor, fields: HeaderFields, key: Key, *, checked: bool = False) -> Tensor:
-    """Return the bytes after the header.
+        Raises:
+            ValueError: The message belongs to another exchange, or was damaged. On a device this is checked only if
+                there is a checksum, for which the host waits anyway.
+        """
+        if self._checked or not kernels.on_device(message):
+            header = bytes(message[:HEADER_BYTES].tolist())  # not numpy: neither torch nor gravac brings it
+            layout, key, known = self.layout, self.key, len(self._digest)
+            what = f"{layout.codec.name} at CF {layout.cf:g} of {layout.numel} elements"
+            where = f"for bucket {key.bucket} of step {key.step}"
+            if header[:known] != self._digest:
+                raise ValueError(
+                    f"rank {rank} sent something else than {what} {where}: the ranks are out of step"
+                )
+            if self._checked and header[known:] != _checksum([message[HEADER_BYTES:]]):
+                raise ValueError(
+                    f"the message of rank {rank} {where} was damaged on the way: its checksum is not that of its "
+                    f"{message.numel()} bytes ({what})"
+                )
+        return message[HEADER_BYTES:]
 
-    Args:
-        message: The message that ``add_header`` made, on any rank.
-        fields: What it should be.
-        key: The key of the rank that sent it.
-        checked: The value that was given to ``add_header``.
-
-    Raises:
-        ValueError: As ``unpack_payload`` does.
-    """
-    if checked or not kernels.on_device(message):
-        header = bytes(message[:HEADER_BYTES].tolist())  # not numpy: neither torch nor gravac brings it
-        codec, numel, cf = fields[:3]
-        known = _HALF if checked else HEADER_BYTES
-        if header[:known] != _digest(*fields)[:known]:
-            raise ValueError(
-                f"rank {key.rank} sent something else than {codec} at CF {cf:g} of {numel} elements for bucket "
-                f"{key.bucket} of step {key.step}: the ranks are out of step"
-            )
-        if checked and header[_HALF:] != _checksum([message[HEADER_BYTES:]]):
-            raise ValueError(
-                f"the message of rank {key.rank} for bucket {key.bucket} of step {key.step} was damaged on the way: "
-                f"its checksum is not that of its {message.numel()} bytes ({codec} at CF {cf:g} of {numel} elements)"
-            )
-    return message[HEADER_BYTES:]
+    def read(self, message: Tensor, rank: int) -> Payload:
+        """Return the payload in a message that ``rank`` sent. Raise as ``strip``."""
+        return self.layout.unpack(self.strip(message, rank), self.key._replace(rank=rank))
 
 
 def _checksum(parts: Sequence[Tensor]) -> bytes:
@@ -155,38 +120,22 @@ def padded(messages: Sequence[Tensor], size: int) -> Tensor:
     return rows
 
 
-def header_fields(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> HeaderFields:
-    """Return what the header of a payload identifies."""
-    return codec.name, payload.numel, payload.cf, str(dtype), *key[:3]
-
-
-@lru_cache(maxsize=4096)
-def _digest(*fields: object) -> bytes:
-    return sha256(f"{_VERSION}/{fields!r}".encode()).digest()[:HEADER_BYTES]
-
-
-@dataclass(frozen=True, slots=True)
 class Entries:
     """The layout of a message with ``count`` of ``numel`` elements: coded values and packed positions.
 
-    ``values`` codes the values, which have ``dtype`` on the wire; ``cf`` is that of the exchange.
+    ``values`` codes the values, which have ``dtype`` on the wire.
     """
 
-    values: Compressor
-    dtype: torch.dtype
-    cf: float
-    count: int
-    numel: int
-
-    @property
-    def nbytes(self) -> int:
+    def __init__(self, values: Compressor, count: int, numel: int, dtype: torch.dtype) -> None:
+        self.values, self.numel = values.layout(count, 1.0, dtype), numel
+        self.nbytes = HEADER_BYTES + self.values.nbytes + kernels.position_bytes(count, numel)
         """Bytes of a message."""
-        return HEADER_BYTES + self._value_bytes + kernels.position_bytes(self.count, self.numel)
 
-    def pack(self, values: Tensor, positions: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+    def pack(self, header: Header, values: Tensor, positions: Tensor, key: Key) -> tuple[Tensor, Tensor]:
         """Pack elements into a message.
 
         Args:
+            header: Of the exchange.
             values: Shape ``(count,)``.
             positions: Ascending and distinct, int32 of shape ``(count,)``.
             key: Seed material of the rounding.
@@ -194,34 +143,20 @@ class Entries:
         Returns:
             The message (uint8), and the values that will be read from it (float32).
         """
-        coded = self.values.compress(values, 1.0, key, self.dtype)
-        packed = kernels.pack_positions(positions, self.numel)
-        return add_header((*coded.parts, packed), self._fields(key)), self.values.decode(coded)
+        codec = self.values.codec
+        coded = codec.compress(values, 1.0, key, self.values.dtype)
+        return header.pack((*coded.parts, kernels.pack_positions(positions, self.numel))), codec.decode(coded)
 
-    def unpack(self, message: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        """Unpack a message.
-
-        Args:
-            message: uint8, from any rank.
-            key: The key it was packed with.
+    def unpack(self, header: Header, message: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        """Unpack a message of any rank, as ``Header.strip``; ``key`` is the one it was packed with.
 
         Returns:
             Values (float32) and positions (int32), both of shape ``(count,)``.
-
-        Raises:
-            ValueError: The message belongs to another exchange.
         """
-        message = strip_header(message, self._fields(key), key)
-        values, positions = message[: self._value_bytes], message[self._value_bytes :]
-        coded = self.values.layout(self.count, 1.0, self.dtype).unpack(values, key)
-        return self.values.decode(coded), kernels.unpack_positions(positions, self.count, self.numel)
-
-    def _fields(self, key: Key) -> HeaderFields:
-        return self.values.name, self.numel, self.cf, str(self.dtype), *key[:3]
-
-    @property
-    def _value_bytes(self) -> int:
-        return self.values.wire_bytes(self.count, 1.0, self.dtype)
+        message, layout = header.strip(message, key.rank), self.values
+        coded = layout.unpack(message[: layout.nbytes], key)
+        positions = kernels.unpack_positions(message[layout.nbytes :], layout.numel, self.numel)
+        return layout.codec.decode(coded), positions
 
 
 def split_codec(compressor: Compressor) -> tuple[Indexed, Compressor] | None:

@@ -10,8 +10,8 @@ from gravac import kernels
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.cost import Network
-from gravac.collectives.messages import Entries, split_codec
-from gravac.compressors.base import Compressor, Key, Payload, kept_count
+from gravac.collectives.messages import Entries, Header, split_codec
+from gravac.compressors.base import Compressor, Key, Layout, Payload, kept_count
 
 _SEED_BITS = 2**31 - 1
 
@@ -90,13 +90,13 @@ class _InFlight(Exchange):
     arrived: Tensor  # uint8, the message of each owner, in rank order
     entries: Entries
     shards: Shards
-    key: Key
+    header: Header
     share: float
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
         for owner, message in enumerate(self.arrived.view(self.shards.ranks, -1)):
-            values, rows = self.entries.unpack(message, _sum_key(self.key, owner))
+            values, rows = self.entries.unpack(self.header, message, self.header.key._replace(rank=owner))
             kernels.scatter_add(out, self.shards.positions(rows, owner), values, self.share)
 
 
@@ -129,22 +129,18 @@ class ReduceScatter(Collective):
     sends_all = False
     sync_free = False
 
-    def exchange(
-        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
-    ) -> Exchange:
-        codecs = split_codec(compressor)
-        assert codecs is not None
+    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
         assert payload.support is not None
-        selector, value_codec = codecs
-        n, cf, ranks, rank = payload.numel, payload.cf, self.world_size, self.communicator.rank
+        n, cf, ranks, rank = layout.numel, layout.cf, self.world_size, self.communicator.rank
         shards = Shards(n, ranks, key.shared_seed() & _SEED_BITS)
-        entries = Entries(value_codec, dtype, cf, _count(n, cf, ranks), shards.rows)
-        x = compressor.decode(payload) if x is None else x
+        selector, entries = _entries(layout.codec, n, cf, layout.dtype, ranks)
+        x = layout.codec.decode(payload) if x is None else x
+        header, sums = Header(layout, key), Header(layout, _sum_key(key, rank))
 
         messages, sent = [], list[_Elements]()
-        for owner, rows in enumerate(shards.divide(payload.support.int(), x, entries.count)):
+        for owner, rows in enumerate(shards.divide(payload.support.int(), x, entries.values.numel)):
             positions, values = shards.read(x, rows, owner)
-            message, values = entries.pack(values, rows, _part_key(key, owner))
+            message, values = entries.pack(header, values, rows, _part_key(key, owner))
             messages.append(message)
             if owner != rank:
                 sent.append(_Elements(positions, values))
@@ -152,7 +148,7 @@ class ReduceScatter(Collective):
         arrived = torch.empty_like(message)
         self.communicator.exchange(arrived, message).wait()
 
-        message, own = self._sum(arrived.view(ranks, -1), shards, entries, key)
+        message, own = self._sum(arrived.view(ranks, -1), shards, entries, header, sums)
         sent.append(own)
         everyone = message.new_empty(ranks * message.numel())
         work = self.communicator.gather(everyone, message)
@@ -166,22 +162,24 @@ class ReduceScatter(Collective):
             everyone,
             entries,
             shards,
-            key,
+            sums,
             self.share,
         )
 
-    def _sum(self, messages: Tensor, shards: Shards, entries: Entries, key: Key) -> tuple[Tensor, _Elements]:
+    def _sum(
+        self, messages: Tensor, shards: Shards, entries: Entries, header: Header, sums_header: Header
+    ) -> tuple[Tensor, _Elements]:
         """Sum this rank's shard. Return the message for all, and what this rank counts as sent of its shard."""
         rank = self.communicator.rank
         own, others = (
             torch.zeros(shards.rows, device=messages.device, dtype=torch.float32) for _ in range(2)
         )
         for source, message in enumerate(messages):  # in rank order, so that a run can be repeated
-            values, rows = entries.unpack(message, _part_key(key, rank)._replace(rank=source))
+            values, rows = entries.unpack(header, message, _part_key(header.key, rank)._replace(rank=source))
             kernels.scatter_add(own if source == rank else others, rows, values)
         total = own + others
-        largest, sums = kernels.take_top(total, entries.count)
-        message, values = entries.pack(sums, largest, _sum_key(key, rank))
+        largest, sums = kernels.take_top(total, entries.values.numel)
+        message, values = entries.pack(sums_header, sums, largest, sums_header.key)
         # Together the ranks have sent what the message holds. The other ranks count all that they sent to this owner as
         # sent. So this rank takes the rest of it over: it counts it as sent with a minus, and its memory keeps it.
         sent = others.neg_()
@@ -209,17 +207,18 @@ class ReduceScatter(Collective):
         return first + cost.all_gather(network, ranks, nbytes) + work
 
 
-def _count(numel: int, cf: float, ranks: int) -> int:
-    """Return how many elements a rank sends to each owner, and an owner sends to all."""
-    return -(-kept_count(numel, cf) // ranks)
+def _entries(
+    codec: Compressor, numel: int, cf: float, dtype: torch.dtype, ranks: int
+) -> tuple[Compressor, Entries]:
+    """Return the selector of a codec, and the layout of what a rank sends to each owner and an owner to all."""
+    codecs = split_codec(codec)
+    assert codecs is not None
+    count = -(-kept_count(numel, cf) // ranks)
+    return codecs[0], Entries(codecs[1], count, -(-numel // ranks), dtype)
 
 
 def _message_bytes(workload: Workload) -> int:
-    codecs = split_codec(workload.codec)
-    assert codecs is not None
-    rows = -(-workload.numel // workload.ranks)
-    count = _count(workload.numel, workload.cf, workload.ranks)
-    return Entries(codecs[1], workload.dtype, workload.cf, count, rows).nbytes
+    return _entries(*workload)[1].nbytes
 
 
 def _payload(sent: list[_Elements], numel: int, cf: float, key: Key) -> Payload:

@@ -12,8 +12,8 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, SummedValues, Workload
 from gravac.collectives.communicator import Communicator
 from gravac.collectives.cost import Network, children, ring_bytes
-from gravac.collectives.messages import HEADER_BYTES, add_header, header_fields, split_codec, strip_header
-from gravac.compressors.base import Compressor, Key, Payload, kept_count
+from gravac.collectives.messages import HEADER_BYTES, Header, split_codec
+from gravac.compressors.base import Compressor, Key, Layout, Payload, kept_count
 
 Leader = Literal["turns", "largest"]
 
@@ -45,24 +45,21 @@ class SharedSupport(Collective):
         self.leader = leader
         self.sync_free = leader == "turns"
 
-    def exchange(
-        self, compressor: Compressor, payload: Payload, x: Tensor | None, key: Key, dtype: torch.dtype
-    ) -> Exchange:
-        codecs = split_codec(compressor)
+    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
+        codecs = split_codec(layout.codec)
         assert codecs is not None
         assert payload.support is not None
-        n, k = payload.numel, kept_count(payload.numel, payload.cf)
-        ranks, rank = self.world_size, self.communicator.rank
-        leader = self._leader(compressor, payload, key)
-        fields = header_fields(payload, compressor, key, dtype)
+        n, ranks, rank = layout.numel, self.world_size, self.communicator.rank
+        leader = self._leader(layout.codec, payload, key)
         # Damaged positions would be those of this rank alone, and its values would be added to others.
-        checked = not kernels.on_device(payload.values)
-        message = add_header(payload.parts[-1:], fields, checked=checked)
+        header = Header(layout, key, checked=not kernels.on_device(payload.values))
+        message = header.pack(payload.parts[-1:])
         self.communicator.broadcast(message, leader).wait()
-        packed = strip_header(message, fields, key._replace(rank=leader), checked=checked)
-        support = (payload.support if rank == leader else kernels.unpack_positions(packed, k, n)).int()
+        packed, support = header.strip(message, leader), payload.support.int()
+        if rank != leader:
+            support = kernels.unpack_positions(packed, support.numel(), n).int()
         # A blank payload has the same value everywhere, so its own positions do not matter.
-        x, source = (compressor.decode(payload), payload.support) if x is None else (x, support)
+        x, source = (layout.codec.decode(payload), payload.support) if x is None else (x, support)
         own = x[source.long()].float()
         values = own * self.share
         work = self.communicator.sum(values)
@@ -75,6 +72,8 @@ class SharedSupport(Collective):
             codecs[0],
             sent,
             replace(sent, parts=(values, packed)),
+            codecs[0],
+            values,
         )
 
     @staticmethod

@@ -71,7 +71,7 @@ def train(
         cross_entropy(model(inputs[chosen]), classes[chosen]).backward()
         flat = torch.cat([one.grad.flatten() for one in named.values() if one.grad is not None])
         p = part.compensate(flat)
-        flight = aggregator.prepare(bucket, p, (cf,), Key(seed, step, 0, rank), torch.float32).send(cf)
+        flight = aggregator.open(bucket).prepare(p, (cf,), Key(seed, step, 0, rank), torch.float32).send(cf)
         energy, inner = (
             float(flight.codec.energy(flight.payload)),
             float(flight.codec.inner(flight.payload, p)),
@@ -101,7 +101,7 @@ def handling(aggregator: Aggregator, cf: float) -> float:
     x = torch.randn(LARGE, generator=torch.Generator().manual_seed(rank)) ** 3
     mean = torch.empty(LARGE)
     for step in range(8):
-        draft = aggregator.prepare(bucket, x, (cf,), Key(0, step, 0, rank), torch.float32)
+        draft = aggregator.open(bucket).prepare(x, (cf,), Key(0, step, 0, rank), torch.float32)
         dist.barrier()
         begun = time.thread_time()
         flight = draft.send(cf)

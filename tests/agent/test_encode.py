@@ -118,7 +118,7 @@ def test_a_payload_is_decoded_once_and_its_tensor_is_freed(
     """Energy, alignment and residual all need what was sent: decoding for each took nearly half of the encoding."""
     ours, gradient = encoder(compressor, "residual"), next(gradients())
     assert isinstance(ours.aggregator, OneShot)
-    codec = ours.aggregator.codec_for(BUCKET)
+    codec = ours.aggregator.compressor
     decodes: list[Payload] = []
     decode = type(codec).decode
 

@@ -104,8 +104,8 @@ def test_a_payload_of_another_size_than_declared_is_never_sent() -> None:
         f"compressor='short' made a payload of {declared - 1} bytes, but declares {declared} bytes for {n} "
     )
     with pytest.raises(ValueError, match=message):
-        aggregator.prepare(one, torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
-    OneShot(TopK(), ALONE).prepare(one, torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
+        aggregator.open(one).prepare(torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
+    OneShot(TopK(), ALONE).open(one).prepare(torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
 
 
 @pytest.mark.parametrize("text", MEMBERS)
@@ -114,9 +114,9 @@ def test_a_rank_that_fails_sends_nothing(text: str) -> None:
         one, rank = BUCKETS[0], aggregator.communicator.rank
         x, key = gradient(rank, 0, one), Key(3, 0, 0, rank)
         draft = (
-            aggregator.blank(one, 4.0, key, torch.float32, x.device, 0.0)
+            aggregator.open(one).blank(4.0, key, torch.float32, x.device, 0.0)
             if rank == 1
-            else aggregator.prepare(one, x, (4.0,), key, torch.float32)
+            else aggregator.open(one).prepare(x, (4.0,), key, torch.float32)
         )
         flight = draft.send(4.0)
         flight.work.wait()
@@ -143,11 +143,11 @@ def test_one_overflow_reaches_all_ranks_and_poisons_nothing(text: str, kind: str
             for one in BUCKETS:
                 x, key = gradient(rank, 2, one), Key(3, 2, one.number, rank)
                 if rank == 1 and kind == "blank":
-                    draft = aggregator.blank(one, 4.0, key, torch.float32, x.device, math.nan)
+                    draft = aggregator.open(one).blank(4.0, key, torch.float32, x.device, math.nan)
                 else:
                     if rank == 1:
                         x[:] = math.nan if kind == "nan" else math.inf
-                    draft = aggregator.prepare(one, x, (4.0,), key, torch.float32)
+                    draft = aggregator.open(one).prepare(x, (4.0,), key, torch.float32)
                 flight = draft.send(4.0)
                 flight.work.wait()
                 mean = torch.zeros_like(x)
@@ -193,7 +193,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(text: str) -> None:
 def test_both_levels_of_an_exploring_step(text: str) -> None:
     aggregator = made(text, ALONE)
     x = gradient(0, 0, BUCKETS[0])
-    draft = aggregator.prepare(BUCKETS[0], x, (3.0, 12.0), Key(3, 0, 0, 0), torch.float32)
+    draft = aggregator.open(BUCKETS[0]).prepare(x, (3.0, 12.0), Key(3, 0, 0, 0), torch.float32)
     weak, strong = draft.kept_energy(3.0), draft.kept_energy(12.0)
     whole = float(x.square().sum())
     assert 0 < strong <= whole * 1.0001

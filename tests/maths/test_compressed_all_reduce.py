@@ -126,9 +126,9 @@ def test_a_rank_without_a_payload_sends_as_many_bytes(numel: int) -> None:
         rank = aggregator.communicator.rank
         x, key, dtype = vector("gauss", numel, rank), Key(1, 0, 0, rank), torch.float32
         if rank == 1:
-            draft = aggregator.blank(one, 4.0, key, dtype, x.device, 0.0)
+            draft = aggregator.open(one).blank(4.0, key, dtype, x.device, 0.0)
         else:
-            draft = aggregator.prepare(one, x, (4.0,), key, dtype)
+            draft = aggregator.open(one).prepare(x, (4.0,), key, dtype)
         flight = draft.send(4.0)
         mean = torch.empty(numel)
         flight.mean_into(mean)
@@ -206,8 +206,8 @@ def test_a_step_that_another_rank_is_not_at_is_refused() -> None:
     def each(network: object) -> None:
         rank = network.rank  # type: ignore[attr-defined]
         codec, key, x = build_codec("int8:block=8"), Key(1, 7 + 2 * rank, 0, rank), torch.randn(100)
-        payload = codec.compress(x, 4.0, key, x.dtype)
-        CompressedAllReduce(network).exchange(codec, payload, x, key, x.dtype)  # type: ignore[arg-type]
+        payload, layout = codec.compress(x, 4.0, key, x.dtype), codec.layout(100, 4.0, x.dtype)
+        CompressedAllReduce(network).exchange(layout, payload, x, key)  # type: ignore[arg-type]
 
     with pytest.raises(ValueError, match="the ranks are out of step"):
         SimulatedWorld(2).run(each)

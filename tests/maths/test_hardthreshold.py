@@ -34,7 +34,7 @@ def sent_and_left(
     least, most, count, rank = math.inf, 0.0, 0, aggregator.communicator.rank
     for one in buckets:
         x = uneven(rank, step, one) * scale
-        draft = aggregator.prepare(one, x, (cf,), Key(3, step, one.number, rank), torch.float32)
+        draft = aggregator.open(one).prepare(x, (cf,), Key(3, step, one.number, rank), torch.float32)
         flight = draft.send(cf)
         flight.work.wait()
         sent = flight.codec.decode(flight.payload) != 0

@@ -24,7 +24,7 @@ def test_powersgd_oracle() -> None:
     one, x = bucket(0, (2, 4)), LECTURE.abs()
     aggregator = powersgd({"p0.0": torch.ones(4, 1)}, saving=1.0)
     for gain in (0.7284245, 0.8339562, 0.8386115, 0.8387847):
-        draft = aggregator.prepare(one, x, (1.3,), Key(0, 0, 0, 0), torch.float32)
+        draft = aggregator.open(one).prepare(x, (1.3,), Key(0, 0, 0, 0), torch.float32)
         assert draft.kept_energy(1.3) / 21333 == pytest.approx(gain, abs=1e-6)
         flight = draft.send(1.3)
         if gain == 0.7284245:
@@ -58,7 +58,7 @@ def test_powersgd_is_truly_linear() -> None:
 
     def each(aggregator: Aggregator) -> tuple[Tensor, Tensor, Tensor]:
         x = gradient(aggregator.communicator.rank, 0, one)
-        flight = aggregator.prepare(one, x, (4.0,), Key(0, 0, 0, 0), torch.float32).send(4.0)
+        flight = aggregator.open(one).prepare(x, (4.0,), Key(0, 0, 0, 0), torch.float32).send(4.0)
         mean = torch.empty_like(x)
         flight.mean_into(mean)
         return x, mean, flight.left[0][0]  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def test_powersgd_keeps_its_factors_when_the_rank_changes() -> None:
     aggregator, one = PowerSGD(ALONE), bucket(0, (40, 60))
     x = gradient(0, 0, one)
     for step, (cf, rank) in enumerate(((4.0, 6), (24.0, 1), (8.0, 3), (4.0, 6))):
-        flight = aggregator.prepare(one, x, (cf,), Key(0, step, 0, 0), torch.float32).send(cf)
+        flight = aggregator.open(one).prepare(x, (cf,), Key(0, step, 0, 0), torch.float32).send(cf)
         assert flight.payload_bytes == 4 * rank * 100
         aggregator.commit()
         assert aggregator.state_dict()["p0.0"].shape == (60, rank)

@@ -65,7 +65,7 @@ def test_the_alignment_is_the_same(energy: float, inner: float) -> None:
 
 def test_a_shortfall_on_a_device_is_that_of_the_host() -> None:
     """Any energies, with steps that count and that do not, and CFs that were not sent."""
-    host, device = Shortfall(), Shortfall()
+    host, device = Shortfall(0), Shortfall(0)
     steps = [
         (4.0, 2.0, 1.0, True),
         (9.0, 0.0, 1.0, True),
@@ -79,12 +79,12 @@ def test_a_shortfall_on_a_device_is_that_of_the_host() -> None:
         (9.0, 3.0, 2.0, False),
     ]
     for cf, chosen, through, counts in steps:
-        host.record(0, cf, chosen, through)
-        device.record(0, cf, torch.tensor(chosen).double(), torch.tensor(through).double())
+        host.record(cf, chosen, through)
+        device.record(cf, torch.tensor(chosen).double(), torch.tensor(through).double())
         (host.commit if counts else host.rollback)()
         device.commit_where(torch.tensor(counts))
         for asked in (2.0, 4.0, 8.0, 60.0):
-            assert float(host.expected(0, asked)) == float(device.expected(0, asked))
+            assert float(host.expected(asked)) == float(device.expected(asked))
         assert {k: float(v) for k, v in host.state_dict().items()} == {
             k: float(v) for k, v in device.state_dict().items()
         }

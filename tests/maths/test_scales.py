@@ -37,7 +37,9 @@ def energy(x: Tensor) -> float:
 
 def claimed(aggregator: Aggregator, one: Bucket, x: Tensor, step: int, cf: float) -> tuple[float, float]:
     """Energy the gate is given for one bucket of a step, and the energy that then was really sent."""
-    draft = aggregator.prepare(one, x, (cf,), Key(3, step, one.number, aggregator.communicator.rank), x.dtype)
+    draft = aggregator.open(one).prepare(
+        x, (cf,), Key(3, step, one.number, aggregator.communicator.rank), x.dtype
+    )
     before = draft.kept_energy(cf)
     flight = draft.send(cf)
     flight.work.wait()
@@ -73,7 +75,7 @@ def test_sign_codecs_have_one_scale_a_tensor(text: str) -> None:
 def test_a_scale_a_tensor_keeps_what_a_scale_a_bucket_loses(text: str, scales: int) -> None:
     one = bucket(0, (40, 50), (40,), (30, 40), (30,))
     aggregator, x = made(text, ALONE), uneven(0, 0, one)
-    draft = aggregator.prepare(one, x, (8.0,), KEY, torch.float32)
+    draft = aggregator.open(one).prepare(x, (8.0,), KEY, torch.float32)
     single = build_codec("onebit" if text == "onebit" else "scaledsign")
     per_bucket = single.kept_energy(single.compress(x, 8.0, KEY, torch.float32), x)
     parts = [single.compress(part, 8.0, KEY, torch.float32) for part in x.split(list(one.numels))]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators import AGGREGATORS, build_sharded
+from gravac.aggregators import AGGREGATORS, OneShot, build_sharded
 from gravac.aggregators.base import Aggregator
 from gravac.collectives import AllReduce, Communicator, Network
 from gravac.collectives.simulated import SimulatedWorld
@@ -141,9 +141,9 @@ def steps(aggregator: Aggregator, device: str = "cpu", watch: Watch | None = Non
                 if watch is not None:
                     watch.device(x)
                 if counts:
-                    draft = aggregator.prepare(one, x, (cf, 30.0), key, torch.float32)
+                    draft = aggregator.open(one).prepare(x, (cf, 30.0), key, torch.float32)
                 else:
-                    draft = aggregator.blank(one, cf, key, torch.float32, x.device, math.nan)
+                    draft = aggregator.open(one).blank(cf, key, torch.float32, x.device, math.nan)
                 found += [draft.kept_energy(cf)] if counts else []
                 flights.append((x, draft.send(cf)))
             for x, flight in flights:
@@ -204,7 +204,7 @@ def test_a_reduce_scatter_of_shards_is_as_free_as_its_codec(name: str) -> None:
         x = watch.device(vector("gauss", 210, communicator.rank))
         with watch.watching():
             key = Key(3, 0, 3, communicator.rank)
-            flight = aggregator.prepare(one, x, (4.0,), key, torch.float32).send(4.0)
+            flight = aggregator.open(one).prepare(x, (4.0,), key, torch.float32).send(4.0)
             flight.work.wait()
             flight.mean_into(torch.empty(105))
             aggregator.commit_where(watch.device(torch.tensor(True)))
@@ -220,14 +220,12 @@ def test_a_reduce_scatter_of_shards_is_as_free_as_its_codec(name: str) -> None:
 def test_the_cost_model_can_leave_out_what_reads() -> None:
     """With many ranks and a slow network it would take the reduce-scatter."""
     slow = Network(latency_seconds=1e-5, bytes_per_second=1e6)
-    names, large = {}, bucket(0, (1000, 1000))
-    for free in (False, True):
-        aggregator = made("topk", SimulatedWorld(64).communicator(0))
-        aggregator.use(slow, free)  # type: ignore[attr-defined]
+    names, aggregator = {}, OneShot(TopK(), SimulatedWorld(64).communicator(0))
+    part = aggregator.open(bucket(0, (1000, 1000)))
+    for free in (False, True):  # an open bucket follows
+        aggregator.use(slow, free)
         assert aggregator.sync_free is free
-        codec = aggregator.codec_for(large)  # type: ignore[attr-defined]
-        chosen = aggregator.collective(large, codec, 10.0, torch.float32)  # type: ignore[attr-defined]
-        names[free] = chosen.name
+        names[free] = part.sender(10.0, torch.float32).name  # type: ignore[attr-defined]
     assert names[False] == "reduce-scatter"
     assert names[True] != "reduce-scatter"
 

@@ -97,7 +97,8 @@ class Exchanger:
         make = parse_collective(way)
         assert make is not None
         assert self._payload is not None
-        flight = make(self.group).exchange(self.codec, self._payload, self.x, self._key(), DTYPE)
+        layout = self.codec.layout(self._payload.numel, self._payload.cf, DTYPE)
+        flight = make(self.group).exchange(layout, self._payload, self.x, self._key())
         flight.work.wait()
         flight.mean_into(self.out)
 

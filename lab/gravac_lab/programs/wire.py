@@ -61,8 +61,8 @@ def rank_setup(
         before = counters(chosen.interface)
         for step in range(request["repeats"]):
             bucket = Bucket(0, ("x",), (n,))
-            draft = aggregator.prepare(
-                bucket, gradients[n], (request["cf"],), Key(0, step, 0, rank), torch.float32
+            draft = aggregator.open(bucket).prepare(
+                gradients[n], (request["cf"],), Key(0, step, 0, rank), torch.float32
             )
             flight = draft.send(request["cf"])
             flight.work.wait()

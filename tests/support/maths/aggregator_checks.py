@@ -56,12 +56,13 @@ def steps(
 ) -> list[list[Step]]:
     """``count`` steps on one rank; all buckets of a step are in flight at once."""
     rank, found = aggregator.communicator.rank, []
+    parts = [aggregator.open(one) for one in buckets]
     for step in range(first, first + count):
         flights = []
-        for one in buckets:
+        for one, part in zip(buckets, parts, strict=True):
             x = source(rank, step, one)
             key = Key(3, step, one.number, rank)
-            flights.append((x, aggregator.prepare(one, x, (cf,), key, torch.float32).send(cf)))
+            flights.append((x, part.prepare(x, (cf,), key, torch.float32).send(cf)))
         done = []
         for x, flight in flights:
             flight.work.wait()
@@ -78,7 +79,7 @@ def steps(
 
 def aggregate(aggregator: Aggregator, one: Bucket, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
     """The mean over ranks of ``x``, and what this rank sent."""
-    exchange = aggregator.prepare(one, x, (cf,), key, torch.float32).send(cf)
+    exchange = aggregator.open(one).prepare(x, (cf,), key, torch.float32).send(cf)
     exchange.work.wait()
     mean = torch.zeros_like(x, dtype=torch.float32)
     exchange.mean_into(mean)

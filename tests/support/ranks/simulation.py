@@ -81,13 +81,13 @@ def _rank(
             key = Key(0, step, number, communicator.rank)
             if cf == 1.0:
                 if measured is not None:
-                    aggregator.prepare(bucket, p, (measured,), key, flat.dtype)
+                    aggregator.open(bucket).prepare(p, (measured,), key, flat.dtype)
                 total = p * (1.0 / communicator.size)
                 communicator.sum(total).wait()
                 part.update(Dense(), None)
                 mean.copy_(total)
             else:
-                flight = aggregator.prepare(bucket, p, (cf,), key, flat.dtype).send(cf)
+                flight = aggregator.open(bucket).prepare(p, (cf,), key, flat.dtype).send(cf)
                 flight.work.wait()
                 part.update(flight.codec, flight.payload)
                 flight.mean_into(mean)
