@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all test-frameworks lint docs clean new-codec new-policy gpu gpu-wheels
+.PHONY: demo test test-all test-frameworks lint docs clean new-codec new-memory new-policy gpu gpu-wheels
 
 demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
@@ -41,6 +41,9 @@ lint: $(READY)
 # CONTRIBUTING.md goes on from there.
 new-codec: $(READY)
 	$(BIN)/python -m tools.new $(or $(KIND),sparsifier) $(NAME)
+
+new-memory: $(READY)
+	$(BIN)/python -m tools.new memory $(NAME)
 
 new-policy: $(READY)
 	$(BIN)/python -m tools.new policy $(NAME)

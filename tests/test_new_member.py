@@ -1,7 +1,8 @@
-"""`make new-codec` and `make new-policy`: the skeletons work, and are registered where CONTRIBUTING says."""
+"""`make new-codec`, `new-memory` and `new-policy`: the skeletons work, and are registered where CONTRIBUTING says."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,74 @@ def test_auto_chooses_a_new_codec_for_what_its_own_file_states(tmp_path: Path, k
         check=False,
     )
     assert done.stdout.splitlines() == [f"hold {chosen}" for chosen in OFFERS[kind].values()], done.stderr
+
+
+SENDS_DOUBLE = """    transforms = True
+    part = DoublesPart
+"""
+DOUBLES = """class DoublesPart(FlatMemory):
+    \"\"\"Send twice the gradient.\"\"\"
+
+    def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
+        return None
+
+    def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
+        residual, _, p = super().pending_sum(gradient, dense=dense)
+        p.copy_(gradient).mul_(2.0)
+        self.sum_written()
+        return p if residual is None else p.add_(residual)
+
+
+class DoublesMemory(Memory)"""
+
+
+@pytest.mark.distributed
+def test_the_suite_of_memories_judges_new_ones_without_an_edit(tmp_path: Path) -> None:
+    """The skeleton made to lose small elements, and one that transforms, in a copy of gravac."""
+    shutil.copytree(ROOT / "gravac", tmp_path / "gravac", ignore=shutil.ignore_patterns("__pycache__"))
+    changes = {
+        "doubles": {
+            "import Memory": "import Memory, PendingSum",
+            "class DoublesMemory(Memory)": DOUBLES,
+            "    part = DoublesPart\n": SENDS_DOUBLE,
+        },
+        "loses": {"1e-30": "2.0"},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(new, "ROOT", tmp_path)
+        for name, pairs in changes.items():
+            registry, _ = created(tmp_path, "memory", name)
+            file = new.path_of(new.KINDS["memory"], name)
+            for old, replaced in pairs.items():
+                file.write_text(file.read_text().replace(old, replaced))
+    assert registry.count("        LosesMemory,\n    ),\n    base=Memory,") == 1
+    suite, names = str(ROOT / "tests/maths/test_memory_suite.py"), "doubles or loses and not another_memory"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-B",
+            "-m",
+            "pytest",
+            "-q",
+            "--tier",
+            "fast",
+            "-o",
+            f"pythonpath={tmp_path}",
+            "-k",
+            names,
+            suite,
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GRAVAC_KERNELS": "reference"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failed = re.findall(r"^FAILED \S+::(\w+)\[(\S+)\]", done.stdout, re.MULTILINE)
+    assert failed == [("test_exact_memories_lose_nothing", "loses")], done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 60
 
 
 @pytest.mark.distributed

@@ -1,4 +1,4 @@
-"""Start a new codec or policy: `make new-codec NAME=x KIND=quantizer`, `make new-policy NAME=x`.
+"""Start a new member: `make new-codec NAME=x KIND=quantizer`, `make new-memory NAME=x`, `make new-policy NAME=x`.
 
 Writes a skeleton that works, registers it, writes the pages again, and runs the tests that are about it.
 """
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gravac.aggregators import AGGREGATORS
 from gravac.compressors import COMPRESSORS
+from gravac.memories import MEMORIES
 from gravac.policies import POLICIES
 
 ROOT = Path(__file__).parent.parent
@@ -86,6 +87,36 @@ class {Name}(Quantizer):
     def decode(self, payload: Payload) -> Tensor:
         scales, codes = payload.parts
         return spread(scales, BLOCK, payload.numel) * (codes / STEPS)
+'''
+
+MEMORY = '''"""{Name}: one sentence that says what it keeps."""
+
+from torch import Tensor
+
+from gravac.compressors.base import Compressor, Payload
+from gravac.memories.base import Memory
+from gravac.memories.bucketed import FlatMemory
+
+LEAST = 1e-30
+
+
+class {Name}Part(FlatMemory):
+    """The part of one bucket. Override what differs from textbook error feedback."""
+
+    def update(self, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
+        residual = super().update(compressor, payload)
+        if residual is not None:
+            residual.masked_fill_(residual.abs() < LEAST, 0.0)
+        return residual
+
+
+class {Name}Memory(Memory):
+    """Error feedback, with what is too small to matter set to zero."""
+
+    name = "{name}"
+    source = "skeleton of `make new-memory`"
+    exact = True
+    part = {Name}Part
 '''
 
 POLICY = '''"""{Name}: one sentence that says how it decides."""
@@ -169,6 +200,20 @@ KINDS = {
     )
     for kind, skeleton, room in (("quantizer", QUANTIZER, "quantize"), ("sparsifier", SPARSIFIER, "sparse"))
 } | {
+    "memory": Kind(
+        skeleton=MEMORY,
+        module="gravac.memories.{module}",
+        class_name="{Name}Memory",
+        registry=ROOT / "gravac/memories/__init__.py",
+        taken=frozenset(MEMORIES),
+        tests="tests/maths",
+        remains="""
+  1. Write the memory: {file}. gravac/memories/base.py says what each method promises.
+  2. Say what it is: the docstrings, source, exact, transforms. If it has settings, describe each and give `examples`.
+  3. python -m tools.new --check memory {name}     the pages again, and these tests
+  4. make lint; GRAVAC_MEMORY={name} make demo     trains with it on real processes
+""",
+    ),
     "policy": Kind(
         skeleton=POLICY,
         module="gravac.policies.{module}",
@@ -188,7 +233,7 @@ KINDS = {
 
 def main() -> int:
     """Return the exit status of the tests."""
-    parser = argparse.ArgumentParser(description="Start a new codec or policy.")
+    parser = argparse.ArgumentParser(description="Start a new codec, memory or policy.")
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("name", help="lower case: mycodec, my-codec")
     parser.add_argument(
