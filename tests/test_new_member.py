@@ -152,6 +152,8 @@ def test_the_suite_of_memories_judges_new_ones_without_an_edit(tmp_path: Path) -
             for old, replaced in pairs.items():
                 file.write_text(file.read_text().replace(old, replaced))
     assert registry.count("        LosesMemory,\n    ),\n    base=Memory,") == 1
+    shown = (ROOT / "CONTRIBUTING.md").read_text().partition("```python\n")[2].partition("```")[0]
+    assert shown in new.MEMORY.format(Name="Mymemory", name="mymemory")
     suite, names = str(ROOT / "tests/maths/test_memory_suite.py"), "doubles or loses and not another_memory"
     done = subprocess.run(
         [
