@@ -232,6 +232,17 @@ def test_a_backward_that_did_not_end_does_not_add_its_gradient_twice(
     assert "belongs to a backward that did not end" in caplog.text
 
 
+def test_regrouped_after_a_backward_that_did_not_end_its_gradient_is_no_residual(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    memory = ResidualMemory()
+    whole_step(memory, ONE, 0, 9.0, "topk", True)
+    memory.open(ONE[0]).compensate(flat(ONE[0], gradients(1)))
+    assert not any(memory.open(one).has_residual for one in TWO)
+    assert memory.state_dict() == {}
+    assert "belongs to a step that was not undone" in caplog.text
+
+
 def test_a_residual_moves_to_other_memories_and_scales() -> None:
     memory = ResidualMemory()
     whole_step(memory, ONE, 0, 9.0, "topk", True)

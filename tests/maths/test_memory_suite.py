@@ -172,6 +172,42 @@ def test_regrouping_is_exact(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ALL)
+def test_an_open_part_holds_whatever_happens_to_its_memory(text: str) -> None:
+    memory = used(text)
+    part, kept, huge = memory.open(ONE[0]), memory.state_dict(), torch.full((sum(SIZES.values()),), 3e38)
+
+    def held_back() -> None:
+        part.compensate(flat(ONE[0], gradients(5)))
+        part.hold_back(flat(ONE[0], gradients(6)))
+        memory.commit()
+
+    def overflows() -> None:
+        if text != "none":
+            memory.load_state_dict({"b": torch.full((7,), 3e38)})
+        part.compensate(huge)
+        memory.rollback()
+
+    for change in (
+        held_back,
+        lambda: memory.rescale(2.0, ("a", "b")),
+        lambda: memory.forget(ONE[0].names),
+        lambda: memory.load_state_dict(kept),
+        lambda: memory.change_rate(0.5),
+        overflows,
+        lambda: memory.load_state_dict(kept),
+    ):
+        change()
+        assert memory.open(ONE[0]) is part
+        twin = build(text)
+        twin.load_state_dict(memory.state_dict())
+        assert part.has_residual == twin.open(ONE[0]).has_residual
+        assert equal(offers(memory, ONE), offers(twin, ONE))
+    offers(memory, TWO)
+    assert [one.bucket for one in memory.parts] == TWO
+    assert equal(offers(memory, TWO), offers(twin, ONE))
+
+
+@pytest.mark.parametrize("text", ALL)
 def test_state_is_plain_tensors_and_resuming_is_exact(text: str) -> None:
     memory = used(text)
     file = io.BytesIO()
