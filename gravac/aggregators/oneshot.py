@@ -50,8 +50,8 @@ class _Draft:
 
     def send(self, cf: float) -> Exchange:
         part, payload, x = self.part, self.payloads[cf], self.x
-        sender = part.sender(cf, self.dtype)
-        exchange = sender.exchange(part.layout(cf, self.dtype), payload, x, self.key)
+        layout, sender = part.route(cf, self.dtype)
+        exchange = sender.exchange(layout, payload, x, self.key)
         if exchange.payload is not payload and x is not None:  # the collective passed on something else
             chosen = part.codec.kept_energy(payload, x)
             part.shortfall.record(cf, chosen, aligned(exchange.codec, exchange.payload, x))
@@ -70,8 +70,9 @@ class CodecBucket(BucketAggregator):
     def __init__(self, aggregator: "OfCodec", bucket: Bucket, codec: Compressor) -> None:
         super().__init__(aggregator, bucket)
         self.codec, self._aggregator = codec, aggregator
+        self._observes = type(aggregator.compressor).observe is not Compressor.observe
         self._layouts: dict[tuple[float, torch.dtype], Layout] = {}
-        self._senders: dict[tuple[float, torch.dtype], Sender] = {}
+        self._routes: dict[tuple[float, torch.dtype], tuple[Layout, Sender]] = {}
 
     def layout(self, cf: float, dtype: torch.dtype) -> Layout:
         """Return the layout of payloads."""
@@ -80,21 +81,23 @@ class CodecBucket(BucketAggregator):
             found = self._layouts[cf, dtype] = self.codec.layout(self.numel, cf, dtype)
         return found
 
-    def sender(self, cf: float, dtype: torch.dtype) -> Sender:
-        """Return what sends payloads, the same on all ranks."""
-        found = self._senders.get((cf, dtype))
+    def route(self, cf: float, dtype: torch.dtype) -> tuple[Layout, Sender]:
+        """Return the layout of payloads and what sends them, the same on all ranks."""
+        found = self._routes.get((cf, dtype))
         if found is None:
-            found = self._senders[cf, dtype] = self._aggregator.sender(self.layout(cf, dtype))
+            layout = self.layout(cf, dtype)
+            found = self._routes[cf, dtype] = layout, self._aggregator.sender(layout)
         return found
 
     def choose_again(self) -> None:
         """Forget what sends payloads, because it depends on the network."""
-        self._senders.clear()
+        self._routes.clear()
 
     def prepare(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> _Draft:
-        self._aggregator.compressor.observe(x, cfs)
+        if self._observes:
+            self._aggregator.compressor.observe(x, cfs)
         payloads = dict(zip(cfs, self.codec.levels(x, cfs, key, dtype, hint), strict=True))
         for cf, payload in payloads.items():
             self.layout(cf, dtype).check(payload)

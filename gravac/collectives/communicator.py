@@ -73,22 +73,26 @@ class ProcessGroupCommunicator(Communicator):
         self.scatters_whole = dist.get_backend(group) == "gloo"
 
     def sum(self, x: Tensor) -> Work:
-        return _issued(dist.all_reduce(x, group=self.group, async_op=True))
+        return self._issued(dist.all_reduce(x, group=self.group, async_op=True))
 
     def maximum(self, x: Tensor) -> Work:
-        return _issued(dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True))
+        return self._issued(dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True))
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
-        return _issued(_all_gather(out, x, group=self.group, async_op=True))
+        return self._issued(_all_gather(out, x, group=self.group, async_op=True))
 
     def broadcast(self, x: Tensor, root: int) -> Work:
-        return _issued(dist.broadcast(x, group=self.group, group_src=root, async_op=True))
+        return self._issued(dist.broadcast(x, group=self.group, group_src=root, async_op=True))
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
-        return _issued(dist.all_to_all_single(out, x, group=self.group, async_op=True))
+        return self._issued(dist.all_to_all_single(out, x, group=self.group, async_op=True))
 
     def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
-        return _issued(_reduce_scatter(out, x, group=self.group, async_op=True))
+        return self._issued(_reduce_scatter(out, x, group=self.group, async_op=True))
+
+    def _issued(self, work: dist.Work | None) -> Work:
+        assert work is not None  # None: this rank is not in the group
+        return work
 
 
 class Done:
@@ -127,8 +131,3 @@ ALONE: Communicator = _Alone()
 def communicator(group: dist.ProcessGroup | Communicator) -> Communicator:
     """Return ``group`` as a communicator."""
     return group if isinstance(group, Communicator) else ProcessGroupCommunicator(group)
-
-
-def _issued(work: dist.Work | None) -> dist.Work:
-    assert work is not None  # None: this rank is not in the group
-    return work

@@ -223,20 +223,12 @@ class Compressor(Transaction, ABC):
         return 4 * numel / self.wire_bytes(numel, cf, torch.float32)
 
     def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        """Return the specs of a payload that has ``nbytes``.
+        """Return the specs of a payload that has ``nbytes``, if they vary; see ``specs`` for the other arguments.
 
         Raises:
             ValueError: No payload of this codec has that size.
         """
-        specs = self.specs(numel, cf, dtype)
-        if specs is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fixed size and must define specs_of")
-        expected = sum(spec.nbytes for spec in specs)
-        if nbytes != expected:
-            raise ValueError(
-                f"{self.name} payload has {nbytes} bytes, {expected} expected for n={numel}, cf={cf:g}"
-            )
-        return specs
+        raise NotImplementedError(f"{type(self).__name__} has no fixed size and must define specs_of")
 
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
@@ -364,9 +356,14 @@ class Layout:
             ValueError: The buffer has a wrong size.
         """
         specs, sizes = self.specs, self.sizes
-        if specs is None or buffer.numel() != self.nbytes:
+        if specs is None:
             specs = self.codec.specs_of(buffer.numel(), self.numel, self.cf, self.dtype)
             sizes = [spec.nbytes for spec in specs]
+        elif buffer.numel() != self.nbytes:
+            raise ValueError(
+                f"{self.codec.name} payload has {buffer.numel()} bytes, {self.nbytes} expected for n={self.numel}, "
+                f"cf={self.cf:g}"
+            )
         # A view needs a slice that starts at a multiple of the dtype's size, so others are copied.
         parts = tuple(
             (piece if piece.storage_offset() % spec.dtype.itemsize == 0 else piece.clone()).view(spec.dtype)

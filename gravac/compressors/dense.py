@@ -33,16 +33,16 @@ class Dense(Compressor):
         return replace(payload, cf=cf)
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
-        out.add_(payload.values.to(out.dtype), alpha=scale)
+        out.add_(payload.parts[0].to(out.dtype), alpha=scale)
 
     def decode(self, payload: Payload) -> Tensor:
-        return payload.values.to(torch.float32, copy=True)
+        return payload.parts[0].to(torch.float32, copy=True)
 
     def _energy(self, payload: Payload) -> kernels.Scalar:
-        return kernels.energy(payload.values)
+        return kernels.energy(payload.parts[0])
 
     def inner(self, payload: Payload, x: Tensor) -> kernels.Scalar:
-        return kernels.inner(payload.values, x)
+        return kernels.inner(payload.parts[0], x)
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=1.0, omega=0.0)
@@ -75,7 +75,7 @@ class BF16(Quantizer):
         return Payload((to_wire(x, self.half).contiguous(),), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
-        return payload.values.float()
+        return payload.parts[0].float()
 
     def block_of(self, cf: float) -> int:
         return 1

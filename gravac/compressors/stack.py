@@ -83,7 +83,7 @@ class Stack(Compressor):
         return [self._rounded(payload, key, dtype) for payload in chosen]
 
     def _rounded(self, chosen: Payload, key: Key, dtype: torch.dtype) -> Payload:
-        values = self.quantizer.compress(chosen.values, 1.0, key, dtype)
+        values = self.quantizer.compress(chosen.parts[0], 1.0, key, dtype)
         return Payload((*values.parts, *chosen.parts[1:]), chosen.support, chosen.numel, chosen.cf, key)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:

@@ -2,12 +2,11 @@
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from gravac.collectives import ProcessGroupCommunicator, Work
 
@@ -24,33 +23,16 @@ class Metered(ProcessGroupCommunicator):
         waits, self._waits = self._waits, []
         return waits
 
-    def sum(self, x: Tensor) -> Work:
-        return _MeteredWork(super().sum(x), self._waits)
-
-    def maximum(self, x: Tensor) -> Work:
-        return _MeteredWork(super().maximum(x), self._waits)
-
-    def gather(self, out: Tensor, x: Tensor) -> Work:
-        return _MeteredWork(super().gather(out, x), self._waits)
-
-    def broadcast(self, x: Tensor, root: int) -> Work:
-        return _MeteredWork(super().broadcast(x, root), self._waits)
-
-    def exchange(self, out: Tensor, x: Tensor) -> Work:
-        return _MeteredWork(super().exchange(out, x), self._waits)
-
-    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
-        return _MeteredWork(super().scatter_sum(out, x), self._waits)
+    def _issued(self, work: dist.Work | None) -> Work:
+        assert work is not None
+        return _MeteredWork(work, self._waits)
 
 
 @dataclass(slots=True)
 class _MeteredWork:
     work: Work
     waits: list[tuple[float, float]]
-    thread: int = 0
-
-    def __post_init__(self) -> None:
-        self.thread = threading.get_ident()
+    thread: int = field(default_factory=threading.get_ident)
 
     def wait(self) -> Any:
         if threading.get_ident() != self.thread:  # the exchange thread does not wait

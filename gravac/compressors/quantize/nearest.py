@@ -122,9 +122,7 @@ class Nearest(Quantizer):
         return sum(spec.nbytes for spec in self._digits(numel, cf))
 
     def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        if self.coding == "huffman":
-            return (TensorSpec(torch.uint8, nbytes),)
-        return super().specs_of(nbytes, numel, cf, dtype)
+        return (TensorSpec(torch.uint8, nbytes),)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         if self.coding != "huffman":

@@ -28,14 +28,14 @@ class Selector(Compressor):
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         assert payload.support is not None
-        kernels.scatter_add(out, payload.support, payload.values, scale * self.weight(payload))
+        kernels.scatter_add(out, payload.support, payload.parts[0], scale * self.weight(payload))
 
     def _energy(self, payload: Payload) -> kernels.Scalar:
-        return self.weight(payload) ** 2 * kernels.energy(payload.values)
+        return self.weight(payload) ** 2 * kernels.energy(payload.parts[0])
 
     def inner(self, payload: Payload, x: Tensor) -> kernels.Scalar:
         assert payload.support is not None
-        return self.weight(payload) * kernels.inner_at(x, payload.support, payload.values)
+        return self.weight(payload) * kernels.inner_at(x, payload.support, payload.parts[0])
 
     def reached(self, numel: int, cf: float) -> float:
         return numel / kept_count(numel, cf)
@@ -79,8 +79,6 @@ class Indexed(Selector):
         return sum(part.nbytes for part in pairs(kept_count(numel, cf), dtype))
 
     def specs_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        if self.traits.fixed_size:
-            return super().specs_of(nbytes, numel, cf, dtype)
         count, left = divmod(nbytes, dtype.itemsize + 4)
         if left or count > numel:
             raise ValueError(
@@ -99,9 +97,9 @@ class Indexed(Selector):
         if not self.traits.nested:
             return super().narrow(payload, cf)
         assert payload.support is not None
-        chosen = kernels.select_top(payload.values, kept_count(payload.numel, cf))
+        chosen = kernels.select_top(payload.parts[0], kept_count(payload.numel, cf))
         key = payload.key or Key(0, 0, 0, 0)
-        return self._payload(payload.values[chosen], payload.support[chosen], payload.numel, cf, key)
+        return self._payload(payload.parts[0][chosen], payload.support[chosen], payload.numel, cf, key)
 
     def _payload(self, values: Tensor, support: Tensor, numel: int, cf: float, key: Key) -> Payload:
         support = support.int()

@@ -59,7 +59,7 @@ def check_bytes(codec: Compressor, x: Tensor, cf: float, dtype: torch.dtype) -> 
     assert (specs is not None) == codec.traits.fixed_size
     assert payload.pack().numel() == payload.nbytes
     assert payload.nbytes == codec.wire_bytes(n, cf, dtype) or not codec.traits.fixed_size
-    declared = codec.specs_of(payload.nbytes, n, cf, dtype)
+    declared = specs or codec.specs_of(payload.nbytes, n, cf, dtype)
     assert [(p.dtype, p.numel()) for p in payload.parts] == [(p.dtype, p.numel) for p in declared]
     if codec.traits.fixed_size and dtype == torch.float32:
         assert achieved(payload) == codec.reached(n, cf)
