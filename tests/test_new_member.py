@@ -193,6 +193,45 @@ def test_a_new_policy_works(copied: Path) -> None:
     assert run.policy.spec().name == "mypolicy"
 
 
+@pytest.mark.distributed
+def test_a_new_collective_is_one_file_and_its_name(tmp_path: Path) -> None:
+    """In a copy of gravac, the suites as they are take it up, and it passes them."""
+    shutil.copytree(ROOT / "gravac", tmp_path / "gravac", ignore=shutil.ignore_patterns("__pycache__"))
+    room = tmp_path / "gravac/collectives"
+    shutil.copy(ROOT / "tests/support/maths/relay.py", room)
+    registry = (room / "choice.py").read_text()
+    registry, count = re.subn(r"(COLLECTIVES: .*\([^)]*)\)", r"\1, Relay)", registry)
+    assert count == 1
+    imported = "from gravac.collectives.relay import Relay\n"
+    (room / "choice.py").write_text(
+        registry.replace("from gravac.registry", f"{imported}from gravac.registry")
+    )
+    suites = ("test_codec_aggregators", "test_no_elements", "test_codec_catalogue")
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-B",
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-k",
+                "relay or catalogue",
+            ),
+            *(str(ROOT / f"tests/maths/{suite}.py") for suite in suites),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 50, done.stdout
+
+
 def test_a_file_that_is_there_is_not_overwritten(copied: Path) -> None:
     with pytest.raises(FileExistsError):
         created(copied, "sparsifier", "topk")

@@ -102,6 +102,8 @@ class Collective(ABC):
 
     name: ClassVar[str]
     source: ClassVar[str]
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Settings, as ``collective`` takes them, that the suites run besides the defaults."""
     needs: ClassVar[str] = "a codec"
     """The codec that it needs, as the end of "collective=… needs …"; see ``fits``."""
     sends_all: ClassVar[bool] = True

@@ -35,6 +35,7 @@ class SharedSupport(Collective):
         "Chen et al. 2020, ScaleCom, cyclic local Top-k (leader=turns); Tyagi and Swany 2023, AR-Topk, STAR and "
         "VAR (leader=largest)"
     )
+    examples = ("leader=largest",)
     needs = "a selector that sends a fixed number of elements, such as topk"
     sends_all = False
 

@@ -3,9 +3,11 @@
 import pytest
 from pydantic import TypeAdapter
 
+from gravac.collectives import COLLECTIVES
 from gravac.protocol import Choice
 from gravac_agent import SetupError
 from gravac_agent.settings import load
+from tests.support.maths.members import choices
 
 
 def message_for(**given: object) -> str:
@@ -133,11 +135,11 @@ def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatc
         ({"window": 0}, "window=0: Input should be greater than or equal to 1"),
         (
             {"collective": "ring"},
-            "collective='ring' is unknown; choose one of all-reduce, auto, compressed-all-reduce",
+            f"collective='ring' is unknown; choose one of {', '.join(sorted((*COLLECTIVES, 'auto')))}",
         ),
         (
             {"compressor": "dgc", "collective": "shared"},
-            "compressor='dgc' is not: choose gather, all-reduce or auto",
+            f"compressor='dgc' is not: {choices('dgc')}",
         ),
         ({"compressor": "zip"}, "compressor='zip' is unknown"),
         ({"memory": "ram"}, "memory='ram' is unknown"),

@@ -29,21 +29,12 @@ from tests.support.maths.aggregator_checks import (
     world,
 )
 from tests.support.maths.checks import LECTURE
+from tests.support.maths.members import ways
 
-WAYS = [
-    *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter", "all-reduce")),
-    *("redsync-trimmed by shared", "topk+int8 by reduce-scatter", "topk+bf16 by shared"),
-    *("qsgd by all-reduce", "dgc by all-reduce"),
-    *(
-        f"{codec} by compressed-all-reduce"
-        for codec in (
-            "nearest:levels=7,block=16",
-            "int8:block=32",
-            "bf16",
-            "blocksign",
-        )
-    ),
-]
+WAYS = ways(
+    *("topk", "redsync-trimmed", "topk+bf16", "topk+int8", "qsgd", "dgc"),
+    *("nearest:levels=7,block=16", "int8:block=32", "bf16", "blocksign"),
+)
 MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), "powersgd:rank=2", "randomk+int4", *WAYS]
 MANY = [name for name in MEMBERS if name in AGGREGATORS or ":" in name or " by " in name]
 

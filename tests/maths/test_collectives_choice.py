@@ -21,6 +21,7 @@ from gravac.collectives import (
 from gravac.compressors import COMPRESSORS
 from gravac.compressors import build as build_codec
 from tests.support.maths.aggregator_checks import SELECTING, steps, world
+from tests.support.maths.members import choices
 
 NETWORKS = st.builds(Network, latency_seconds=st.floats(0, 0.1), bytes_per_second=st.floats(1e3, 1e11))
 
@@ -152,19 +153,18 @@ def test_two_ranks_gather_and_so_does_an_unknown_network() -> None:
         (
             "topk",
             "ring",
-            "collective='ring' is unknown; choose one of all-reduce, auto, compressed-all-reduce, gather, "
-            "reduce-scatter, shared",
+            f"collective='ring' is unknown; choose one of {', '.join(sorted((*COLLECTIVES, 'auto')))}",
         ),
         ("topk", "auto:fast=1", "collective='auto:fast=1' is unknown"),
         ("topk", "shared:leader=me", "shared: leader='me' must be one of turns, largest"),
         ("topk", "shared:boss=me", "collective='shared:boss=me' has no setting 'boss'; it has leader"),
-        ("dgc", "shared", "compressor='dgc' is not: choose gather, all-reduce or auto"),
+        ("dgc", "shared", f"compressor='dgc' is not: {choices('dgc')}"),
         (
             "qsgd",
             "reduce-scatter",
             "collective='reduce-scatter' needs a selector that sends a fixed number of elements",
         ),
-        ("randomk+int8", "shared", "compressor='randomk+int8' is not: choose gather, all-reduce or auto"),
+        ("randomk+int8", "shared", f"compressor='randomk+int8' is not: {choices('randomk+int8')}"),
     ],
 )
 def test_wrong_collectives_are_named(codec: str, collective: str, said: str) -> None:

@@ -13,7 +13,7 @@ from gravac.aggregators import AGGREGATORS
 from gravac.memories import build
 from tests.support.maths import aggregator_checks as checks
 from tests.support.maths.backends import on
-from tests.support.maths.members import texts
+from tests.support.maths.members import texts, ways
 from tests.support.maths.memory_steps import ALL, ONE, TWO, gradients, residuals, step
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,7 +23,7 @@ MAKERS = {
 }
 """Functions of torch whose result has the default dtype, where they are told no other."""
 OTHERS = (torch.float64, torch.bfloat16)
-WAYS = (*checks.SELECTING, "qsgd by all-reduce", "nearest:levels=7 by compressed-all-reduce")
+WAYS = ways("topk", "nearest:levels=7")
 
 
 def unstated(path: Path) -> list[str]:

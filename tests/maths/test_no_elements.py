@@ -6,10 +6,10 @@ import torch
 from gravac.aggregators import AGGREGATORS
 from gravac.memories import Bucket, build
 from tests.support.maths import aggregator_checks as checks
-from tests.support.maths.members import texts
+from tests.support.maths.members import texts, ways
 from tests.support.maths.memory_steps import ALL, offers, residuals, step
 
-WAYS = (*checks.SELECTING, "qsgd by all-reduce", "nearest:levels=7 by compressed-all-reduce")
+WAYS = ways("topk", "nearest:levels=7")
 EMPTY = (
     checks.bucket(0, (0, 5), (12, 20), (0,), (12,), (3, 0, 2)),
     checks.bucket(1, (7,), (0,)),

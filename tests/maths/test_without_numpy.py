@@ -15,8 +15,9 @@ from gravac import kernels
 from gravac.aggregators import AGGREGATORS
 from gravac.compressors import COMPRESSORS
 from tests.support.maths.aggregator_checks import run
+from tests.support.maths.members import ways
 
-for member in (*sorted(COMPRESSORS), *sorted(AGGREGATORS), "topk by shared", "bf16 by compressed-all-reduce"):
+for member in (*sorted(COMPRESSORS), *sorted(AGGREGATORS), *ways("topk", "bf16")):
     one, two = run(2, member, 1)
     assert one[0][0].mean.equal(two[0][0].mean), member
 print(kernels.active())

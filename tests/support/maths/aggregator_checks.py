@@ -13,6 +13,7 @@ from gravac.collectives import AUTO, Communicator
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
 from gravac.memories import Bucket
+from tests.support.maths.members import ways
 
 
 def bucket(number: int, *shapes: tuple[int, ...]) -> Bucket:
@@ -21,7 +22,7 @@ def bucket(number: int, *shapes: tuple[int, ...]) -> Bucket:
     )
 
 
-SELECTING = ("topk by shared", "topk by shared:leader=largest", "topk by reduce-scatter")
+SELECTING = ways("topk", sends_all=False)
 """A selector by each way that does not send all."""
 BUCKETS = (
     bucket(0, (12, 20), (12,), (12, 20)),
