@@ -22,11 +22,11 @@ _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""
 _GPUS = ("cuda",)
 """Types of the devices on which Triton's kernels run."""
-host: SimpleNamespace | None
+host: Any
 """The compiled kernels for the host's memory; None where plain torch runs. The first look decides and loads them.
 
-A kernel takes the address and the number of elements of each tensor, and lets other threads run. It checks nothing:
-tensors must be in the host's memory, contiguous, of the dtype that it is written for, and alive until it returns.
+A kernel takes the addresses of tensors, as its module in ``gravac.kernels.cpu`` says, and lets other threads run. It
+checks nothing: they must be in the host's memory, contiguous and of the dtype that it is written for.
 """
 _chosen: Choice | None = None
 _loaded: SimpleNamespace | None = None
@@ -125,11 +125,15 @@ def warm() -> Literal["cpu", "reference"]:
     return active()
 
 
-def compiled(x: Tensor) -> bool:
-    """Return whether the compiled host kernels take this tensor: on the host, and contiguous."""
+def compiled(*tensors: Tensor) -> bool:
+    """Return whether the compiled host kernels take these tensors: on the host, and contiguous."""
     known = globals()
-    kernels = known["host"] if "host" in known else _decided()
-    return kernels is not None and x.is_cpu and x.is_contiguous()
+    if (known["host"] if "host" in known else _decided()) is None:
+        return False
+    for tensor in tensors:  # noqa: SIM110  # a generator takes twice as long
+        if not (tensor.is_cpu and tensor.is_contiguous()):
+            return False
+    return True
 
 
 def on_gpu(*tensors: Tensor) -> bool:

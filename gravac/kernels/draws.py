@@ -49,10 +49,9 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
         return _on_device(numel, count, seed, device or host)
     lower, upper = _halves(numel)
     keys = words(_ROUNDS, seed, host) & 0xFFFFFFFF
-    compiled = backend.host
-    if compiled is not None:
+    if backend.compiled(keys):
         out = torch.empty(count, dtype=torch.int32)
-        compiled.distinct(numel, keys.data_ptr(), keys.numel(), lower, upper, out.data_ptr(), count)
+        backend.host.distinct(numel, keys.data_ptr(), lower, upper, out.data_ptr(), keys.numel(), count)
         return out
     # Images that are too large are left out (cycle walking would need a loop for each), so draw until there are enough.
     pieces, left, first = [], count, 0
@@ -150,24 +149,12 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
         The order that sorts them (int32, shape ``(k,)``), in which each owner's stay ascending, and how many each owner
         has (int64, on the host, shape ``(ranks,)``).
     """
-    host, count = backend.host, places.numel()
-    if host is not None and places.is_cpu and places.is_contiguous() and places.dtype == torch.int32:
+    if places.dtype == torch.int32 and backend.compiled(places):
+        count = places.numel()
         order, owners = torch.empty(2, count, dtype=torch.int32)
         counts, ends = torch.zeros(2, ranks, dtype=torch.int64)
-        host.deal(
-            places.data_ptr(),
-            count,
-            ranks,
-            seed,
-            order.data_ptr(),
-            count,
-            counts.data_ptr(),
-            ranks,
-            owners.data_ptr(),
-            count,
-            ends.data_ptr(),
-            ranks,
-        )
+        given, found = (places.data_ptr(), ranks, seed), (order.data_ptr(), counts.data_ptr())
+        backend.host.deal(*given, *found, owners.data_ptr(), ends.data_ptr(), count, ranks)
         return order, counts
     return reference.deal(places, ranks, seed)
 
@@ -181,9 +168,8 @@ def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
         ranks: Number of owners.
         seed: As given to ``deal``.
     """
-    host, count = backend.host, rows.numel()
-    if host is not None and rows.is_cpu and rows.is_contiguous() and rows.dtype == torch.int32:
+    if rows.dtype == torch.int32 and backend.compiled(rows):
         places = torch.empty_like(rows)
-        host.global_positions(rows.data_ptr(), count, owner, ranks, seed, places.data_ptr(), count)
+        backend.host.global_positions(rows.data_ptr(), owner, ranks, seed, places.data_ptr(), rows.numel())
         return places
     return reference.global_positions(rows, owner, ranks, seed)

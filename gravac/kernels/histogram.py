@@ -98,7 +98,7 @@ def tally(
     if residual is not None and residual.data_ptr() == p.data_ptr() and p.numel():
         residual = p  # one object, so that backends see by ``is`` that the sum is in place
     given = (gradient, p, *(() if residual is None else (residual,)))
-    ready = backend.host is not None and all(term.is_cpu and term.is_contiguous() for term in given)
+    ready = backend.compiled(*given)
     if not ready and gradient.dtype in _FLOATS and backend.on_gpu(*given):
         from gravac.kernels.cuda.tally import tally as on_gpu
 
@@ -113,7 +113,7 @@ def count(x: Tensor) -> Tensor:
     """Return ``tally(x).counts`` of a float32 tensor of shape ``(n,)``, without energies where these cost extra."""
     if backend.on_gpu(x):
         return tally(x).counts
-    if x.numel() > _FEW and backend.host is not None and x.is_cpu and x.is_contiguous():
+    if x.numel() > _FEW and backend.compiled(x):
         return _compiled(x.detach(), None, 1.0, x.detach(), False)[0][0]
     return reference.count(x.detach())
 
@@ -135,8 +135,6 @@ def _torch(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> 
 
 
 def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
-    host = backend.host
-    assert host is not None
     table, spare = torch.zeros(3, BINS, dtype=torch.int64), torch.zeros(4 * BINS, dtype=torch.int64)
     lanes = torch.zeros(2 if sums else 0, 8, dtype=torch.float64)
     # A gradient in float16 that goes over the residual has no room for the whole of it in float32.
@@ -149,22 +147,9 @@ def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) 
         # Counted in place: no need to write it.
         counted = e is None and not sums and fresh.data_ptr() == sum_.data_ptr()
         old = None if e is None else e[part]
-        host.tally(
-            fresh.data_ptr(),
-            0 if counted else count,
-            0 if old is None else old.data_ptr(),
-            0 if old is None else count,
-            share,
-            sum_.data_ptr(),
-            count,
-            table.data_ptr(),
-            table.numel(),
-            lanes.data_ptr(),
-            lanes.numel(),
-            e is p,
-            spare.data_ptr(),
-            spare.numel(),
-        )
+        given = fresh.data_ptr(), 0 if old is None else old.data_ptr(), share, sum_.data_ptr()
+        sizes = 0 if counted else count, count, 0 if old is None else count, lanes.numel()
+        backend.host.tally(*given, table.data_ptr(), lanes.data_ptr(), e is p, spare.data_ptr(), *sizes)
     return table, lanes.sum(1)
 
 

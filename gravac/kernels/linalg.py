@@ -121,7 +121,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
     ):
         values, count = values.float(), indices.numel()
         done = host.scatter_add(
-            out.data_ptr(), out.numel(), indices.data_ptr(), count, values.data_ptr(), count, scale
+            out.data_ptr(), indices.data_ptr(), values.data_ptr(), scale, count, out.numel()
         )
     elif single and out.numel() and backend.on_gpu(out, indices, values):
         from gravac.kernels.cuda.linalg import scatter_add as on_gpu
@@ -160,7 +160,7 @@ def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> Scalar:
     ):
         values, count = values.float(), indices.numel()
         return host.inner_at(  # type: ignore[no-any-return]
-            x.data_ptr(), x.numel(), indices.data_ptr(), count, values.data_ptr(), count
+            x.data_ptr(), indices.data_ptr(), values.data_ptr(), count, x.numel()
         )
     return scalar(torch.dot(x.index_select(0, indices).double(), values.double()))
 

@@ -1,7 +1,6 @@
 """Blocks rounded to a few equally spaced levels: to the nearest, with the spacing that loses least, or at random."""
 
 import math
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
@@ -79,10 +78,9 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
     grid = grid_of(levels)
     block = block_size(block, x.numel())
     x = x.detach().float().flatten()
-    host = backend.host
-    if host is not None and x.is_cpu:
+    if backend.compiled(x):
         codes = torch.empty(x.numel(), dtype=torch.uint8)
-        return _compiled(host, x.contiguous(), block, grid, 1.0, _NO_LIMIT, codes), codes
+        return _compiled(x, block, grid, 1.0, _NO_LIMIT, codes), codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid)
     if not grid.reaches:
@@ -117,23 +115,13 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
         )
     block = block_size(block, x.numel())
     x = x.detach().float().flatten()
-    host, numel = backend.host, x.numel()
-    if host is not None and x.is_cpu:
-        x, codes = x.contiguous(), torch.empty(numel, dtype=torch.uint8)
+    if backend.compiled(x):
+        numel = x.numel()
+        codes = torch.empty(numel, dtype=torch.uint8)
         nothing = codes[:0]  # not the nearest codes
-        spacings = _compiled(host, x, block, grid, spread, _widest(grid), nothing)
-        wide, key = spacings.float(), stream(seed)
-        host.clip_and_round(
-            x.data_ptr(),
-            numel,
-            block,
-            grid.steps,
-            key,
-            wide.data_ptr(),
-            wide.numel(),
-            codes.data_ptr(),
-            numel,
-        )
+        spacings = _compiled(x, block, grid, spread, _widest(grid), nothing)
+        wide, given = spacings.float(), (x.data_ptr(), block, grid.steps, stream(seed))
+        backend.host.clip_and_round(*given, wide.data_ptr(), codes.data_ptr(), wide.numel(), numel)
         return spacings, codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid, spread, _widest(grid))
@@ -153,20 +141,10 @@ def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int)
     block = block_of(spacings, numel, block)
     wide = spacings.float()
     factor, offset = (1, grid.steps) if grid.reaches else (2, 1)
-    host = backend.host
-    if (
-        host is not None
-        and wide.is_cpu
-        and codes.is_cpu
-        and wide.is_contiguous()
-        and codes.is_contiguous()
-        and codes.dtype == torch.uint8
-    ):
+    if codes.dtype == torch.uint8 and backend.compiled(wide, codes):
         out = torch.empty(numel, dtype=torch.float32)
-        count = wide.numel()
-        host.dequantize_nearest(
-            wide.data_ptr(), count, codes.data_ptr(), numel, block, factor, offset, out.data_ptr(), numel
-        )
+        given = wide.data_ptr(), codes.data_ptr(), block, factor, offset, out.data_ptr()
+        backend.host.dequantize_nearest(*given, wide.numel(), numel)
         return out
     return (codes.float() * factor - offset) * torch.repeat_interleave(wide, block)[:numel]
 
@@ -186,29 +164,13 @@ def shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
     return (rows / safe).nan_to_num(0.0).clamp(-steps, steps)
 
 
-def _compiled(
-    host: SimpleNamespace, x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor
-) -> Tensor:
+def _compiled(x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor) -> Tensor:
     """Return the spacings, as ``_spacings`` does; write the nearest codes where ``codes`` is not empty."""
-    count = -(-x.numel() // block)
-    spacings, spare = torch.empty(count, dtype=torch.bfloat16), torch.empty(block, dtype=torch.int32)
-    factors = torch.tensor(grid.factors, dtype=torch.int32)
-    host.quantize_nearest(
-        x.data_ptr(),
-        x.numel(),
-        block,
-        grid.steps,
-        factors.data_ptr(),
-        factors.numel(),
-        spread,
-        widest,
-        spacings.data_ptr(),
-        count,
-        codes.data_ptr(),
-        codes.numel(),
-        spare.data_ptr(),
-        block,
-    )
+    blocks, factors = -(-x.numel() // block), torch.tensor(grid.factors, dtype=torch.int32)
+    spacings, spare = torch.empty(blocks, dtype=torch.bfloat16), torch.empty(block, dtype=torch.int32)
+    given = x.data_ptr(), block, grid.steps, factors.data_ptr(), spread, widest
+    found = spacings.data_ptr(), codes.data_ptr(), spare.data_ptr()
+    backend.host.quantize_nearest(*given, *found, block, blocks, codes.numel(), factors.numel(), x.numel())
     return spacings
 
 

@@ -32,10 +32,10 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     codes = codes.view(torch.uint8) if codes.dtype == torch.bool else codes.to(torch.uint8)
     if bits == 8:
         return codes
-    host = backend.host
-    if host is not None and codes.is_cpu and codes.is_contiguous():
-        packed = torch.empty(packed_bytes(codes.numel(), bits), dtype=torch.uint8)
-        host.pack_codes(codes.data_ptr(), codes.numel(), bits, packed.data_ptr(), packed.numel())
+    if backend.compiled(codes):
+        size = packed_bytes(codes.numel(), bits)
+        packed = torch.empty(size, dtype=torch.uint8)
+        backend.host.pack_codes(codes.data_ptr(), bits, packed.data_ptr(), codes.numel(), size)
         return packed
     if backend.on_gpu(codes):
         return _on_device(codes, bits)
@@ -59,10 +59,9 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
     check_room(packed, count, bits)
     if bits == 8:
         return packed[:count]
-    host = backend.host
-    if host is not None and packed.is_cpu and packed.is_contiguous() and packed.dtype == torch.uint8:
+    if backend.compiled(packed):
         codes = torch.empty(count, dtype=torch.uint8)
-        host.unpack_codes(packed.data_ptr(), packed.numel(), bits, codes.data_ptr(), count)
+        backend.host.unpack_codes(packed.data_ptr(), bits, codes.data_ptr(), count, packed.numel())
         return codes
     if backend.on_gpu(packed):
         return _on_device_back(packed, count, bits, torch.uint8)
@@ -177,11 +176,10 @@ def pack_digits(codes: Tensor, base: int, word: torch.dtype = torch.int32) -> Te
         ValueError: The base is another.
     """
     digits, words = _digits(base, word), word_count(codes.numel(), base, word)
-    host = backend.host
-    if host is not None and codes.is_cpu and codes.is_contiguous() and codes.dtype == torch.uint8:
-        packed = torch.empty(words, dtype=word)
+    if codes.dtype == torch.uint8 and backend.compiled(codes):
+        packed, host = torch.empty(words, dtype=word), backend.host
         run = host.pack_byte_digits if word == torch.uint8 else host.pack_digits
-        run(codes.data_ptr(), codes.numel(), base, digits, packed.data_ptr(), words)
+        run(codes.data_ptr(), base, digits, packed.data_ptr(), codes.numel(), words)
         return packed
     planes = torch.nn.functional.pad(codes, (0, words * digits - codes.numel())).view(digits, words)
     packed = planes[-1].long()
@@ -199,19 +197,13 @@ def unpack_digits(packed: Tensor, count: int, base: int) -> Tensor:
     words = word_count(count, base, packed.dtype)
     if packed.numel() != words:
         raise ValueError(f"{packed.numel()} words given, {count} digits of base {base} take {words}")
-    host = backend.host
-    narrow = packed.dtype == torch.uint8
-    if (
-        host is not None
-        and packed.is_cpu
-        and packed.is_contiguous()
-        and (narrow or packed.dtype == torch.int32)
-    ):
+    if packed.dtype in (torch.uint8, torch.int32) and backend.compiled(packed):
+        host = backend.host
         codes = torch.empty(count, dtype=torch.uint8)
         # A multiplication instead of a division: exact for all words of that base, and it fits 64 bits.
         shift = 31 + (base - 1).bit_length()
-        factor, run = -(-(1 << shift) // base), host.unpack_byte_digits if narrow else host.unpack_digits
-        run(packed.data_ptr(), words, base, factor, shift, codes.data_ptr(), count)
+        run = host.unpack_byte_digits if packed.dtype == torch.uint8 else host.unpack_digits
+        run(packed.data_ptr(), base, -(-(1 << shift) // base), shift, codes.data_ptr(), count, words)
         return codes
     left, planes = packed.long() & 0xFFFFFFFF, []
     for _ in range(_digits(base, packed.dtype)):

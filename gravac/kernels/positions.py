@@ -53,7 +53,7 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
         if indices.dtype != torch.int32:
             _check_range(indices, numel)
         narrow, packed = indices.int().contiguous(), torch.zeros(total, dtype=torch.uint8)
-        if not host.write_positions(narrow.data_ptr(), count, numel, low, lower, packed.data_ptr(), total):
+        if not host.write_positions(narrow.data_ptr(), numel, low, lower, packed.data_ptr(), count, total):
             _check_range(narrow, numel)
         return packed
     if backend.on_gpu(indices):
@@ -92,7 +92,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
     host = backend.host
     if host is not None and packed.is_cpu and packed.is_contiguous() and packed.dtype == torch.uint8:
         indices = torch.empty(count, dtype=torch.int32)
-        found = host.read_positions(packed.data_ptr(), total, low, lower, indices.data_ptr(), count)
+        found = host.read_positions(packed.data_ptr(), low, lower, indices.data_ptr(), count, total)
         if found != count:
             raise _damaged(found, count)
         return indices

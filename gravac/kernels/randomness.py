@@ -41,9 +41,8 @@ def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor
 def noise(count: int, seed: int, device: torch.device) -> Tensor:
     """Return ``count`` uniform numbers in [0, 1), float32 and multiples of 2^-24, equal on every device."""
     out = torch.empty(count, device=device, dtype=torch.float32)
-    host = backend.host
-    if host is not None and out.is_cpu:
-        host.noise(stream(seed), out.data_ptr(), count)
+    if backend.compiled(out):
+        backend.host.noise(stream(seed), out.data_ptr(), count)
         return out
     if backend.on_gpu(out):
         from gravac.kernels.cuda.draws import fill_noise

@@ -99,14 +99,11 @@ def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
     steps = _steps(bits)
     block = min(block, max(1, x.numel()))
     x = x.detach().float().flatten()
-    host, numel = backend.host, x.numel()
-    if host is not None and x.is_cpu:
-        x, count = x.contiguous(), -(-numel // block)
-        scales = torch.empty(count, dtype=torch.float32)
-        codes = torch.empty(numel, dtype=torch.uint8)
-        host.quantize(
-            x.data_ptr(), numel, block, steps, stream(seed), scales.data_ptr(), count, codes.data_ptr(), numel
-        )
+    if backend.compiled(x):
+        blocks = -(-x.numel() // block)
+        scales, codes = torch.empty(blocks, dtype=torch.float32), torch.empty(x.numel(), dtype=torch.uint8)
+        given = x.data_ptr(), block, steps, stream(seed)
+        backend.host.quantize(*given, scales.data_ptr(), codes.data_ptr(), blocks, x.numel())
         return scales, pack(codes, bits)
     if backend.on_gpu(x):
         from gravac.kernels.cuda.rounding import quantize as on_gpu
@@ -132,25 +129,14 @@ def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int
         raise ValueError(
             f"{scales.numel()} scales given, {numel} elements in blocks of {block} have another number"
         )
-    host = backend.host
-    if (host is None or not packed.is_cpu) and backend.on_gpu(scales, packed):
+    if backend.on_gpu(scales, packed):
         from gravac.kernels.cuda.rounding import dequantize as on_gpu
 
         return on_gpu(scales, packed, numel, block, bits)
     codes = unpack(packed, numel, bits)
-    if (
-        host is not None
-        and scales.is_cpu
-        and codes.is_cpu
-        and scales.is_contiguous()
-        and codes.is_contiguous()
-        and scales.dtype == torch.float32
-    ):
-        out = torch.empty(numel, dtype=torch.float32)
-        count = scales.numel()
-        host.dequantize(
-            scales.data_ptr(), count, codes.data_ptr(), numel, block, steps, out.data_ptr(), numel
-        )
+    if scales.dtype == torch.float32 and backend.compiled(scales, codes):
+        out, given = torch.empty(numel, dtype=torch.float32), (scales.data_ptr(), codes.data_ptr())
+        backend.host.dequantize(*given, block, steps, out.data_ptr(), scales.numel(), numel)
         return out
     share = (codes.float() - steps) / steps
     return share * torch.repeat_interleave(scales, block)[:numel]

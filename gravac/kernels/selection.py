@@ -65,48 +65,28 @@ def take_top(
             x.zero_()
         return indices, values
     host = backend.host if x.is_cpu and indices.is_cpu and values.is_cpu else None
-    if isinstance(hint, Sifted):
-        places, words = hint.places, hint.values
-        if (
-            host is not None
-            and places is not None
-            and words is not None
-            and host.trim(
-                places.data_ptr(),
-                places.numel(),
-                words.data_ptr(),
-                words.numel(),
-                indices.data_ptr(),
-                k,
-                values.data_ptr(),
-                k,
-                x.data_ptr(),
-                n,
-                clear,
-            )
-        ):
-            return indices, values
-        hint = None
     if host is not None:
+        into = indices.data_ptr(), values.data_ptr()
+        if isinstance(hint, Sifted):
+            places, words = hint.places, hint.values
+            if (
+                places is not None
+                and words is not None
+                and host.trim(
+                    places.data_ptr(), words.data_ptr(), *into, x.data_ptr(), clear, k, places.numel(), n
+                )
+            ):
+                return indices, values
+            hint = None
         boundary, above, within = _boundary(hint.counts if hint else count(x), k)
-        more = torch.empty(2, max(above + within - k, 0), dtype=torch.int32)  # most need not fit the buffers
-        if boundary < 0 or not host.top(
-            x.data_ptr(),
-            n,
-            above,
-            boundary << COARSE_SHIFT,
-            clear,
-            indices.data_ptr(),
-            k,
-            values.data_ptr(),
-            k,
-            more[0].data_ptr(),
-            more.shape[1],
-            more[1].data_ptr(),
-            more.shape[1],
-        ):
+        room = max(above + within - k, 0)  # for candidates that do not fit the buffers
+        more, edge = torch.empty(2 * room, dtype=torch.int32), boundary << COARSE_SHIFT
+        spare = more.data_ptr(), more.data_ptr() + 4 * room
+        if boundary < 0 or not host.top(x.data_ptr(), above, edge, clear, *into, *spare, k, room, n):
             raise _other_hint(k)
         return indices, values
+    if isinstance(hint, Sifted):
+        hint = None
     if backend.on_gpu(x, indices, values):
         from gravac.kernels.cuda.top import top as top_on_gpu
 
@@ -123,13 +103,13 @@ def take_top(
             x.detach().index_fill_(0, found, 0.0)
         return indices, values
     boundary, above, within = _boundary(hint.counts if hint else count(x), k)
-    found = None if boundary < 0 else reference.top(x.detach(), k, boundary, above, within)
-    if found is None:
+    top = None if boundary < 0 else reference.top(x.detach(), k, boundary, above, within)
+    if top is None:
         raise _other_hint(k)
-    indices.copy_(found)
-    torch.index_select(x.detach(), 0, found, out=values)
+    indices.copy_(top)
+    torch.index_select(x.detach(), 0, top, out=values)
     if clear:
-        x.detach()[found] = 0.0
+        x.detach()[top] = 0.0
     return indices, values
 
 
@@ -185,10 +165,9 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
     if x.dtype != torch.float32 or x.shape != (n,) or not x.is_contiguous():
         raise _unfit("x", x, torch.float32, n)
     chunks = 1 if _overfull(n, k, chunks) else chunks
-    host = backend.host
-    if host is not None and x.is_cpu:
+    if backend.compiled(x):
         indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k, dtype=torch.float32)
-        host.top_of_chunks(x.data_ptr(), n, chunks, indices.data_ptr(), k, values.data_ptr(), k)
+        backend.host.top_of_chunks(x.data_ptr(), chunks, indices.data_ptr(), values.data_ptr(), k, n)
         return indices, values
     found = reference.top_of_chunks(x.detach(), k, chunks)
     return found.int(), x.detach().index_select(0, found)
@@ -213,9 +192,9 @@ def count_above(x: Tensor, level: float) -> int:
         x: Contiguous float32, shape ``(n,)``.
         level: The threshold.
     """
-    edge, host = _edge(level), backend.host
-    if host is not None and x.is_cpu and x.is_contiguous() and x.dtype == torch.float32:
-        return host.count_from(x.data_ptr(), x.numel(), 0, x.numel(), edge)  # type: ignore[no-any-return]
+    edge = _edge(level)
+    if backend.compiled(x):
+        return backend.host.count_from(x.data_ptr(), 0, x.numel(), edge, x.numel())  # type: ignore[no-any-return]
     return int((reference.magnitudes(x) >= edge).sum())
 
 
@@ -236,11 +215,11 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"{x.numel()} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)"
         )
-    host, edge = backend.host, _edge(level)
-    if host is not None and x.is_cpu and x.is_contiguous() and x.dtype == torch.float32:
-        count = host.count_from(x.data_ptr(), x.numel(), 0, x.numel(), edge)
+    edge = _edge(level)
+    if backend.compiled(x):
+        count = count_above(x, level)
         indices, values = torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.float32)
-        host.take_above(x.data_ptr(), x.numel(), edge, indices.data_ptr(), count, values.data_ptr(), count)
+        backend.host.take_above(x.data_ptr(), edge, indices.data_ptr(), values.data_ptr(), count, x.numel())
         return indices, values
     found = (reference.magnitudes(x) >= edge).nonzero().squeeze(1)
     return found.int(), x.detach()[found]

@@ -114,21 +114,9 @@ class Sifter:
         buffers, most, sums = self._buffers, self._most, torch.zeros(24, dtype=torch.float64)
         e, p = 0 if residual is None else residual.data_ptr(), out.data_ptr()
         found = host.sift(
-            gradient.data_ptr(),
-            numel,
-            e,
-            0 if residual is None else numel,
-            share,
-            p,
-            numel,
-            level,
-            sums.data_ptr(),
-            24,
-            buffers.places.data_ptr(),
-            most,
-            buffers.values.data_ptr(),
-            most,
-            e == p,
+            *(gradient.data_ptr(), e, share, p, level, sums.data_ptr()),
+            *(buffers.places.data_ptr(), buffers.values.data_ptr(), e == p),
+            *(most, numel, 0 if residual is None else numel),
         )
         sq, gradient_sq, dot = sums.view(3, 8).sum(1).tolist()
         finite, wanted = math.isfinite(sq), self.wanted

@@ -35,10 +35,9 @@ def dither_subtractive(x: Tensor, block: int, levels: int, spread: float, seed: 
     spacings, codes = dither(x, block, levels, spread, seed)
     block, steps = block_size(block, x.numel()), grid_of(levels).steps
     x = x.detach().float().flatten()
-    host = backend.host
-    if host is not None and x.is_cpu:
-        x, wide = x.contiguous(), spacings.float()
-        host.mark_subtractive(x.data_ptr(), x.numel(), block, steps, wide.data_ptr(), wide.numel())
+    if backend.compiled(x):
+        wide = spacings.float()
+        backend.host.mark_subtractive(x.data_ptr(), block, steps, wide.data_ptr(), wide.numel(), x.numel())
         return wide.to(torch.bfloat16), codes
     rows = blocked(x, block)
     share = shares(rows, spacings, steps)
@@ -70,19 +69,10 @@ def dequantize_subtractive(spacings: Tensor, codes: Tensor, block: int, levels: 
     numel, steps = codes.numel(), grid_of(levels).steps
     block = block_of(spacings, numel, block)
     wide = spacings.float()
-    host = backend.host
-    if (
-        host is not None
-        and wide.is_cpu
-        and codes.is_cpu
-        and wide.is_contiguous()
-        and codes.is_contiguous()
-        and codes.dtype == torch.uint8
-    ):
-        out, count, key = torch.empty(numel, dtype=torch.float32), wide.numel(), stream(seed)
-        host.dequantize_subtractive(
-            wide.data_ptr(), count, codes.data_ptr(), numel, block, steps, key, out.data_ptr(), numel
-        )
+    if codes.dtype == torch.uint8 and backend.compiled(wide, codes):
+        out = torch.empty(numel, dtype=torch.float32)
+        given = wide.data_ptr(), codes.data_ptr(), block, steps, stream(seed), out.data_ptr()
+        backend.host.dequantize_subtractive(*given, wide.numel(), numel)
         return out
     each = torch.repeat_interleave(wide, block)[:numel]
     off = torch.where(each < 0, noise(numel, seed, codes.device) - 0.5, 0.0)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gravac.kernels.cpu.build import jit, lowest
 
 
-@jit(pack_codes="void(uint8[::1], int64, uint8[::1])")
+@jit(pack_codes="void(uint8[n], int64, uint8[size])")
 def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
     """Pack codes below ``2**bits``, bits 1 to 31, into ``out`` of ``ceil(codes.size · bits / 8)`` bytes."""
     # A 64-bit word has room for the 31 bits of a code behind up to 31 that are waiting, and four bytes leave at once.
@@ -28,7 +28,7 @@ def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
         word >>= np.uint64(8)
 
 
-@jit(unpack_codes="void(uint8[::1], int64, uint8[::1])")
+@jit(unpack_codes="void(uint8[size], int64, uint8[n])")
 def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None:
     """Unpack ``out.size`` codes that ``pack`` packed."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
@@ -52,7 +52,7 @@ def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None
         left -= np.uint64(bits)
 
 
-@jit(write_positions="int64(int32[::1], int64, int64, int64, uint8[::1])")
+@jit(write_positions="int64(int32[k], int64, int64, int64, uint8[size])")
 def write(places: NDArray[np.int32], numel: int, low: int, size: int, out: NDArray[np.uint8]) -> int:
     """Write ascending positions into ``out``, which holds zeros.
 
@@ -87,7 +87,7 @@ def write(places: NDArray[np.int32], numel: int, low: int, size: int, out: NDArr
     return 1
 
 
-@jit(read_positions="int64(uint8[::1], int64, int64, int32[::1])")
+@jit(read_positions="int64(uint8[size], int64, int64, int32[k])")
 def read(packed: NDArray[np.uint8], low: int, size: int, places: NDArray[np.int32]) -> int:
     """Read what ``write`` wrote. Return how many positions there are, which should be as many as fit."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)

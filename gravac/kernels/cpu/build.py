@@ -5,6 +5,7 @@ Only the process that compiles imports numba, which takes 60 MB and more of it.
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from hashlib import sha256
@@ -21,6 +22,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 MODULES = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest", "huffman")
 """Modules of ``gravac.kernels.cpu`` with kernels."""
 _CODES = {types.int64: "q", types.int32: "i", types.float32: "f", types.float64: "d", types.void: "-"}
+_SIZE = re.compile(r"\[(\w+)\]")
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+"""No exception, and nothing of numba's own memory management, which is not there when kernels run."""
 _exported: dict[str, tuple[Any, str]] = {}
 
 
@@ -33,12 +37,13 @@ def jit(*signatures: str, **exported: str) -> Callable[[F], F]:
 
     Args:
         *signatures: Of kernels that other kernels call.
-        **exported: By name, those that Python calls, with the address and the size of each array.
+        **exported: By name, those that Python calls. ``float32[n]`` stands for an array of n elements. Python gives
+            the addresses of arrays, and behind all other arguments each named size once, in the order of their names.
     """
 
     def compile_(function: F) -> F:
-        given = [*signatures, *exported.values()]
-        kernel = numba.njit(given, error_model="numpy", _nrt=False)(function)
+        given = [*signatures, *(_SIZE.sub("[::1]", signature) for signature in exported.values())]
+        kernel = numba.njit(given, **_OPTIONS)(function)
         _exported.update({name: (kernel, signature) for name, signature in exported.items()})
         return cast(F, kernel)
 
@@ -64,7 +69,7 @@ def compile_all() -> bytes:
     )
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(whole, passes)  # what is unused goes: how numba tells Python of errors
-    code = machine.emit_object(whole)
+    code: bytes = machine.emit_object(whole)
     kinds = {name: _codes(function._sig) for name, function in functions.items()}
     head = json.dumps({"digest": sha256(code).hexdigest(), "kernels": kinds})
     return head.encode() + b"\n" + code
@@ -77,21 +82,21 @@ def main() -> None:
 
 def _c_function(kernel: Any, signature: str) -> Any:
     """Return a kernel as a function of C."""
-    args, result = sigutils.normalize_signature(signature)
-    kinds: list[Any] = []
-    taken, given = [], []
+    args, result = sigutils.normalize_signature(_SIZE.sub("[::1]", signature))  # type: ignore[no-untyped-call]
+    sizes, given = iter(_SIZE.findall(signature)), []
+    kinds = list(args)
     for number, kind in enumerate(args):
         if isinstance(kind, types.Array):
-            kinds += (types.CPointer(kind.dtype), types.int64)
-            taken += (f"data{number}", f"size{number}")
-            given.append(f"array(data{number}, size{number})")
+            kinds[number] = types.CPointer(kind.dtype)  # type: ignore[no-untyped-call]
+            given.append(f"array(x{number}, {next(sizes)})")
         else:
-            kinds.append(kind)
-            taken.append(f"x{number}")
             given.append(f"x{number}")
+    names = sorted({size for size in _SIZE.findall(signature) if not size.isdigit()})
+    taken = [*(f"x{number}" for number in range(len(args))), *names]
+    kinds += [types.int64] * len(names)
     space: dict[str, Any] = {"array": _array, "kernel": kernel}
     exec(f"def call({', '.join(taken)}): return kernel({', '.join(given)})", space)
-    return numba.cfunc(result(*kinds), error_model="numpy", _nrt=False)(space["call"])
+    return numba.cfunc(result(*kinds), **_OPTIONS)(space["call"])
 
 
 def _codes(signature: Any) -> str:
@@ -103,12 +108,10 @@ def _codes(signature: Any) -> str:
 
 
 def _filled(context: Any, builder: Any, kind: Any, data: Any, size: Any) -> Any:
-    array, item = (
-        context.make_array(kind)(context, builder),
-        context.get_abi_sizeof(context.get_data_type(kind.dtype)),
-    )
+    item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
     step = context.get_constant(types.intp, item)
-    populate_array(array, data=data, shape=(size,), strides=(step,), itemsize=step, meminfo=None)
+    array = context.make_array(kind)(context, builder)
+    populate_array(array, data, (size,), (step,), step, None)  # type: ignore[no-untyped-call]
     return array._getvalue()
 
 
@@ -125,7 +128,9 @@ def _room(typing: Any, dtype: Any, size: Any) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         count = size.literal_value
-        data = cgutils.alloca_once(builder, context.get_data_type(kind.dtype), count)
+        data = cgutils.alloca_once(  # type: ignore[no-untyped-call]
+            builder, context.get_data_type(kind.dtype), count
+        )
         return _filled(context, builder, kind, data, context.get_constant(types.intp, count))
 
     return kind(dtype, size), emit

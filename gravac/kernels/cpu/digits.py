@@ -10,8 +10,8 @@ _AT_ONCE = 512
 
 
 @jit(
-    pack_digits="void(uint8[::1], int64, int64, int32[::1])",
-    pack_byte_digits="void(uint8[::1], int64, int64, uint8[::1])",
+    pack_digits="void(uint8[n], int64, int64, int32[words])",
+    pack_byte_digits="void(uint8[n], int64, int64, uint8[words])",
 )
 def pack(codes: NDArray[np.uint8], base: int, digits: int, out: NDArray[np.int32]) -> None:
     """Pack codes ``j, j + m, …`` into word j of ``m = out.size``, the first lowest."""
@@ -30,8 +30,8 @@ def pack(codes: NDArray[np.uint8], base: int, digits: int, out: NDArray[np.int32
 
 
 @jit(
-    unpack_digits="void(int32[::1], int64, int64, int64, uint8[::1])",
-    unpack_byte_digits="void(uint8[::1], int64, int64, int64, uint8[::1])",
+    unpack_digits="void(int32[words], int64, int64, int64, uint8[n])",
+    unpack_byte_digits="void(uint8[words], int64, int64, int64, uint8[n])",
 )
 def unpack(packed: NDArray[np.int32], base: int, factor: int, shift: int, codes: NDArray[np.uint8]) -> None:
     """Unpack what ``pack`` packed. ``word · factor >> shift`` is ``word // base``."""

@@ -18,7 +18,7 @@ def turn(given: NDArray[np.uint32], key: np.uint32, mask: np.uint32, half: NDArr
         half[i] ^= (word ^ (word >> np.uint32(16))) & mask
 
 
-@jit(distinct="void(int64, int64[::1], int64, int64, int32[::1])")
+@jit(distinct="void(int64, int64[keys], int64, int64, int32[n])")
 def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: NDArray[np.int32]) -> None:
     """Write the images below ``numel`` of 0, 1, 2, … under a permutation of ``lower + upper`` bits, until ``out`` is
     full.
@@ -45,7 +45,7 @@ def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: N
         first += _PIECE
 
 
-@jit(deal="void(int32[::1], int64, int64, int32[::1], int64[::1], int32[::1], int64[::1])")
+@jit(deal="void(int32[k], int64, int64, int32[k], int64[ranks], int32[k], int64[ranks])")
 def deal(
     places: NDArray[np.int32],
     ranks: int,
@@ -77,7 +77,7 @@ def deal(
         ends[owner] += 1
 
 
-@jit(global_positions="void(int32[::1], int64, int64, int64, int32[::1])")
+@jit(global_positions="void(int32[k], int64, int64, int64, int32[k])")
 def global_positions(
     rows: NDArray[np.int32], owner: int, ranks: int, seed: int, places: NDArray[np.int32]
 ) -> None:

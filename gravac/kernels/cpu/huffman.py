@@ -157,7 +157,7 @@ def decode(
     return 1
 
 
-@jit(encode_bytes="int64(uint8[::1], uint8[::1], int32[::1])")
+@jit(encode_bytes="int64(uint8[n], uint8[n], int32[words])")
 def encode_bytes(symbols: NDArray[np.uint8], out: NDArray[np.uint8], words: NDArray[np.int32]) -> int:
     """Encode bytes as ``huffman_encode`` does.
 
@@ -188,7 +188,7 @@ def encode_bytes(symbols: NDArray[np.uint8], out: NDArray[np.uint8], words: NDAr
     return HEAD_BYTES + 4 * ends[STREAMS - 1]  # type: ignore[no-any-return]
 
 
-@jit(decode_bytes="int64(uint8[::1], uint8[::1], int32[::1])")
+@jit(decode_bytes="int64(uint8[size], uint8[n], int32[words])")
 def decode_bytes(message: NDArray[np.uint8], symbols: NDArray[np.uint8], words: NDArray[np.int32]) -> int:
     """Decode as many bytes as there is room for, as ``huffman_decode`` does.
 
@@ -224,4 +224,4 @@ def decode_bytes(message: NDArray[np.uint8], symbols: NDArray[np.uint8], words: 
             word |= np.uint32(message[HEAD_BYTES + 4 * place + byte]) << np.uint32(8 * byte)
         words[place] = np.int32(word)
     words[last] = 0  # it is read ahead
-    return HEAD_BYTES + 4 * last if decode(words[: last + 1], ends, table, symbols) else 0
+    return np.int64(decode(words[: last + 1], ends, table, symbols) * (HEAD_BYTES + 4 * last))  # type: ignore[return-value]

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from gravac.kernels.cpu.build import jit
 
 
-@jit(scatter_add="int64(float32[::1], int32[::1], float32[::1], float32)")
+@jit(scatter_add="int64(float32[n], int32[k], float32[k], float32)")
 def scatter_add(
     out: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32], scale: np.float32
 ) -> int:
@@ -22,7 +22,7 @@ def scatter_add(
     return 1
 
 
-@jit(inner_at="float64(float32[::1], int32[::1], float32[::1])")
+@jit(inner_at="float64(float32[n], int32[k], float32[k])")
 def inner_at(x: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32]) -> float:
     """Return the sum of ``values · x[indices]``; NaN if an index is outside."""
     total = 0.0

@@ -16,6 +16,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from gravac.kernels.cpu.link import link
 
@@ -48,8 +49,9 @@ def load() -> SimpleNamespace:
     addresses = link(code, tuple(kinds))
     functions = SimpleNamespace()
     for name, kind in kinds.items():
-        result, *arguments = (_TYPES[letter] for letter in kind)
-        setattr(functions, name, ctypes.CFUNCTYPE(result, *arguments)(addresses[name]))
+        types: list[Any] = [_TYPES[letter] for letter in kind]
+        signature = ctypes.CFUNCTYPE(*types)  # the result comes first
+        setattr(functions, name, signature(addresses[name]))
     return functions
 
 

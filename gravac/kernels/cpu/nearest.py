@@ -59,8 +59,8 @@ def mean(fine: NDArray[np.int32], size: int) -> np.float32:
 
 
 @jit(
-    quantize_nearest="void(float32[::1], int64, int64, int32[::1], float32, float32, int16[::1], "
-    "uint8[::1], int32[::1])"
+    quantize_nearest="void(float32[n], int64, int64, int32[factors], float32, float32, int16[blocks], uint8[codes], "
+    "int32[block])"
 )
 def quantize(
     x: NDArray[np.float32],
@@ -127,7 +127,7 @@ def quantize(
                 codes[np.uint64(begin + i)] = np.uint8(steps)
 
 
-@jit(dequantize_nearest="void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
+@jit(dequantize_nearest="void(float32[blocks], uint8[n], int64, int64, int64, float32[n])")
 def dequantize(
     spacings: NDArray[np.float32],
     codes: NDArray[np.uint8],

@@ -26,7 +26,7 @@ def draws(stream: np.int64, first: np.int64, out: NDArray[np.float32]) -> None:
         )
 
 
-@jit(noise="void(int64, float32[::1])")
+@jit(noise="void(int64, float32[n])")
 def noise(stream: np.int64, out: NDArray[np.float32]) -> None:
     """Write the first numbers of a stream."""
     whole = out.size & ~1
@@ -56,7 +56,7 @@ def round_piece(
         codes[np.uint64(begin + i)] = np.uint8(np.int32(low + up + steps))
 
 
-@jit(quantize="void(float32[::1], int64, int64, int64, float32[::1], uint8[::1])")
+@jit(quantize="void(float32[n], int64, int64, int64, float32[blocks], uint8[n])")
 def quantize(
     x: NDArray[np.float32],
     block: int,
@@ -112,7 +112,7 @@ def clip_piece(
         codes[np.uint64(begin + i)] = np.uint8(np.int32(low + up + steps))
 
 
-@jit(clip_and_round="void(float32[::1], int64, int64, int64, float32[::1], uint8[::1])")
+@jit(clip_and_round="void(float32[n], int64, int64, int64, float32[blocks], uint8[n])")
 def clip_and_round(
     x: NDArray[np.float32],
     block: int,
@@ -140,7 +140,7 @@ def clip_and_round(
             begin = stop
 
 
-@jit(mark_subtractive="void(float32[::1], int64, int64, float32[::1])")
+@jit(mark_subtractive="void(float32[n], int64, int64, float32[blocks])")
 def mark_subtractive(x: NDArray[np.float32], block: int, steps: int, spacings: NDArray[np.float32]) -> None:
     """Negate the spacing of each block that errs less if the draws are subtracted.
 
@@ -162,7 +162,7 @@ def mark_subtractive(x: NDArray[np.float32], block: int, steps: int, spacings: N
             spacings[number] = -spacing
 
 
-@jit(dequantize_subtractive="void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
+@jit(dequantize_subtractive="void(float32[blocks], uint8[n], int64, int64, int64, float32[n])")
 def dequantize_subtractive(
     spacings: NDArray[np.float32],
     codes: NDArray[np.uint8],
@@ -194,7 +194,7 @@ def dequantize_subtractive(
             begin = stop
 
 
-@jit(dequantize="void(float32[::1], uint8[::1], int64, int64, float32[::1])")
+@jit(dequantize="void(float32[blocks], uint8[n], int64, int64, float32[n])")
 def dequantize(
     scales: NDArray[np.float32],
     codes: NDArray[np.uint8],
@@ -207,5 +207,6 @@ def dequantize(
     for code in range(256):
         shares[code] = np.float32(code - steps) / np.float32(steps)
     for number in range(scales.size):
-        for i in range(number * block, min((number + 1) * block, out.size)):
-            out[i] = shares[codes[i]] * scales[number]
+        begin, scale = number * block, scales[number]
+        for i in range(min(block, out.size - begin)):
+            out[np.uint64(begin + i)] = shares[np.uint64(codes[np.uint64(begin + i)])] * scale

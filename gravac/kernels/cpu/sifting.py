@@ -103,8 +103,7 @@ add_without: Any = intrinsic(_add_without)
 
 
 @jit(
-    sift="int64(float32[::1], float32[::1], float32, float32[::1], float32, float64[::1], int32[::1], int32[::1], "
-    "int64)"
+    sift="int64(float32[n], float32[old], float32, float32[n], float32, float64[24], int32[most], int32[most], int64)"
 )
 def sift(
     g: NDArray[np.float32],
@@ -173,7 +172,7 @@ def sift(
     return np.int64(count)  # type: ignore[return-value]
 
 
-@jit(trim="int64(int32[::1], int32[::1], int32[::1], int32[::1], int32[::1], int64)")
+@jit(trim="int64(int32[m], int32[m], int32[k], int32[k], int32[n], int64)")
 def trim(
     places: NDArray[np.int32],
     words: NDArray[np.int32],

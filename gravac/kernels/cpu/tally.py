@@ -175,7 +175,7 @@ def flush(table: NDArray[np.int64], out: NDArray[np.int64]) -> None:
 
 
 @jit(
-    tally="void(float32[::1], float32[::1], float32, float32[::1], int64[::1], float64[::1], int64, int64[::1])"
+    tally="void(float32[fresh], float32[old], float32, float32[n], int64[12288], float64[sums], int64, int64[16384])"
 )
 def tally(
     g: NDArray[np.float32],

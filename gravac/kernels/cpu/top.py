@@ -60,7 +60,7 @@ def put_back(
         bits[places[j]] = words[j]
 
 
-@jit(top="int64(int32[::1], int64, int32, int64, int32[::1], int32[::1], int32[::1], int32[::1])")
+@jit(top="int64(int32[n], int64, int32, int64, int32[k], int32[k], int32[more], int32[more])")
 def top(
     bits: NDArray[np.int32],
     above: int,
@@ -164,7 +164,7 @@ def top(
     return 1
 
 
-@jit(take_above="void(int32[::1], int32, int32[::1], int32[::1])")
+@jit(take_above="void(int32[n], int32, int32[k], int32[k])")
 def take_above(
     bits: NDArray[np.int32], edge: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:
@@ -186,7 +186,7 @@ def take_above(
             count += np.uint64(1)
 
 
-@jit(count_from="int64(int32[::1], int64, int64, int32)")
+@jit(count_from="int64(int32[n], int64, int64, int32)")
 def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: np.int32) -> np.int64:
     """Return how many magnitudes of ``bits[begin:end]`` are at least ``edge``."""
     count: Any = np.int64(0)
@@ -199,7 +199,7 @@ def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: np.int32) ->
     return count  # type: ignore[no-any-return]
 
 
-@jit(top_of_chunks="void(int32[::1], int64, int32[::1], int32[::1])")
+@jit(top_of_chunks="void(int32[n], int64, int32[k], int32[k])")
 def top_of_chunks(
     bits: NDArray[np.int32], chunks: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:

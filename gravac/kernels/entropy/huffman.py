@@ -64,14 +64,11 @@ def huffman_decode(packed: Tensor, count: int) -> tuple[Tensor, int]:
 
 def _encode(symbols: Tensor) -> Tensor | None:
     """Return None if codes would take more bytes."""
-    host, size = backend.host, symbols.numel()
-    if host is not None and symbols.is_contiguous() and symbols.dtype == torch.uint8:
-        coded, words = (
-            torch.empty(size, dtype=torch.uint8),
-            torch.empty(size // 4 + STREAMS, dtype=torch.int32),
-        )
-        taken = host.encode_bytes(
-            symbols.data_ptr(), size, coded.data_ptr(), size, words.data_ptr(), words.numel()
+    if symbols.dtype == torch.uint8 and backend.compiled(symbols):
+        size = symbols.numel()
+        coded, words = torch.empty_like(symbols), torch.empty(size // 4 + STREAMS, dtype=torch.int32)
+        taken = backend.host.encode_bytes(
+            symbols.data_ptr(), coded.data_ptr(), words.data_ptr(), size, words.numel()
         )
         return coded[:taken] if taken else None
     counts = torch.bincount(symbols, minlength=SYMBOLS).tolist()
@@ -96,12 +93,11 @@ def _encode(symbols: Tensor) -> Tensor | None:
 
 def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
     """Decode as ``huffman_decode`` does; None if these are not the codes of so many bytes."""
-    host, size = backend.host, packed.numel()
-    if host is not None and packed.is_contiguous() and packed.dtype == torch.uint8:
+    if packed.dtype == torch.uint8 and backend.compiled(packed):
+        size = packed.numel()
         symbols, words = torch.empty(count, dtype=torch.uint8), torch.empty(size // 4 + 1, dtype=torch.int32)
-        taken = host.decode_bytes(
-            packed.data_ptr(), size, symbols.data_ptr(), count, words.data_ptr(), words.numel()
-        )
+        given = packed.data_ptr(), symbols.data_ptr(), words.data_ptr()
+        taken = backend.host.decode_bytes(*given, count, size, words.numel())
         return (symbols, taken) if taken else None
     lengths = unpack(packed[1 : 1 + LENGTH_BYTES], SYMBOLS, 4).tolist()
     codes, table = [0] * SYMBOLS, [0] * (1 << LONGEST)
