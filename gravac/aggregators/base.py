@@ -110,6 +110,11 @@ class Aggregator(Transaction, ABC):
             learner.name = self.name
         self._learner = learner
         self._shortfalls: list[Shortfall] = []
+        self.learns = (
+            type(learner).commit is not Transaction.commit or type(self).commit is not Aggregator.commit
+        )
+        """Whether a step may bring something to be learned. Until then it has no statistics, and ``commit`` has nothing
+        to do."""
 
     @abstractmethod
     def open(self, bucket: Bucket) -> BucketAggregator:

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac import kernels
 from gravac.aggregators.base import Aggregator, BucketAggregator, shapes_of
 from gravac.aggregators.shortfall import aligned
 from gravac.collectives import (
@@ -23,7 +22,7 @@ from gravac.collectives import (
     check,
 )
 from gravac.compressors.base import Compressor, Key, Layout, Payload, Size
-from gravac.kernels import Scalar, SelectionHint
+from gravac.kernels import Scalar, SelectionHint, backend
 from gravac.memories.base import Bucket
 
 
@@ -53,7 +52,7 @@ class _Draft:
         layout, sender = part.route(cf, self.dtype)
         exchange = sender.exchange(layout, payload, x, self.key)
         if exchange.payload is not payload and x is not None:  # the collective passed on something else
-            chosen = part.codec.kept_energy(payload, x)
+            chosen, part.aggregator.learns = part.codec.kept_energy(payload, x), True
             part.shortfall.record(cf, chosen, aligned(exchange.codec, exchange.payload, x))
         return exchange
 
@@ -69,7 +68,7 @@ class CodecBucket(BucketAggregator):
 
     def __init__(self, aggregator: "OfCodec", bucket: Bucket, codec: Compressor) -> None:
         super().__init__(aggregator, bucket)
-        self.codec, self._aggregator = codec, aggregator
+        self.codec, self.aggregator = codec, aggregator
         self._observes = type(aggregator.compressor).observe is not Compressor.observe
         self._layouts: dict[tuple[float, torch.dtype], Layout] = {}
         self._routes: dict[tuple[float, torch.dtype], tuple[Layout, Sender]] = {}
@@ -86,7 +85,7 @@ class CodecBucket(BucketAggregator):
         found = self._routes.get((cf, dtype))
         if found is None:
             layout = self.layout(cf, dtype)
-            found = self._routes[cf, dtype] = layout, self._aggregator.sender(layout)
+            found = self._routes[cf, dtype] = layout, self.aggregator.sender(layout)
         return found
 
     def choose_again(self) -> None:
@@ -97,7 +96,7 @@ class CodecBucket(BucketAggregator):
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> _Draft:
         if self._observes:
-            self._aggregator.compressor.observe(x, cfs)
+            self.aggregator.compressor.observe(x, cfs)
         payloads = dict(zip(cfs, self.codec.levels(x, cfs, key, dtype, hint), strict=True))
         for cf, payload in payloads.items():
             self.layout(cf, dtype).check(payload)
@@ -180,7 +179,8 @@ class OneShot(OfCodec):
         return self.compressor.uses_histogram and self.chooser.sends_all
 
     def uses_histogram(self, gradient: Tensor) -> bool:
-        return self.compressor.uses_histogram and kernels.compiled(gradient)
+        host = self.compressor.uses_histogram and gradient.is_cpu and not backend.treated
+        return host and backend.host is not None and gradient.is_contiguous()
 
     def wire_bytes(self, tensors: Bucket, cf: float, dtype: torch.dtype, ranks: int) -> int:
         codec = self.compressor.fitted(shapes_of(tensors))

@@ -15,6 +15,7 @@ from gravac.compressors.base import Compressor, Key, Layout, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.sparse.selector import Indexed
 from gravac.compressors.stack import Stack
+from gravac.kernels import backend
 
 HEADER_BYTES = 8
 """Bytes of the header, which says what a message is. Ranks agree on a plan before they send, so headers are equal. If
@@ -63,7 +64,7 @@ class Header:
             ValueError: The message belongs to another exchange, or was damaged. On a device this is checked only if
                 there is a checksum, for which the host waits anyway.
         """
-        if self._checked or not kernels.on_device(message):
+        if self._checked or (message.is_cpu and not backend.treated):
             header = bytes(message[:HEADER_BYTES].tolist())  # not numpy: neither torch nor gravac brings it
             layout, key, known = self.layout, self.key, len(self._digest)
             what = f"{layout.codec.name} at CF {layout.cf:g} of {layout.numel} elements"

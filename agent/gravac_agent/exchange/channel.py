@@ -323,7 +323,8 @@ class BucketChannel:
             except Exception:  # the residual stays as it was before the step
                 log.exception("the error memory failed on bucket %d", self.bucket.number)
                 own.failed = True
-        transfer.payload.forget()  # what it decodes to is as large as the gradient
+        if transfer.payload.support is None:  # what it decodes to is as large as the gradient
+            transfer.payload.forget()
         return transfer
 
     def _prepare(

@@ -115,7 +115,8 @@ class Encoder(RankCodecs):
             for channel in noisy:
                 channel.keep_noise(lost)
         self.memory.commit()
-        self.aggregators[self._in_use].commit()
+        if (aggregator := self.aggregators[self._in_use]).learns:
+            aggregator.commit()
 
     def rollback(self) -> None:
         """Drop the step's residuals and learned state."""

@@ -32,7 +32,8 @@ class FailingBuckets:
 
     def __init__(self, channels: Iterable[BucketChannel]) -> None:
         self._channels = channels
-        self._bad_steps = 0
+        self.bad_steps = 0
+        """Steps in a row in which a rank failed."""
 
     def count_step(self, failed: bool) -> bool:
         """Count a step, and return whether all ranks must call ``agree`` now.
@@ -41,10 +42,10 @@ class FailingBuckets:
             failed: Whether any rank failed, which all ranks know from the tick.
         """
         # A bucket that failed often enough implies as many bad steps, so ranks exchange nothing until then.
-        self._bad_steps = self._bad_steps + 1 if failed else 0
-        if self._bad_steps < FAILED_STEPS:
+        self.bad_steps = self.bad_steps + 1 if failed else 0
+        if self.bad_steps < FAILED_STEPS:
             return False
-        self._bad_steps = 0
+        self.bad_steps = 0
         return True
 
     def agree(self, group: dist.ProcessGroup) -> tuple[list[BucketChannel], list[BucketChannel]]:

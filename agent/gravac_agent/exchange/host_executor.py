@@ -265,11 +265,12 @@ class HostExecutor:
 
     def _issue_tick(self, step: StepRecord) -> None:
         encoder, announcement = self.encoder, self._announcement
+        aggregator = encoder.aggregators[step.plan.codec]
         step.tick = self.tick_codec.pack(
             step.sums,
             announcement.directive,
             announcement.fingerprint(),
-            encoder.aggregators[step.plan.codec].local_statistics(),
+            aggregator.local_statistics() if aggregator.learns else (),
             encoder.raw_mean.pop() if encoder.raw_mean.wanted else NOT_MEASURED,
             self._sample.raw,
         )
@@ -468,7 +469,20 @@ class HostExecutor:
             return
         if sharded and step.mean_sq is not None:
             step.mean_sq = tick.sums.shards_sq
-        self._results.put(step.result(tick, self._sample.exchanged))
+        self._results.put(
+            StepResult(
+                tick,
+                step.last_submit_at,
+                step.activity,
+                step.dense_bytes,
+                step.payload_bytes,
+                step.mean_sq,
+                step.finite,
+                step.survey.curve,
+                step.cpu_seconds,
+                self._sample.exchanged,
+            )
+        )
 
     def _report(self, step: StepRecord, error: Exception) -> None:
         """Let ``wait_step`` raise the step's first error, before any optimizer uses the gradients."""

@@ -88,21 +88,6 @@ class StepRecord:
     overflows: bool = False
     """Whether a bucket is in float16, so that means of finite parts may overflow."""
 
-    def result(self, tick: Tick, exchanged: Tensor) -> "StepResult":
-        """Return what the step did. ``exchanged``: see ``StepResult``."""
-        return StepResult(
-            tick,
-            self.last_submit_at,
-            self.activity,
-            self.dense_bytes,
-            self.payload_bytes,
-            self.mean_sq,
-            self.finite,
-            self.survey.curve,
-            self.cpu_seconds,
-            exchanged,
-        )
-
 
 @dataclass(slots=True)
 class StepResult:

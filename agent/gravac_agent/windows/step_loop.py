@@ -154,7 +154,8 @@ class StepLoop:
             self.clipper.residual_sq = max(0.0, sums.residual_sq) / self._averaged
         for sentence in encoder.pop_notes():
             self._note("note", sentence)
-        if encoder.failing.count_step(sums.failed > 0):
+        failing = encoder.failing
+        if (sums.failed or failing.bad_steps) and failing.count_step(sums.failed > 0):
             self._executor.enqueue(self._agree_on_failing)  # before any bucket of the next step, on all ranks
         if sums.failed:
             self.failed_steps += 1
