@@ -7,9 +7,8 @@ but numba must work), ``cuda`` (the same, but Triton must work) or ``reference``
 import importlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
@@ -35,7 +34,7 @@ _gpu: bool | None = None
 _lacking = ""
 treated: list[None] = []
 """Not empty while the host's tensors are treated as a device's."""
-_deciding = Lock()
+_compiler: Callable[[], bytes] | None = None
 
 
 def __getattr__(name: str) -> Any:
@@ -81,16 +80,14 @@ def treated_as_device() -> Iterator[None]:
 
     Kernels then run in plain torch, and return tensors instead of floats.
     """
-    with _deciding:
-        treated.append(None)  # several threads may be inside
-        globals()["host"] = None
+    treated.append(None)  # atomic, as several threads may be inside
+    globals()["host"] = None
     try:
         yield
     finally:
-        with _deciding:
-            treated.pop()
-            if not treated:
-                globals().pop("host", None)
+        treated.pop()
+        if not treated:
+            globals().pop("host", None)
 
 
 def on_device(x: Tensor) -> bool:
@@ -106,6 +103,15 @@ def is_device(device: torch.device | None) -> bool:
 def lacking() -> str:
     """Return why the compiled kernels for the host cannot be loaded; empty if they can, or were not tried."""
     return _lacking
+
+
+def compile_by(compiler: Callable[[], bytes]) -> None:
+    """Set a function that returns what ``gravac.kernels.cpu.build.main`` wrote in another process.
+
+    It is called where no file has the kernels. Without it, or where it fails, they are compiled in this process.
+    """
+    global _compiler
+    _compiler = compiler
 
 
 def warm() -> Literal["cpu", "reference"]:
@@ -163,9 +169,11 @@ def _decided() -> SimpleNamespace | None:
     known = globals()
     if "host" not in known:
         active()
-        with _deciding:
-            usable = _active == "cpu" and not treated and "cpu" not in _GPUS
-            known["host"] = _loaded if usable else None
+        host = _loaded if _active == "cpu" and "cpu" not in _GPUS else None
+        known["host"] = host
+        if treated:  # perhaps since a moment, in another thread
+            known["host"] = host = None
+        return host
     return known["host"]  # type: ignore[no-any-return]
 
 
@@ -181,7 +189,7 @@ def _load_host() -> bool:
         if _loaded is None:
             from gravac.kernels.cpu import load
 
-            _loaded = load.load()
+            _loaded = load.load(_compiler)
     except Exception as error:
         _lacking = _missing("cpu", "numba", error)
         return False

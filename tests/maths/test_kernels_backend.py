@@ -86,7 +86,7 @@ def test_a_broken_numba_is_an_error_only_when_asked_for(
 ) -> None:
     caplog.set_level("INFO")
 
-    def fail() -> None:
+    def fail(compiler: object) -> None:
         raise RuntimeError("no such instruction")
 
     undecided.setattr(load, "load", fail)
@@ -137,20 +137,20 @@ def test_no_folder_is_needed_and_a_damaged_file_is_made_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = made()
-    monkeypatch.setattr(load, "_compiled", lambda: whole)
+    monkeypatch.setattr(load, "_compiled", lambda compiler: whole)
     for damaged in (whole[:-1] + b"?", whole[:50], b""):
         (tmp_path / "kernels.bin").write_bytes(damaged)
         monkeypatch.setattr(load, "_folders", lambda: iter((tmp_path,)))
-        assert load._read("kernels.bin") == load._parsed(whole)
+        assert load._read("kernels.bin", None) == load._parsed(whole)
         assert [file.read_bytes() for file in tmp_path.iterdir()] == [whole]
     monkeypatch.setattr(load, "_folders", lambda: iter((tmp_path / "kernels.bin" / "no folder",)))
-    assert load._read("kernels.bin") == load._parsed(whole)
+    assert load._read("kernels.bin", None) == load._parsed(whole)
 
 
 def test_llvmlite_links_the_same_kernels_where_this_package_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """On other systems and processors."""
     whole = made()
-    monkeypatch.setattr(load, "_read", lambda name: load._parsed(whole))
+    monkeypatch.setattr(load, "_read", lambda name, compiler: load._parsed(whole))
     monkeypatch.setattr(link.platform, "machine", lambda: "riscv64")
     symbols = torch.randint(0, 5, (5000,), dtype=torch.uint8)
 
@@ -160,7 +160,7 @@ def test_llvmlite_links_the_same_kernels_where_this_package_cannot(monkeypatch: 
 
     with on("cpu"):
         expected = coded()
-        monkeypatch.setattr(backend, "host", load.load())
+        monkeypatch.setattr(backend, "host", load.load(None))
         assert all(mine.equal(theirs) for mine, theirs in zip(coded(), expected, strict=True))
 
 

@@ -1,7 +1,10 @@
 """The first stage of a start: what the ranks exchange, and decide from it, before anything runs."""
 
 import logging
+import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +14,7 @@ from torch import nn
 
 from gravac import aggregators, kernels, memories, policies, registry
 from gravac.collectives import ALONE, ProcessGroupCommunicator
+from gravac.kernels import backend
 from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
@@ -54,6 +58,7 @@ EQUAL = {
     "progress",
 }
 """Settings that all ranks need alike. They may differ in the others, such as the seconds that a rank waits."""
+_COMPILE = "from gravac.kernels.cpu import build; build.main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +270,24 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
         )
     try:
         rule.check_window(settings.window)
+        backend.compile_by(_compile_elsewhere)
         kernels.use(settings.kernels)
         kernels.warm()  # the first time on a machine, compiling takes seconds
     except (ValueError, ImportError) as error:
         raise SetupError(str(error)) from None
     return rule
+
+
+def _compile_elsewhere() -> bytes:
+    """Compile the kernels in a process that ends: a compiler stays in the memory of the process that used it."""
+    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    return subprocess.run(
+        [sys.executable, "-c", _COMPILE],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    ).stdout
 
 
 def checked_codecs(policy: Policy, collective: str) -> tuple[str, ...]:

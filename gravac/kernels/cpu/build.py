@@ -13,8 +13,10 @@ from typing import Any, TypeVar, cast
 
 import llvmlite.binding as llvm
 import numba
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils, sigutils
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
@@ -22,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MODULES = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest", "huffman")
 """Modules of ``gravac.kernels.cpu`` with kernels."""
 _CODES = {types.int64: "q", types.int32: "i", types.float32: "f", types.float64: "d", types.void: "-"}
+_I64 = ir.IntType(64)
 _SIZE = re.compile(r"\[(\w+)\]")
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 """No exception, and nothing of numba's own memory management, which is not there when kernels run."""
@@ -54,15 +57,13 @@ def compile_all() -> bytes:
     """Return all kernels: a line that tells their names and types, and an object file."""
     for name in MODULES:
         importlib.import_module(f"gravac.kernels.cpu.{name}")
-    functions = {name: _c_function(*kernel) for name, kernel in _exported.items()}
-    modules = [llvm.parse_assembly(function.inspect_llvm()) for function in functions.values()]
-    whole, names = modules[0], {function.native_name: name for name, function in functions.items()}
+    functions = {name: _c_function(name, *kernel) for name, kernel in _exported.items()}
+    modules = [llvm.parse_assembly(code) for code, _ in functions.values()]
+    whole = modules[0]
     for module in modules[1:]:
         whole.link_in(module)
     for value in (*whole.functions, *whole.global_variables):
-        if value.name in names:
-            value.name = names[value.name]
-        elif not value.is_declaration:
+        if value.name not in functions and not value.is_declaration:
             value.linkage = "internal"
     machine = llvm.Target.from_default_triple().create_target_machine(
         llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), 3, "pic", "small"
@@ -70,7 +71,7 @@ def compile_all() -> bytes:
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(whole, passes)  # what is unused goes: how numba tells Python of errors
     code: bytes = machine.emit_object(whole)
-    kinds = {name: _codes(function._sig) for name, function in functions.items()}
+    kinds = {name: kind for name, (_, kind) in functions.items()}
     head = json.dumps({"digest": sha256(code).hexdigest(), "kernels": kinds})
     return head.encode() + b"\n" + code
 
@@ -80,31 +81,36 @@ def main() -> None:
     sys.stdout.buffer.write(compile_all())
 
 
-def _c_function(kernel: Any, signature: str) -> Any:
-    """Return a kernel as a function of C."""
+def _c_function(name: str, kernel: Any, signature: str) -> tuple[str, str]:
+    """Return the code of a kernel with a function of C that calls it, and the types of that function."""
     args, result = sigutils.normalize_signature(_SIZE.sub("[::1]", signature))  # type: ignore[no-untyped-call]
-    sizes, given = iter(_SIZE.findall(signature)), []
-    kinds = list(args)
+    compiled, context = kernel.overloads[args], kernel.targetctx
+    named = sorted({size for size in _SIZE.findall(signature) if not size.isdigit()})
+    kinds = [context.get_value_type(getattr(kind, "dtype", kind)) for kind in args]
     for number, kind in enumerate(args):
         if isinstance(kind, types.Array):
-            kinds[number] = types.CPointer(kind.dtype)  # type: ignore[no-untyped-call]
-            given.append(f"array(x{number}, {next(sizes)})")
-        else:
-            given.append(f"x{number}")
-    names = sorted({size for size in _SIZE.findall(signature) if not size.isdigit()})
-    taken = [*(f"x{number}" for number in range(len(args))), *names]
-    kinds += [types.int64] * len(names)
-    space: dict[str, Any] = {"array": _array, "kernel": kernel}
-    exec(f"def call({', '.join(taken)}): return kernel({', '.join(given)})", space)
-    return numba.cfunc(result(*kinds), **_OPTIONS)(space["call"])
-
-
-def _codes(signature: Any) -> str:
-    """Return the types of a function's result and arguments, a letter each."""
-    return "".join(
-        "P" if isinstance(kind, types.CPointer) else _CODES[kind]
-        for kind in (signature.return_type, *signature.args)
-    )
+            kinds[number] = kinds[number].as_pointer()
+    library = context.codegen().create_library(name)
+    module = library.create_ir_module(name)
+    back = ir.VoidType() if result == types.void else context.get_value_type(result)
+    function = ir.Function(module, ir.FunctionType(back, kinds + [_I64] * len(named)), name)
+    builder = ir.IRBuilder(function.append_basic_block())
+    given, sizes = list(function.args), iter(_SIZE.findall(signature))
+    counts = dict(zip(named, given[len(args) :], strict=True))
+    for number, kind in enumerate(args):
+        if isinstance(kind, types.Array):
+            size = next(sizes)
+            count = ir.Constant(_I64, int(size)) if size.isdigit() else counts[size]
+            given[number] = _filled(context, builder, kind, given[number], count)
+    callee = context.declare_function(module, compiled.fndesc)
+    _, value = context.call_conv.call_function(builder, callee, result, args, given[: len(args)])
+    builder.ret_void() if result == types.void else builder.ret(value)
+    library.add_ir_module(module)
+    library.add_linking_library(compiled.library)
+    with global_compiler_lock:
+        library.finalize()
+    letters = (_CODES[result], *("P" if isinstance(kind, types.Array) else _CODES[kind] for kind in args))
+    return library.get_llvm_str(), "".join(letters) + "q" * len(named)
 
 
 def _filled(context: Any, builder: Any, kind: Any, data: Any, size: Any) -> Any:
@@ -113,13 +119,6 @@ def _filled(context: Any, builder: Any, kind: Any, data: Any, size: Any) -> Any:
     array = context.make_array(kind)(context, builder)
     populate_array(array, data, (size,), (step,), step, None)  # type: ignore[no-untyped-call]
     return array._getvalue()
-
-
-@intrinsic
-def _array(typing: Any, data: Any, size: Any) -> Any:
-    """Return the memory at an address as an array."""
-    kind = types.Array(data.dtype, 1, "C")
-    return kind(data, size), lambda context, builder, signature, args: _filled(context, builder, kind, *args)
 
 
 def _room(typing: Any, dtype: Any, size: Any) -> Any:

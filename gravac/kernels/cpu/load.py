@@ -9,9 +9,8 @@ import json
 import logging
 import os
 import platform
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,11 +30,10 @@ _TYPES = {
 }
 _CPU = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
 """What /proc/cpuinfo says of the instructions of a processor."""
-_COMPILE = "from gravac.kernels.cpu import build; build.main()"
 _FOLDER = Path(__file__).parent
 
 
-def load() -> SimpleNamespace:
+def load(compiler: Callable[[], bytes] | None) -> SimpleNamespace:
     """Return all kernels, as functions of that name. A call lets other threads run. Compile them if no file has them.
 
     Raises:
@@ -45,7 +43,7 @@ def load() -> SimpleNamespace:
         key = _key()
     except PackageNotFoundError as error:
         raise ImportError(f"{error.name} is not installed") from None
-    kinds, code = _read(f"kernels-{key}.bin")
+    kinds, code = _read(f"kernels-{key}.bin", compiler)
     addresses = link(code, tuple(kinds))
     functions = SimpleNamespace()
     for name, kind in kinds.items():
@@ -55,12 +53,12 @@ def load() -> SimpleNamespace:
     return functions
 
 
-def _read(name: str) -> tuple[dict[str, str], bytes]:
+def _read(name: str, compiler: Callable[[], bytes] | None) -> tuple[dict[str, str], bytes]:
     """Return the types of all kernels and an object file: from a file of that name, or compiled now."""
     for folder in _folders():
         with contextlib.suppress(OSError, ValueError):
             return _parsed((folder / name).read_bytes())
-    made = _compiled()
+    made = _compiled(compiler)
     found = _parsed(made)
     for folder in _folders():
         with contextlib.suppress(OSError):
@@ -81,19 +79,15 @@ def _parsed(made: bytes) -> tuple[dict[str, str], bytes]:
     return told["kernels"], code
 
 
-def _compiled() -> bytes:
-    """Compile all kernels in a process that ends; in this one if that fails."""
-    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    try:
-        return subprocess.run(
-            [sys.executable, "-c", _COMPILE],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        log.debug("kernels could not be compiled in a process of their own: %s", error)
+def _compiled(compiler: Callable[[], bytes] | None) -> bytes:
+    """Compile all kernels elsewhere, or else in this process."""
+    if compiler is not None:
+        try:
+            made = compiler()
+            _parsed(made)
+            return made
+        except Exception as error:
+            log.debug("kernels could not be compiled in a process of their own: %s", error)
     from gravac.kernels.cpu import build
 
     return build.compile_all()
