@@ -77,8 +77,10 @@ def test_a_process_that_finds_kernels_in_a_file_loads_no_compiler() -> None:
     """It would take 55 MB of a process that trains, and a second of its start."""
     code = "import gravac.compressors; from gravac import kernels; print(kernels.warm(), kernels.select_top("
     code += "torch.arange(9.0), 2).tolist(), *{'numba', 'llvmlite'} & set(sys.modules))"
-    for _ in range(2):  # the first one makes the file where there is none
-        assert python(code, GRAVAC_KERNELS="cpu") == "cpu [7, 8]\n"
+    found = [
+        python(code, GRAVAC_KERNELS="cpu") for _ in range(2)
+    ]  # the first makes the file where there is none
+    assert found[1] == "cpu [7, 8]\n"
 
 
 def test_a_broken_numba_is_an_error_only_when_asked_for(
