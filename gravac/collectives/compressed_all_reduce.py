@@ -88,12 +88,8 @@ class CompressedAllReduce(Collective):
     )
 
     def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
-        codec, ranks, rank, nothing = (
-            layout.codec,
-            self.world_size,
-            self.communicator.rank,
-            payload.values.new_empty(0, dtype=torch.uint8),
-        )
+        codec, ranks, rank = layout.codec, self.world_size, self.communicator.rank
+        nothing = payload.values.new_empty(0, dtype=torch.uint8)
         shards = _Shards(codec, layout.numel, layout.cf, layout.dtype, ranks)
         header = Header(layout, key)
         messages = [header.pack(piece.parts) for piece in codec.divide(payload, shards.size, layout.dtype)]
@@ -104,12 +100,7 @@ class CompressedAllReduce(Collective):
         arrived = torch.empty_like(rows)
         self.communicator.exchange(arrived.view(-1), rows.view(-1)).wait()
 
-        sent, message, own, begin = (
-            codec.decode(payload),
-            nothing,
-            shards.layouts[rank],
-            shards.begins[rank],
-        )
+        sent, message, own = codec.decode(payload), nothing, shards.layouts[rank]
         header_of_mean = Header(layout, _mean_key(key, rank))
         if own.numel:
             mean = torch.zeros(own.numel, device=nothing.device, dtype=torch.float32)
@@ -121,7 +112,7 @@ class CompressedAllReduce(Collective):
             # Together the ranks have sent the rounded mean. What the rounding left out would be lost, so this rank
             # counts it as not sent: n times, because what its memory sends later will be divided by n.
             codec.remove(coded, mean)
-            add_finite(sent[begin:][: own.numel], mean, -ranks)
+            add_finite(sent[shards.begins[rank] :][: own.numel], mean, -ranks)
         means = shards.sizes if fixed else [row[0] for row in exchange_sizes(self.communicator, [message])]
         message = padded([message], max(means))
         everyone = message.new_empty((ranks, max(means)))

@@ -17,8 +17,9 @@ from gravac.collectives.communicator import Work
 from gravac.collectives.messages import HEADER_BYTES, Header
 from gravac.collectives.reduce_scatter import Shards
 from gravac.collectives.simulated import SimulatedWorld
-from gravac.compressors import COMPRESSORS, Key, build
+from gravac.compressors import COMPRESSORS, Key, Payload, build
 from gravac.compressors import build as build_codec
+from gravac.compressors.base import Layout
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
 from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, aggregate, bucket, gradient, made, world
@@ -181,9 +182,10 @@ def test_the_gate_compares_what_was_sent_not_what_was_chosen(text: str) -> None:
         aggregator.open(one).prepare(x, (10.0,), key, torch.float32).send(10.0)
         aggregator.commit()
         other = made(text, aggregator.communicator)
+        opened_before = other.open(one)
         other.load_state_dict(aggregator.state_dict())
-        again = other.open(one).prepare(x, (10.0,), key, torch.float32).kept_energy(10.0)
-        assert again == kept(10.0)
+        for part in (opened_before, other.open(one)):
+            assert part.prepare(x, (10.0,), key, torch.float32).kept_energy(10.0) == kept(10.0)
         return chosen, kept(10.0), max(0.0, inner) ** 2 / sent, kept(100.0), 0.0
 
     ranks: list[tuple[float, ...]] = world(3, text, each)  # type: ignore[assignment]
@@ -289,6 +291,23 @@ def test_payloads_of_different_steps_are_never_averaged(way: type[Collective]) -
 
     with pytest.raises(ValueError, match="the ranks are out of step"):
         world.run(each)
+
+
+@pytest.mark.parametrize("text", ["topk+bf16", "nearest:levels=7,coding=huffman"])
+def test_a_rank_does_not_unpack_its_own_payload(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    unpack = Layout.unpack
+
+    def counted(self: Layout, buffer: Tensor, key: Key) -> Payload:
+        read.append(key.rank)
+        return unpack(self, buffer, key)
+
+    monkeypatch.setattr(Layout, "unpack", counted)
+    xs = [vector("gauss", 200, rank) for rank in range(3)]
+    (first, _), *_ = one_step(3, text, xs, 10.0)
+    assert sorted(read) == [0, 0, 1, 1, 2, 2], "by the two others"
+    sent = [build(text).decode(build(text).compress(x, 10.0, Key(1, 0, 0, 0), x.dtype)) for x in xs]
+    torch.testing.assert_close(first, torch.stack(sent).mean(0))
 
 
 class Damaging(Communicator):
