@@ -109,9 +109,7 @@ class Aggregator(Transaction, ABC):
         learns = learner is not None and type(learner).commit is not Transaction.commit
         self._learner = learner if learns else None
         self._shortfalls: list[Shortfall] = []
-        self.learns = (
-            type(learner).commit is not Transaction.commit or type(self).commit is not Aggregator.commit
-        )
+        self.learns = learns or type(self).commit is not Aggregator.commit
         """Whether a step may bring something to be learned. Until then it has no statistics, and ``commit`` has nothing
         to do."""
 
