@@ -47,8 +47,13 @@ class BucketAggregator(ABC):
     """
 
     def __init__(self, aggregator: "Aggregator", bucket: Bucket) -> None:
-        self.bucket, self.numel = bucket, sum(bucket.numels)
+        self.aggregator, self.bucket, self.numel = aggregator, bucket, sum(bucket.numels)
         self.shortfall = aggregator.shortfall(bucket.number)
+
+    def record(self, cf: float, chosen: Scalar, through: Scalar) -> None:
+        """Record how much of the energy that this rank chose was sent; see ``Shortfall.record``."""
+        self.aggregator.learns = True
+        self.shortfall.record(cf, chosen, through)
 
     @abstractmethod
     def prepare(

@@ -41,7 +41,7 @@ class _Draft:
         return self._own() * self.part.shortfall.expected(cf)
 
     def send(self, cf: float) -> Exchange:
-        communicator, codec = self.part.communicator, self.part.codec
+        communicator, codec = self.part.aggregator.communicator, self.part.codec
         ranks = communicator.size
         positive = self.x >= 0
         scales = self.scales / ranks
@@ -55,7 +55,7 @@ class _Draft:
         payload_bytes = votes.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)
         if ranks > 1:
-            self.part.shortfall.record(cf, self._own(), self._through(scales))
+            self.part.record(cf, self._own(), self._through(scales))
         return _InFlight(work, sent_bytes, payload_bytes, codec, payload, votes, scales, ranks)
 
     def _own(self) -> Scalar:
@@ -77,7 +77,7 @@ class _Draft:
 class _Bucket(BucketAggregator):
     def __init__(self, aggregator: "MajorityVote", bucket: Bucket) -> None:
         super().__init__(aggregator, bucket)
-        self.communicator, self.codec = aggregator.communicator, ScaledSign().fitted(shapes_of(bucket))
+        self.codec = ScaledSign().fitted(shapes_of(bucket))
 
     def prepare(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None

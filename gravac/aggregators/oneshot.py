@@ -52,8 +52,8 @@ class _Draft:
         layout, sender = part.route(cf, self.dtype)
         exchange = sender.exchange(layout, payload, x, self.key)
         if exchange.payload is not payload and x is not None:  # the collective passed on something else
-            chosen, part.aggregator.learns = part.codec.kept_energy(payload, x), True
-            part.shortfall.record(cf, chosen, aligned(exchange.codec, exchange.payload, x))
+            chosen = part.codec.kept_energy(payload, x)
+            part.record(cf, chosen, aligned(exchange.codec, exchange.payload, x))
         return exchange
 
 
@@ -66,9 +66,11 @@ class CodecBucket(BucketAggregator):
         codec: The codec, fitted to these tensors.
     """
 
+    aggregator: "OfCodec"
+
     def __init__(self, aggregator: "OfCodec", bucket: Bucket, codec: Compressor) -> None:
         super().__init__(aggregator, bucket)
-        self.codec, self.aggregator = codec, aggregator
+        self.codec = codec
         self._observes = type(aggregator.compressor).observe is not Compressor.observe
         self._layouts: dict[tuple[float, torch.dtype], Layout] = {}
         self._routes: dict[tuple[float, torch.dtype], tuple[Layout, Sender]] = {}

@@ -83,14 +83,12 @@ class _Draft:
     def send(self, cf: float) -> Exchange:
         exchange = self.part.send(self.x, cf, self.key, self.begin(cf))
         if self.part.aggregator.communicator.size > 1:
-            self.part.shortfall.record(cf, self.own_energy(cf), exchange.through)
+            self.part.record(cf, self.own_energy(cf), exchange.through)
         return exchange
 
 
 class _Bucket(BucketAggregator):
-    def __init__(self, aggregator: "PowerSGD", bucket: Bucket) -> None:
-        super().__init__(aggregator, bucket)
-        self.aggregator = aggregator
+    aggregator: "PowerSGD"
 
     def prepare(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None

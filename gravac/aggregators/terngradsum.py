@@ -48,7 +48,7 @@ class _Draft:
         return self.own[cf]
 
     def send(self, cf: float) -> Exchange:
-        communicator, codec = self.part.communicator, self.part.codec
+        communicator, codec = self.part.aggregator.communicator, self.part.codec
         x, ranks = codec.clipped(self.x), communicator.size
         scales = codec.scales(x)
         scales = torch.where(scales.isnan(), torch.inf, scales)  # a maximum need not keep a NaN
@@ -60,14 +60,14 @@ class _Draft:
         payload_bytes = sums.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)
         if ranks > 1:
-            self.part.shortfall.record(cf, self.own_energy(cf), aligned(codec, sent, self.x))
+            self.part.record(cf, self.own_energy(cf), aligned(codec, sent, self.x))
         return _InFlight(work, sent_bytes, payload_bytes, codec, sent, sums, scales, ranks)
 
 
 class _Bucket(BucketAggregator):
     def __init__(self, aggregator: "TernGradSum", bucket: Bucket, codec: TernGrad) -> None:
         super().__init__(aggregator, bucket)
-        self.communicator, self.codec = aggregator.communicator, codec
+        self.codec = codec
 
     def prepare(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None

@@ -19,6 +19,7 @@ from gravac.compressors import build as build_codec
 from gravac.kernels import SelectionHint
 from tests.support.maths.aggregator_checks import (
     BUCKETS,
+    SELECTING,
     Step,
     aggregate,
     bucket,
@@ -178,6 +179,24 @@ def test_a_resumed_run_is_the_uninterrupted_one(text: str) -> None:
     for one, two in zip(world(2, text, through), world(2, text, resumed), strict=True):
         for a, b in zip(chain(*one[3:]), chain(*two), strict=True):  # type: ignore[index, misc]
             assert torch.equal(a.mean, b.mean)
+
+
+@pytest.mark.parametrize("text", [*AGGREGATORS, *SELECTING])
+def test_a_shortfall_is_committed_as_the_exchange_does(text: str) -> None:
+    """It asks an aggregator to commit only if a step may have brought something to be learned."""
+
+    def each(aggregator: Aggregator) -> list[str]:
+        rank, one = aggregator.communicator.rank, BUCKETS[0]
+        part = aggregator.open(one)
+        for step in range(2):
+            x, key = gradient(rank, step, one), Key(3, step, 0, rank)
+            part.prepare(x, (4.0,), key, torch.float32).send(4.0).work.wait()
+            if aggregator.learns:
+                aggregator.commit()
+        return list(aggregator.state_dict())
+
+    for names in world(2, text, each):
+        assert "through/0/4.0" in names  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("text", MEMBERS)
