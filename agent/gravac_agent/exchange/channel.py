@@ -325,6 +325,9 @@ class BucketChannel:
                 own.failed = True
         if transfer.payload.support is None:  # what it decodes to is as large as the gradient
             transfer.payload.forget()
+        else:
+            kept = transfer.payload.decoded
+            kept.values = kept.energy = kept.inner = None
         return transfer
 
     def _prepare(
