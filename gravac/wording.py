@@ -118,6 +118,23 @@ def format_seconds(value: float) -> str:
     return f"{format_number(value)} s" if value >= 1.0 or value == 0.0 else f"{format_number(1e3 * value)} ms"
 
 
+def format_bytes(count: float) -> str:
+    """Format bytes with three digits: 982 B, 4.21 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def format_rate(bits: float) -> str:
+    """Format bits a second: 1 Gbit/s."""
+    for scale, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= scale:
+            return f"{bits / scale:.3g} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
 def format_gain(gain: float) -> str:
     """Format a gain with two decimals, three below 0.1."""
     return f"{gain:.2f}" if gain >= 0.1 else f"{gain:.3f}"

@@ -72,6 +72,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"fold"},
         {"traces"},
         {"whatif"},
+        {"profile"},
         {"catalogue", "testing"},
         {"pytest_plugin"},
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gravac.policies.auto.space import DEFAULT_COMPRESSOR, plans, size_of
 from gravac.policies.base import Plan
@@ -49,6 +50,19 @@ class PlanOption:
         if self.cf == 1.0:
             return "dense"
         return self.codec if size_of(self.codec) is not None else f"{self.codec} at CF {self.cf:g}"
+
+    def record(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "plan": self.label,
+            "codec": self.codec,
+            "cf": self.cf,
+            "step_seconds": self.step.seconds,
+            "exposed_seconds": self.step.exposed,
+            "efficiency": self.efficiency,
+            "speedup": self.speedup,
+            "keeps_bound": self.keeps,
+        }
 
     @property
     def named(self) -> str:

@@ -1,5 +1,6 @@
 """Volume of a step's exchange: messages and bytes by codec, CF and number of ranks, from the cost model."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -146,12 +147,13 @@ def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Netw
     messages = TICK_ROUNDS * (ranks - 1.0) if ranks > 1 else 0.0
     link = payload = 0.0
     collective = AllReduce.name
-    for numel in buckets(elements):
+    for numel, times in Counter(buckets(elements)).items():  # in the order of the buckets
         load = Workload(codec, numel, cf, torch.float32, ranks)
         collective = _collective(load, network, named)
         kind = COLLECTIVES[collective](ALONE)
         count, nbytes = _linear(lambda at, load=load, kind=kind: kind.seconds(at, load))  # type: ignore[misc]
-        messages, link, payload = messages + count, link + nbytes, payload + kind.payload_bytes(load)
+        messages, link = messages + times * count, link + times * nbytes
+        payload += times * kind.payload_bytes(load)
     decoded = COLLECTIVES[collective].payloads_decoded(ranks)
     return Volume(messages, link, payload, collective, decoded)
 

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gravac.fold import JobFold
@@ -110,10 +110,10 @@ def seeds() -> list[bytes]:
 class Alterer:
     """Endless inputs, determined by ``seed``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, originals: Sequence[bytes]) -> None:
         self._random = random.Random(seed)
         self._seeds = []
-        for data in seeds():
+        for data in originals:
             spans = [match.span() for match in TOKEN.finditer(data)]
             self._seeds.append((data, spans, [span for span in spans if data[span[0]] in b"-0123456789"]))
 
@@ -167,13 +167,19 @@ def attempt(data: bytes, turn: int) -> str:
     return "redecided"
 
 
-def fuzz(inputs: int, seed: int, watch: Callable[[], object] | None = None) -> Counter[str]:
+def fuzz(
+    inputs: int,
+    seed: int,
+    watch: Callable[[], object] | None = None,
+    originals: Callable[[], Sequence[bytes]] = seeds,
+    attempt: Callable[[bytes, int], str] = attempt,
+) -> Counter[str]:
     """Return the number of outcomes by kind. ``watch`` is called from time to time.
 
     Raises:
         SystemExit: an input raised what it must not; the input is saved in a file.
     """
-    alterer, outcomes = Alterer(seed), Counter[str]()
+    alterer, outcomes = Alterer(seed, originals()), Counter[str]()
     for number in range(inputs):
         data = alterer.next()
         try:
@@ -188,8 +194,12 @@ def fuzz(inputs: int, seed: int, watch: Callable[[], object] | None = None) -> C
     return outcomes
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(
+    about: str | None = __doc__,
+    originals: Callable[[], Sequence[bytes]] = seeds,
+    attempt: Callable[[bytes, int], str] = attempt,
+) -> None:
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -201,7 +211,8 @@ def main() -> None:
         limit = used + (chosen.megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     began = time.monotonic()
-    outcomes = fuzz(chosen.inputs, chosen.seed, lambda: signal.alarm(HANG_SECONDS))  # which ends a hang
+    watch = lambda: signal.alarm(HANG_SECONDS)  # noqa: E731 - it ends a hang
+    outcomes = fuzz(chosen.inputs, chosen.seed, watch, originals, attempt)
     took = time.monotonic() - began
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gravac.protocol import Decision, LinkSpec
-from gravac.wording import plan_in_words
+from gravac.wording import format_bytes, plan_in_words
 
 UNLIMITED = 10_000
 """Columns where there is no terminal: a program or a file takes lines of any length."""
@@ -18,15 +18,7 @@ GAP = 2
 """Spaces between columns."""
 LEAST_PROSE = 24
 """Columns that a column of sentences has at least."""
-
-
-def size(count: float) -> str:
-    """Bytes with three digits: 982 B, 4.21 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+size = format_bytes
 
 
 def seconds(value: float | None) -> str:

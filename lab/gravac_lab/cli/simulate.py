@@ -8,10 +8,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from gravac.wording import display_path, format_percent, plan_in_words, printable
+from gravac.wording import display_path, format_percent, format_rate, plan_in_words, printable
 from gravac_controller.cli.source import DEFAULT_FOLDER
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif.show import delay, rate
+from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, seconds, size
 from gravac_lab.bench import simulated
 from gravac_lab.bench.simulated import Simulation
@@ -204,7 +204,8 @@ def simulate(
 def show(result: dict[str, Any], console: Console) -> None:
     """Print a row for each job, then which plans the policy used when, and why."""
     links = ", ".join(
-        rate(link["bits_per_second"]) + (f" from step {link['first_step']}" if link["first_step"] else "")
+        format_rate(link["bits_per_second"])
+        + (f" from step {link['first_step']}" if link["first_step"] else "")
         for link in result["links"]
     )
     console.print(

@@ -1,7 +1,8 @@
-"""``gravac doctor``: say whether to compress on a network, with what, and what it is worth."""
+"""``gravac doctor``: say whether to compress, or whether a job waits for its network at all."""
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,30 @@ import click
 from rich.console import Console
 
 from gravac.traces import TraceError, read_trace
-from gravac.wording import plan_in_words, printable
+from gravac.wording import format_rate, plan_in_words, printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif.show import delay, rate
+from gravac_controller.cli.whatif.profile import judged
+from gravac_controller.cli.whatif.profile import show as show_verdict
+from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
 
 KINDS = {"sgd": "sgd", "adamw": "adam", "adam": "adam", "lamb": "adam", "lion": "sign", "other": "other"}
 """Kinds of optimizers by the names that users know."""
-DEFAULT_RANKS = 4
+DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
 
 
 @click.command()
-@click.argument("trace", type=TraceFile(), required=False)
+@click.argument("words", nargs=-1, metavar="[TRACE | FILE...]")
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="FILEs are traces of PyTorch's profiler, of any job: .json or .json.gz, of one rank or of each, or folders.",
+)
 @click.option(
     "--link",
+    "--bandwidth",
+    "link",
     callback=quantities.single(quantities.bandwidth),
     metavar="RATE",
     help="Nominal bandwidth of each rank's link: 100mbit, 10G.  [default: that of the trace] Needed without one.",
@@ -32,7 +42,7 @@ DEFAULT_RANKS = 4
     "--latency",
     callback=quantities.single(quantities.latency),
     metavar="TIME",
-    help="Latency of a message between two ranks: 50us, 0.2ms.  [default: that of the trace, else 200us]",
+    help="Latency of a message between two ranks: 50us, 0.2ms.  [default: as in the trace, else 200us; on GPUs 14us]",
 )
 @click.option(
     "--ranks",
@@ -41,9 +51,9 @@ DEFAULT_RANKS = 4
 )
 @click.option(
     "--elements",
-    callback=quantities.single(quantities.elements),
+    callback=quantities.single(partial(quantities.elements, most=MOST_PARAMETERS)),
     metavar="N",
-    help="Parameters of the model: 3.5e6. Needed without a trace.",
+    help="Parameters of the model: 3.5e6. Needed without a trace, and with a profile that does not show them.",
 )
 @click.option(
     "--compute",
@@ -55,6 +65,12 @@ DEFAULT_RANKS = 4
     "--optimizer", type=click.Choice(list(KINDS)), help="Optimizer.  [default: that of the trace, else other]"
 )
 @click.option(
+    "--codec-speed",
+    type=click.FloatRange(1e-3, 1e5),
+    metavar="GB/S",
+    help="With --profile: gradients encoded a second.  [default: by its kernels of gravac, else assumed and printed]",
+)
+@click.option(
     "--bound",
     type=click.FloatRange(0.0, 1.0),
     default=0.02,
@@ -63,28 +79,61 @@ DEFAULT_RANKS = 4
 )
 @json_option
 def doctor(
-    trace: Path | None,
+    words: tuple[str, ...],
+    profile: bool,
     link: float | None,
     latency: float | None,
     ranks: int | None,
     elements: int | None,
     compute: float | None,
     optimizer: str | None,
+    codec_speed: float | None,
     bound: float,
     as_json: bool,
 ) -> None:
-    """Say in a sentence whether to compress, with what, and what it is worth.
+    """Say whether to compress, with what, and what it is worth.
 
     With TRACE, the journal of a job, its folder or its name, steps are predicted by a model of that job. Without, give
     the size of the model, the computation of a step and the network. Efficiency is what simulations showed for the
     codec, the kind of optimizer and the ranks; with SGD also for the noise of the gradient, where the trace shows it.
 
+    With --profile, say in three lines whether any PyTorch job waits for its network, on what, and what to do next.
+
     \b
     Examples:
+      gravac doctor --profile rank0.json.gz rank1.json.gz
+      gravac doctor --profile one-gpu.json.gz --ranks 8 --bandwidth 25gbit
       gravac doctor gravac-runs/my-job
       gravac doctor --link 1gbit --ranks 8 --elements 25e6 --compute 0.3 --optimizer adamw
     """
     kind = None if optimizer is None else KINDS[optimizer]
+    if profile:
+        if not words:
+            raise click.UsageError(
+                "--profile needs the traces: gravac doctor --profile rank0.json.gz rank1.json.gz"
+            )
+        if compute is not None:
+            raise click.UsageError("--compute is for a job without a trace: the profile has it")
+        found = judged(
+            words,
+            bits_per_second=link,
+            latency=latency,
+            ranks=ranks,
+            elements=elements,
+            codec_bytes=None if codec_speed is None else 1e9 * codec_speed,
+            kind=kind,
+            bound=bound,
+        )
+        if as_json:
+            click.echo(json.dumps(found.record()))
+        else:
+            show_verdict(found, printer())
+        return
+    if codec_speed is not None:
+        raise click.UsageError("--codec-speed is for --profile")
+    if len(words) > 1:
+        raise click.UsageError("give one TRACE, or --profile and the traces of PyTorch's profiler")
+    trace = TraceFile().convert(words[0], None, None) if words else None
     if trace is not None:
         for value, name in ((elements, "--elements"), (compute, "--compute")):
             if value is not None:
@@ -188,19 +237,7 @@ def _answer(
         "sentence": advice.sentence,
         "bound": bound,
         "chosen": advice.chosen.label,
-        "rows": [
-            {
-                "plan": option.label,
-                "codec": option.codec,
-                "cf": option.cf,
-                "step_seconds": option.step.seconds,
-                "exposed_seconds": option.step.exposed,
-                "efficiency": option.efficiency,
-                "speedup": option.speedup,
-                "keeps_bound": option.keeps,
-            }
-            for option in advice.options
-        ],
+        "rows": [option.record() for option in advice.options],
     }
 
 
@@ -208,8 +245,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print the sentence, then what it follows from."""
     console.print(printable(result["sentence"]), style="bold")
     console.print(
-        f"{result['elements']:,} parameters, {result['ranks']} ranks, links of {rate(result['bits_per_second'])}, "
-        f"{delay(result['latency_seconds'])}; optimizer: {result['kind']}"
+        f"{result['elements']:,} parameters, {result['ranks']} ranks, links of "
+        f"{format_rate(result['bits_per_second'])}, {delay(result['latency_seconds'])}; optimizer: {result['kind']}"
     )
     table = Listing(
         ("Plan",),

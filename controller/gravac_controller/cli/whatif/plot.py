@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gravac.wording import printable
-from gravac_controller.cli.whatif.show import rate
+from gravac.wording import format_rate, printable
 from gravac_controller.cli.wording import factor
 from gravac_controller.report.figure import COLORS, GRID, add_legend, new_figure, save
 
@@ -42,9 +41,9 @@ def draw(answer: dict[str, Any], path: Path) -> None:
     counts = {scenario["ranks"] for scenario in scenarios}
     if len(rates) >= len(counts):
         series = _sweep(scenarios, "bandwidth_bits_per_second", "ranks", "{} ranks".format)
-        x_label, x_text = "bandwidth of a link", rate
+        x_label, x_text = "bandwidth of a link", format_rate
     else:
-        series = _sweep(scenarios, "ranks", "bandwidth_bits_per_second", rate)
+        series = _sweep(scenarios, "ranks", "bandwidth_bits_per_second", format_rate)
         x_label, x_text = "ranks", "{:g}".format
     chart("Useful throughput: samples per second times statistical efficiency", x_label, series, x_text, path)
 
@@ -103,7 +102,8 @@ def _by_factor(scenario: dict[str, Any], path: Path) -> None:
         for number, codec in enumerate(dict.fromkeys(row["codec"] for row in every)):
             own = [row for row in every if row["codec"] == codec]
             series += _weighted(own, f"{codec}, useful", "useful_samples_per_second", "efficiency", number)
-    title = f"{scenario['ranks']} ranks on {rate(scenario['bandwidth_bits_per_second'])}, {scenario['compressor']}"
+    rate = format_rate(scenario["bandwidth_bits_per_second"])
+    title = f"{scenario['ranks']} ranks on {rate}, {scenario['compressor']}"
     chart(title, "compression factor", series, factor, path)
 
 

@@ -66,14 +66,14 @@ def factor(text: str) -> float:
     return cf
 
 
-def elements(text: str) -> int:
+def elements(text: str, most: int = MOST_ELEMENTS) -> int:
     """``10000000``, ``10_000_000`` or ``1e7``. Raises ValueError that shows the expected form."""
     try:
         count = float(text.replace("_", ""))
     except ValueError:
         raise ValueError(f"{text!r} is not a number of elements; write for example 10000000 or 1e7") from None
-    if not LEAST_ELEMENTS <= count <= MOST_ELEMENTS or count != int(count):
-        raise ValueError(f"{text} must be a whole number between {LEAST_ELEMENTS:,} and {MOST_ELEMENTS:,}")
+    if not LEAST_ELEMENTS <= count <= most or count != int(count):
+        raise ValueError(f"{text} must be a whole number between {LEAST_ELEMENTS:,} and {most:,}")
     return int(count)
 
 

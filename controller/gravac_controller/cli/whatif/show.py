@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gravac.wording import format_percent, plan_in_words, printable
+from gravac.wording import format_percent, format_rate, plan_in_words, printable
 from gravac_controller.cli.wording import Listing, factor, number, size, spread
 from gravac_controller.cli.wording import seconds as brief
 
@@ -30,14 +30,6 @@ def show(answer: dict[str, Any], console: Console) -> None:
         console.print(f"note: {printable(note)}")
 
 
-def rate(bits: float) -> str:
-    """Bits a second: 1 Gbit/s."""
-    for scale, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if bits >= scale:
-            return f"{bits / scale:.3g} {unit}"
-    return f"{bits:.3g} bit/s"
-
-
 def delay(value: float) -> str:
     """Return a latency: 50 µs."""
     return f"{value * 1e6:.3g} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms"
@@ -47,7 +39,7 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
     was, model = answer["recorded"], answer["model"]
     console.print(
         f"{printable(was['job'])}: {was['windows']} windows of {was['ranks']} ranks, {was['elements']:,} elements, "
-        f"policy {was['policy']}, on {rate(was['bandwidth_bits_per_second'])}"
+        f"policy {was['policy']}, on {format_rate(was['bandwidth_bits_per_second'])}"
     )
     steps = sum(plan["steps"] for plan in was["sent"]) or 1
     console.print(
@@ -70,7 +62,7 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
 
 
 def _where(scenario: dict[str, Any]) -> str:
-    return f"{rate(scenario['bandwidth_bits_per_second'])}, {delay(scenario['latency_seconds'])}"
+    return f"{format_rate(scenario['bandwidth_bits_per_second'])}, {delay(scenario['latency_seconds'])}"
 
 
 def _factors(scenario: dict[str, Any], console: Console, gains: bool) -> None:

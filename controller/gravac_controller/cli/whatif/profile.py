@@ -1,0 +1,83 @@
+"""``gravac doctor --profile``: whether a job waits for its network, from traces of PyTorch's profiler."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from gravac.profile import ProfileError, Row, measure, read
+from gravac.wording import did_you_mean, format_bytes, format_seconds, printable
+from gravac_controller.cli.source import CannotUse, needing_torch
+from gravac_controller.cli.wording import Listing, number
+
+if TYPE_CHECKING:
+    from gravac.profile.verdict import Verdict
+
+ENDINGS = (".json", ".json.gz")
+
+
+def files_of(words: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files that are named, and those in folders that are."""
+    for path in map(Path, words):
+        if path.is_dir():
+            found = sorted(each for each in path.iterdir() if each.name.endswith(ENDINGS))
+            if not found:
+                raise CannotUse(printable(f"{path}: no file in this folder ends in {' or '.join(ENDINGS)}"))
+            yield from found
+        elif path.exists():
+            yield path
+        else:
+            near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise CannotUse(printable(f"{path}: there is no such file{did_you_mean(path.name, near)}"))
+
+
+def judged(words: tuple[str, ...], **question: Any) -> "Verdict":
+    """Judge the job of profiler traces.
+
+    Args:
+        words: Files or folders, of one rank or of several.
+        **question: What ``gravac.profile.forecast.Question`` asks.
+    """
+    with needing_torch("predictions need"):
+        from gravac.profile.forecast import Question
+        from gravac.profile.verdict import judge
+    try:
+        measured = measure([read(path) for path in dict.fromkeys(files_of(words))])
+    except ProfileError as error:
+        raise CannotUse(printable(str(error))) from None
+    return judge(measured, Question(**question))
+
+
+def show(found: "Verdict", console: Console) -> None:
+    """Print the verdict in three lines, then what it follows from."""
+    for line, style in zip(found.lines, ("bold", None, None), strict=True):
+        console.print(printable(line), style=style)
+    if found.measurement.rows:
+        console.print(_table(found.measurement.rows))
+        console.print("Of each step; the mean of all ranks that were given.", style="dim")
+    for sentence in found.assumed:
+        console.print(f"assumed: {printable(sentence)}")
+    for sentence in found.unknown:
+        console.print(f"not known: {printable(sentence)}")
+
+
+def _table(rows: Sequence[Row]) -> Listing:
+    table = Listing(
+        ("For", "Call"),
+        ("Exposed", "Hidden", "Late ranks", "Bytes", "Bandwidth", "Calls", "Ranks"),
+        leaving=("Ranks", "Calls", "Late ranks", "Bandwidth", "Bytes"),
+    )
+    for row in rows:
+        table.add_row(
+            row.pattern,
+            row.kind,
+            format_seconds(row.exposed),
+            format_seconds(row.hidden),
+            "–" if row.waiting is None else format_seconds(row.waiting),
+            "–" if row.nbytes is None else format_bytes(row.nbytes),
+            "–" if row.bandwidth is None else f"{format_bytes(row.bandwidth)}/s",
+            number(row.calls),
+            "–" if row.size is None else str(row.size),
+        )
+    return table

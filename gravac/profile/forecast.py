@@ -1,0 +1,363 @@
+"""What steps of a profiled job would take with other plans, ranks and networks. Needs torch, for sizes.
+
+A step is that of the traces, but for the exchange of gradients, which follows the formula of
+``gravac.whatif.timemodel``. Its terms are such that the recorded exchange takes what it took.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import hypot, log2, sqrt
+from typing import Any
+
+from gravac.collectives import AUTO, COLLECTIVES, Network
+from gravac.collectives.choice import COARSE
+from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
+from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
+from gravac.whatif.advice import Advice, PlanOption, advise, usual_plans
+from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_shards
+from gravac.whatif.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, NominalJob, link
+from gravac.whatif.predict import DOUBLING_ERROR, ELSEWHERE_ERROR, MIN_ERROR
+from gravac.whatif.terms import HANDLING_SECONDS_PER_BYTE
+from gravac.whatif.timemodel import TCP_GOODPUT, StepTime, TimeModel
+from gravac.wording import format_number, format_percent, format_rate, format_seconds
+
+GPU_CODEC_BYTES = 9.5e10
+"""Encoding on a GPU: Top-k of 6,500,000 elements in 274 µs on an H100 (docs/gpu-h100.md). [bytes/s; measured]"""
+GPU_LATENCY_SECONDS = 1.4e-5
+"""Of a message between hosts with GPUs: what NCCL's tuning.cc takes for a step of a ring. [s; chosen]"""
+MOST_ELEMENTS = 10**13
+"""Of a gradient. More is a damaged trace. [1; chosen]"""
+SPREAD_OUT = (GRADIENTS, REPLICAS, WEIGHTS, BUFFERS, OPTIMIZER)
+"""What all ranks of data parallelism exchange. The rest stays within its group, on its network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked about a job. What is not given is as in the traces.
+
+    Attributes:
+        bits_per_second: Nominal bandwidth of each rank's link.
+        latency: Seconds of a message between two ranks, on that link.
+        ranks: That exchange gradients.
+        elements: Parameters of the model.
+        codec_bytes: Bytes of gradients encoded a second.
+        kind: Of the optimizer: sgd, adam, sign, other.
+        bound: Largest loss of statistical efficiency that is accepted.
+    """
+
+    bits_per_second: float | None = None
+    latency: float | None = None
+    ranks: int | None = None
+    elements: int | None = None
+    codec_bytes: float | None = None
+    kind: str | None = None
+    bound: float = 0.02
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it asks about another network, or other ranks, than that of the traces."""
+        return not (self.bits_per_second is self.latency is self.ranks is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a step would take.
+
+    Attributes:
+        ranks: That exchange gradients.
+        bits_per_second: Of a rank's link: as given, or as the traces achieve.
+        latency: Seconds of a message.
+        dense: Seconds of a step without compression.
+        exposed: Of that, waiting for the network.
+        error: Two relative standard errors of a step.
+        collective: That the advised plan takes; empty: the one that the agent chooses by itself.
+        advice: Plans, and the one that is advised.
+        assumed: What it takes for granted, in a sentence each.
+    """
+
+    ranks: int
+    bits_per_second: float
+    latency: float
+    dense: float
+    exposed: float
+    error: float
+    collective: str
+    advice: Advice
+    assumed: tuple[str, ...]
+
+    @property
+    def chosen(self) -> PlanOption:
+        return self.advice.chosen
+
+    def record(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "ranks": self.ranks,
+            "bits_per_second": self.bits_per_second,
+            "latency_seconds": self.latency,
+            "step_seconds": self.dense,
+            "exposed_seconds": self.exposed,
+            "error": self.error,
+            "chosen": self.chosen.label,
+            "collective": self.collective or None,
+            "rows": [option.record() for option in self.advice.options],
+        }
+
+
+class CannotSay(Exception):
+    """What is missing for a forecast."""
+
+
+def forecast(measured: Measurement, question: Question) -> Forecast:
+    """Predict the steps of a job.
+
+    Raises:
+        CannotSay: the traces and the question do not determine them.
+    """
+    found, assumed = measured.gradients, list[str]()
+    elements = question.elements or (found and found.elements) or measured.parameters
+    if not elements:
+        raise CannotSay("the traces do not show the size of the gradient; give it with --elements")
+    if max(elements, (found and found.elements) or 0) > MOST_ELEMENTS:
+        raise CannotSay("the traces show a larger gradient than any model has: they are damaged")
+    if question.elements is None and found is None:
+        assumed.append(f"each step has one backward, so the model has {elements:,} parameters (--elements)")
+    own = None if found is None else found.size or measured.world
+    ranks = question.ranks or own
+    if not ranks or ranks < 2:
+        raise CannotSay("no gradients are exchanged; give --ranks and --bandwidth")
+    exchange = _Exchange(
+        elements,
+        (found and found.itemsize) or VALUE_BYTES,
+        ranks,
+        max(1, round(found.calls)) if found and found.sharded else 0,
+        measured.gpu,
+    )
+    network = fitted = None
+    if found is not None and own and own > 1 and found.seconds > 0.0:
+        network = fitted = _fitted(found, replace(exchange, elements=found.elements or elements, ranks=own))
+    if question.bits_per_second is not None:
+        usual = GPU_LATENCY_SECONDS if measured.gpu else LATENCY_SECONDS
+        latency = usual if question.latency is None else question.latency
+        network = link(question.bits_per_second, latency)
+        assumed.append(
+            f"{format_percent(TCP_GOODPUT)} of {format_rate(question.bits_per_second)} is payload, and a message takes "
+            f"{format_seconds(latency)} (--latency)"
+        )
+    elif fitted is not None and question.latency is not None:
+        network = replace(fitted, latency_seconds=question.latency)
+    if network is None:
+        raise CannotSay("the traces show no exchange of gradients on a network; give --bandwidth")
+    return _Model(measured, question, exchange, network, assumed).forecast()
+
+
+def _fitted(found: Gradients, exchange: "_Exchange") -> Network:
+    """Return the network on which the model's dense exchange takes as long as in the traces."""
+    dense = exchange.volume("dense", 1.0, link(1e9))
+    latency = min(found.fastest / (2 * (exchange.ranks - 1)), 0.5 * found.seconds / max(1.0, dense.messages))
+    return Network(
+        latency_seconds=latency,
+        bytes_per_second=dense.link_bytes / (found.seconds - dense.messages * latency),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """The exchange of gradients.
+
+    Attributes:
+        elements: Of the gradient.
+        itemsize: Bytes of an element without compression.
+        ranks: That take part.
+        calls: Reduce-scatters of a step, where the gradient is sharded; 0: it is not.
+        gpu: Whether it is on GPUs.
+    """
+
+    elements: int
+    itemsize: int
+    ranks: int
+    calls: int
+    gpu: bool
+
+    def volume(self, codec: str, cf: float, network: Network, collective: str = AUTO) -> Volume:
+        """Return the exchange of a step. Raises UnknownSizes."""
+        if self.calls:
+            try:
+                found = volume_of_shards(codec, self.elements, cf, self.ranks, self.calls, not self.gpu)
+            except ValueError as error:
+                raise UnknownSizes(str(error)) from None
+        else:
+            found = volume(codec, self.elements, cf, self.ranks, network, collective)
+        scale = self.itemsize / VALUE_BYTES if cf == 1.0 else 1.0
+        return replace(found, link_bytes=found.link_bytes * scale, payload_bytes=found.payload_bytes * scale)
+
+    def ways(self, cf: float) -> Iterator[str]:
+        """Yield the collectives that a plan may take. The agent's own choice counts with the speed of a CPU core."""
+        yield AUTO
+        if self.gpu and cf > 1.0 and not self.calls:
+            for name, kind in COLLECTIVES.items():
+                if (
+                    kind.sync_free
+                    and kind.sends_all
+                    and not (name == "compressed-all-reduce" and cf > COARSE)
+                ):
+                    yield name
+
+
+@dataclass
+class _Model:
+    """Predicts steps of the job in question.
+
+    Attributes:
+        measured: What the traces show.
+        question: What is asked.
+        exchange: Of gradients.
+        network: Between ranks.
+        assumed: What it takes for granted.
+    """
+
+    measured: Measurement
+    question: Question
+    exchange: _Exchange
+    network: Network
+    assumed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._others = sum(self._other(row) for row in self.measured.rows if row.pattern != GRADIENTS)
+        self._terms = self._of_traces()
+
+    def _of_traces(self) -> TimeModel:
+        """Return the time model, without coding."""
+        measured, found = self.measured, self.measured.gradients
+        if found is None:
+            last, hidden, exposed = LAST_RATIO, HIDDEN_RATIO * measured.computing, 0.0
+            self.assumed.append(
+                f"a transfer hides behind {format_percent(HIDDEN_RATIO)} of the computation, but for the last "
+                f"{format_percent(LAST_RATIO)} of it, as no exchange was recorded"
+            )
+        else:
+            exposed = found.exposed
+            alone = exposed / found.seconds if found.seconds > 0.0 else 1.0
+            bound = found.seconds > found.capacity
+            hidden = found.seconds - exposed if bound else found.capacity
+            last = min(found.last, alone) if bound else alone
+        others = sum(row.exposed for row in measured.rows if row.pattern != GRADIENTS)
+        given = self.question.bits_per_second is not None
+        return TimeModel(
+            elements=self.exchange.elements,
+            compute_seconds=max(0.0, measured.step - exposed - others),
+            compress_seconds=0.0,
+            compress_seconds_per_coded=0.0,
+            decompress_seconds_per_coded=0.0,
+            waiting_seconds=self._others,
+            goodput_ratio=TCP_GOODPUT if given else 1.0,
+            handling_seconds_per_byte=HANDLING_SECONDS_PER_BYTE if given and not measured.gpu else 0.0,
+            last_ratio=last,
+            hidden_seconds=hidden,
+        )
+
+    def _other(self, row: Row) -> float:
+        """Return the exposed seconds of what is no gradient, in the question's place."""
+        if not self.question.elsewhere or row.pattern not in SPREAD_OUT or not row.nbytes or not row.size:
+            return row.exposed
+        before, after = (link_bytes(row.kind, row.nbytes, size) for size in (row.size, self.exchange.ranks))
+        if not before or after is None:
+            return row.exposed
+        if self.question.bits_per_second is None:
+            return max(0.0, row.seconds * after / before - row.hidden)
+        transfer = after / (TCP_GOODPUT * self.network.bytes_per_second)
+        transfer += row.calls * (self.exchange.ranks - 1) * self.network.latency_seconds
+        return max(0.0, transfer - row.hidden)
+
+    def _fastest(self, codec: str, cf: float, hidden: float | None = None) -> tuple[StepTime, str]:
+        """Return the time of a step by the quickest collective, and that. Raises UnknownSizes."""
+        terms = self._terms if hidden is None else replace(self._terms, hidden_seconds=hidden)
+        best: tuple[StepTime, str] | None = None
+        for way in self.exchange.ways(cf):
+            exchanged = self.exchange.volume(codec, cf, self.network, way)
+            compress, decompress = (0.0, 0.0) if cf == 1.0 else self._coding(codec, cf, exchanged)
+            step = replace(terms, compress_seconds=compress).step(cf, exchanged, self.network)
+            step = replace(step, decompress=decompress)
+            if best is None or step.seconds < best[0].seconds:
+                best = step, way
+        assert best is not None
+        return best
+
+    def _coding(self, codec: str, cf: float, exchanged: Volume) -> tuple[float, float]:
+        """Return the seconds to encode and to decode a gradient."""
+        elements = self.exchange.elements
+        job = NominalJob(elements, self.exchange.ranks, self._terms.compute_seconds)
+        nominal = job.step(codec, cf, self.network, exchange=exchanged)
+        if (speed := self._codec_bytes()) is None or nominal.compress <= 0.0:
+            return nominal.compress, nominal.decompress
+        compress = VALUE_BYTES * elements / speed
+        return compress, compress * nominal.decompress / nominal.compress
+
+    def _codec_bytes(self) -> float | None:
+        """Return the bytes of gradients encoded a second; None: as on a CPU core."""
+        if self.question.codec_bytes is not None:
+            return self.question.codec_bytes
+        if self.measured.encoding > 0.0:
+            return VALUE_BYTES * self.exchange.elements / self.measured.encoding
+        return GPU_CODEC_BYTES if self.measured.gpu else None
+
+    def forecast(self) -> Forecast:
+        """Return what steps would take, and the advice."""
+        kind = self.question.kind or kind_of(self.measured.optimizer)
+        if not self.question.kind:
+            named = self.measured.optimizer or "unknown"
+            self.assumed.append(
+                f"the optimizer, {named}, keeps what simulations show for {kind} (--optimizer)"
+            )
+        self.assumed.append(self._codec_words())
+        advice = advise(
+            usual_plans(),
+            lambda codec, cf: self._fastest(codec, cf)[0],
+            kind,
+            self.question.bound,
+            ranks=self.exchange.ranks,
+        )
+        dense, chosen = advice.options[0].step, advice.chosen
+        way = self._fastest(chosen.codec, chosen.cf)[1]
+        return Forecast(
+            ranks=self.exchange.ranks,
+            bits_per_second=8 * self.network.bytes_per_second,
+            latency=self.network.latency_seconds,
+            dense=dense.seconds,
+            exposed=dense.exposed,
+            error=self._error(chosen),
+            collective="" if way == AUTO else way,
+            advice=advice,
+            assumed=tuple(self.assumed),
+        )
+
+    def _error(self, chosen: PlanOption) -> float:
+        """Return two relative standard errors of a step."""
+        measured, step, found = self.measured, chosen.step, self.measured.gradients
+        elsewhere = ELSEWHERE_ERROR * step.exposed / step.seconds if self.question.bits_per_second else 0.0
+        more = overlap = 0.0
+        if found is not None and found.size:
+            more = DOUBLING_ERROR * abs(log2(self.exchange.ranks / found.size))
+        if found is None:  # from no overlap to twice that which is usual
+            for hidden in (0.0, 2 * HIDDEN_RATIO * measured.computing):
+                other = self._fastest(chosen.codec, chosen.cf, hidden)[0]
+                overlap = max(overlap, abs(other.seconds / step.seconds - 1) / 2)
+        return 2 * hypot(MIN_ERROR, measured.spread / sqrt(measured.steps), elsewhere, more, overlap)
+
+    def _codec_words(self) -> str:
+        speed = self._codec_bytes()
+        if speed is None:
+            return "codecs encode as on one core of an AMD EPYC (--codec-speed)"
+        rate = f"{format_number(speed / 1e9)} GB/s"
+        if self.question.codec_bytes is not None:
+            return f"codecs encode {rate}, as given"
+        if self.measured.encoding > 0.0:
+            return f"codecs encode {rate}, as gravac's kernels in the traces"
+        return f"codecs encode {rate}, as Top-k on an H100 (--codec-speed)"
+
+
+def kind_of(optimizer: str) -> str:
+    """Return the kind of an optimizer by the name of its class."""
+    name = optimizer.lower()
+    kinds = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "lion": "sign", "sign": "sign"}
+    return next((kind for part, kind in kinds.items() if part in name), "other")

@@ -1,0 +1,106 @@
+"""What calls of communication are for: gradients, weights, activations, pipeline stages, optimizer, scalars."""
+
+from collections.abc import Collection, Sequence
+
+from gravac.profile.trace import Call
+
+GRADIENTS, REPLICAS, WEIGHTS = "gradients", "gradients between replicas", "weights"
+ACTIVATIONS, PIPELINE, EXPERTS = "activations", "pipeline", "embeddings or experts"
+BUFFERS, OPTIMIZER, SCALARS, BARRIER, OTHER = "buffers", "optimizer", "scalars", "barrier", "other"
+WORDS = {
+    GRADIENTS: "gradients",
+    REPLICAS: "gradients between replicas (HSDP)",
+    WEIGHTS: "weights of FSDP",
+    ACTIVATIONS: "activations of tensor parallelism",
+    PIPELINE: "activations between pipeline stages",
+    EXPERTS: "embeddings or experts",
+    BUFFERS: "buffers of DDP",
+    OPTIMIZER: "state of the optimizer",
+    SCALARS: "losses, metrics and counts",
+    BARRIER: "barriers",
+    OTHER: "other",
+}
+"""The patterns, and what they are called."""
+MESSAGES = ("send", "recv", "send/recv")
+"""Kinds of calls between two ranks."""
+FEW = 64
+"""Elements up to which a call outside of backward carries numbers, such as a loss."""
+
+
+def classify(calls: Sequence[Call], gradients: Collection[int | None] = ()) -> None:
+    """Give each call its pattern, by its kind, its phase and what its group does else.
+
+    Args:
+        calls: Of one rank.
+        gradients: Elements of the gradients that backward accumulated.
+    """
+    seen = _Seen(calls, frozenset(gradients))
+    for call in calls:
+        call.pattern = _pattern(call, seen)
+
+
+class _Seen:
+    """What the groups of a trace are used for.
+
+    Attributes:
+        split: Groups, or sizes where groups are unknown, that exchange activations in forward: tensor parallel.
+        sharded: Groups that reduce-scatter gradients.
+        gradients: Elements of gradients.
+    """
+
+    def __init__(self, calls: Sequence[Call], gradients: frozenset[int | None]) -> None:
+        self.gradients = gradients
+        self.split = {
+            _key(call)
+            for call in calls
+            if call.phase == "forward"
+            and call.about.kind in ("all-reduce", "reduce-scatter")
+            and not call.region.startswith(("FSDP", "Fully"))
+            and not _is_few(call)
+        }
+        self.sharded = {
+            call.about.group
+            for call in calls
+            if call.about.kind == "reduce-scatter"
+            and call.phase == "backward"
+            and _key(call) not in self.split
+        }
+
+
+def _key(call: Call) -> tuple[tuple[int, ...], int | None]:
+    return call.about.group, None if call.about.group else call.about.elements
+
+
+def _is_few(call: Call) -> bool:
+    return call.about.elements is not None and call.about.elements <= FEW
+
+
+def _pattern(call: Call, seen: _Seen) -> str:
+    kind, phase = call.about.kind, call.phase
+    if kind == "barrier":
+        return BARRIER
+    if kind == "all-to-all":
+        return EXPERTS
+    if kind in MESSAGES:
+        return PIPELINE
+    if (
+        phase != "backward"
+        and _is_few(call)
+        and not (phase == "after" and call.about.elements in seen.gradients)
+    ):
+        return BUFFERS if kind == "broadcast" and "DistributedDataParallel" in call.region else SCALARS
+    if phase == "optimizer":
+        return OPTIMIZER
+    if call.region.startswith(("FSDP", "Fully")):
+        return {"all-gather": WEIGHTS, "reduce-scatter": GRADIENTS, "all-reduce": REPLICAS}.get(kind, OTHER)
+    if kind == "broadcast":
+        return BUFFERS if "DistributedDataParallel" in call.region else OTHER
+    if kind in ("all-reduce", "reduce-scatter", "reduce"):
+        if phase == "forward" or _key(call) in seen.split:
+            return ACTIVATIONS
+        if kind == "all-reduce" and seen.sharded and call.about.group not in seen.sharded:
+            return REPLICAS
+        return GRADIENTS
+    if kind == "all-gather" and phase in ("forward", "backward"):
+        return WEIGHTS if call.about.group in seen.sharded else ACTIVATIONS
+    return OTHER

@@ -1,0 +1,248 @@
+"""The verdict on a job: whether its steps wait for the network, why, and what to do next, in a line each."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
+from gravac.profile.measure import Gradients, Measurement, Row
+from gravac.profile.patterns import (
+    ACTIVATIONS,
+    BARRIER,
+    BUFFERS,
+    EXPERTS,
+    GRADIENTS,
+    OPTIMIZER,
+    OTHER,
+    PIPELINE,
+    REPLICAS,
+    SCALARS,
+    WEIGHTS,
+    WORDS,
+)
+from gravac.whatif.exchange import BUCKET_BYTES
+from gravac.wording import format_bytes, format_number, format_percent, format_rate, format_seconds
+
+COUNTS = 0.05
+"""From which exposed communication is the network's problem. [share of a step; chosen]"""
+MANY, SMALL_BYTES = 20, 1 << 20
+"""All-reduces of a step, and bytes of the usual one, that say that nothing is bucketed. [1, bytes; chosen]"""
+MENTIONED = 0.02
+"""Of the exposed time: less is not worth a word. [share; chosen]"""
+OTHERWISE = {
+    REPLICAS: "exchange gradients between replicas less often, or shard over more ranks",
+    WEIGHTS: "weights are not compressed: prefetch them, keep them after forward, or shard within a node (HSDP)",
+    ACTIVATIONS: "activations are not compressed: keep tensor parallelism within a node",
+    PIPELINE: "activations are not compressed: use more micro-batches, or an interleaved schedule",
+    EXPERTS: "all-to-all is not compressed: keep its ranks within a node, or let it overlap",
+    BUFFERS: "give DistributedDataParallel broadcast_buffers=False, or fewer buffers",
+    OPTIMIZER: "the state of the optimizer is not compressed: shard it within a node",
+    SCALARS: "exchange losses and metrics less often: each of them waits for all ranks",
+    BARRIER: "remove barriers: each of them waits for all ranks",
+    OTHER: "find out what the calls below are for",
+}
+"""What helps where other things than gradients are exposed."""
+AS_RECORDED = Question()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer.
+
+    Attributes:
+        cause: network, late ranks, small messages, or other.
+        verdict: Whether it is the network, in a sentence.
+        why: What that follows from.
+        next: What to do.
+        measurement: What the traces show.
+        forecast: What steps would take; None: it cannot be said.
+        assumed: What it takes for granted, in a sentence each.
+        unknown: What the traces do not show, in a sentence each.
+    """
+
+    cause: str
+    verdict: str
+    why: str
+    next: str
+    measurement: Measurement
+    forecast: Forecast | None
+    assumed: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, str, str]:
+        """Verdict, why and next."""
+        return self.verdict, f"Why: {self.why}.", f"Next: {self.next}."
+
+    def record(self) -> dict[str, Any]:
+        """Return it and all that it follows from, for programs."""
+        return {
+            "cause": self.cause,
+            "verdict": self.verdict,
+            "why": self.why,
+            "next": self.next,
+            **self.measurement.record(),
+            "forecast": None if self.forecast is None else self.forecast.record(),
+            "assumed": list(self.assumed),
+            "unknown": list(self.unknown),
+        }
+
+
+def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
+    """Judge a job by its traces, where it ran or elsewhere."""
+    predicted, unknown = None, list(measured.unknown)
+    assumed = () if measured.gpu else (ON_A_CPU,)
+    try:
+        predicted = forecast(measured, question)
+    except CannotSay as error:
+        unknown.append(f"what other plans would take: {error}")
+    elsewhere = predicted is not None and question.elsewhere
+    cause, verdict, why, following = (
+        _elsewhere(measured, predicted) if predicted is not None and elsewhere else _here(measured, predicted)
+    )
+    return Verdict(
+        cause=cause,
+        verdict=verdict,
+        why=why,
+        next=following,
+        measurement=measured,
+        forecast=predicted,
+        assumed=assumed + (() if predicted is None else predicted.assumed),
+        unknown=tuple(unknown),
+    )
+
+
+ON_A_CPU = (
+    "on a CPU, communication is exposed while no thread runs an operator, up to the end of the last call within such a "
+    "pause; that it also slows down operators is not counted"
+)
+
+
+def _elsewhere(measured: Measurement, predicted: Forecast) -> tuple[str, str, str, str]:
+    """Return cause and sentences for another network, or other ranks."""
+    share = min(1.0, predicted.exposed / predicted.dense)
+    said = (
+        f"with {predicted.ranks} ranks on links of {format_rate(predicted.bits_per_second)}, {format_percent(share)} "
+        f"of a step would be exposed communication ({format_seconds(predicted.exposed)} of "
+        f"{format_seconds(predicted.dense)}, ±{format_percent(predicted.error)})"
+    )
+    why = f"in the traces a step takes {format_seconds(measured.step)}: {_parts(measured)}"
+    if share < COUNTS:
+        return "other", f"Not the network: {said}.", why, _loss(measured)
+    return "network", f"Network: {said}.", why, _compress(measured, predicted)
+
+
+def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, str, str]:
+    """Return cause and sentences for the job as it ran."""
+    said = (
+        f"{format_percent(measured.share)} of a step is exposed communication ({format_seconds(measured.exposed)} of "
+        f"{format_seconds(measured.step)})"
+    )
+    large = [row for row in measured.rows if row.exposed >= MENTIONED * measured.exposed]
+    why = "; ".join([*(_row(row) for row in large[:3]), f"of a step, {_parts(measured)}"])
+    if not measured.rows:
+        following = _loss(measured)
+        if predicted is None:
+            following += "; --ranks 8 --bandwidth 25gbit says what data parallelism would cost"
+        return "other", "Not the network: nothing is communicated.", why, following
+    if measured.share < COUNTS:
+        return "other", f"Not the network: {said}; compression cannot help.", why, _loss(measured)
+    if measured.waiting is not None and measured.waiting > measured.exposed / 2:
+        waits = f"{format_seconds(measured.waiting)} of it waiting for ranks that come later"
+        return "late ranks", f"Late ranks, not the network: {said}, {waits}.", why, _hurry(measured)
+    found = measured.gradients
+    if found is not None and _is_unbucketed(measured, found):
+        usual = "" if found.usual is None else f" of usually {format_bytes(found.usual)}"
+        return (
+            "small messages",
+            f"Network: {said}, in many small messages.",
+            f"{found.calls:.3g} all-reduces of gradients a step{usual}: nothing is bucketed; {why}",
+            f"wrap the model in DistributedDataParallel, which sends buckets of {BUCKET_BYTES >> 20} MB during "
+            "backward (or raise its bucket_cap_mb), and record again",
+        )
+    return "network", f"Network: {said}.", why, _compress(measured, predicted)
+
+
+def _is_unbucketed(measured: Measurement, found: Gradients) -> bool:
+    """Return whether a step has many small all-reduces, or, where sizes are unknown, about one for each parameter."""
+    if found.sharded or found.calls < MANY:
+        return False
+    if found.usual is not None:
+        return found.usual < SMALL_BYTES
+    return found.calls > measured.tensors / 2 > 0
+
+
+def _compress(measured: Measurement, predicted: Forecast | None) -> str:
+    """Return what to do about exposed communication."""
+    most = measured.rows[0].pattern if measured.rows else GRADIENTS
+    if predicted is None or predicted.chosen.cf == 1.0:
+        if most in OTHERWISE:
+            return OTHERWISE[most]
+        if predicted is None:
+            return "compress gradients; what is missing to say with which plan stands below"
+        sentence = predicted.advice.sentence.removesuffix(".")
+        return sentence[:1].lower() + sentence[1:]
+    chosen = predicted.chosen
+    besides = f"; besides, {OTHERWISE[most]}" if most in OTHERWISE else ""
+    way = f", collective={predicted.collective!r}" if predicted.collective else ""
+    return (
+        f"compress gradients {chosen.cf:g}x with {chosen.named}{way}: steps of about "
+        f"{format_seconds(chosen.step.seconds)} ({format_number(predicted.dense / chosen.step.seconds)}x, "
+        f"±{format_percent(predicted.error)}), expected to keep {format_percent(chosen.efficiency)} of the progress, "
+        f"by gravac.Agent(model, optimizer){besides}"
+    )
+
+
+def _hurry(measured: Measurement) -> str:
+    """Return what to do about late ranks."""
+    longest = max(measured.rows, key=lambda row: row.waiting or 0.0)
+    if longest.pattern == PIPELINE or not measured.late:
+        return "balance the stages of the pipeline, and use more micro-batches: they wait for each other"
+    late = max(measured.late, key=lambda rank: measured.late[rank])
+    return f"find what keeps rank {late}: it comes {format_seconds(measured.late[late])} a step later than the first"
+
+
+def _row(row: Row) -> str:
+    """Describe communication of one purpose."""
+    about = [row.kind, f"{row.size} ranks"] if row.size else [row.kind]
+    about.append("of unknown size" if row.nbytes is None else format_bytes(row.nbytes))
+    if row.bandwidth is not None:
+        about.append(f"{format_bytes(row.bandwidth)}/s achieved")
+    text = f"{WORDS[row.pattern]} ({', '.join(about)}): {format_seconds(row.exposed)}"
+    if row.waiting is not None and row.waiting >= MENTIONED * row.exposed:
+        text += f", {format_seconds(row.waiting)} of it for late ranks"
+    if row.hidden >= MENTIONED * row.seconds:
+        text += f", and {format_seconds(row.hidden)} hidden"
+    return text
+
+
+def _losses(measured: Measurement) -> dict[str, float]:
+    """Return the shares of a step that are no communication."""
+    idle = max(0.0, measured.step - measured.computing - measured.exposed - measured.loader)
+    seconds = {"computation": measured.computing, "data loader": measured.loader, _idle(measured): idle}
+    return {name: min(1.0, each / measured.step) for name, each in seconds.items()}
+
+
+def _idle(measured: Measurement) -> str:
+    return "idle GPU" if measured.gpu else "other work of the host"
+
+
+def _parts(measured: Measurement) -> str:
+    losses = _losses(measured)
+    return ", ".join(f"{name} {format_percent(share)}" for name, share in losses.items() if share > 0.001)
+
+
+def _loss(measured: Measurement) -> str:
+    """Return what to do about the largest loss that is no communication."""
+    losses = _losses(measured)
+    others = {name: share for name, share in losses.items() if name != "computation"}
+    name = max(others, key=lambda each: others[each])
+    if others[name] < COUNTS:
+        name = "computation"
+    share = format_percent(losses[name])
+    return {
+        "computation": f"speed up computation, {share} of a step: lower precision, torch.compile, larger batches",
+        "data loader": f"load data faster, for which a step waits {share} of its time: give the loader more workers",
+        "idle GPU": f"keep the GPU busy, which waits for its host for {share} of a step: look for .item() and for "
+        "small kernels, and try torch.compile",
+        "other work of the host": f"look at the program: {share} of a step is neither operators nor communication",
+    }[name]

@@ -1,0 +1,231 @@
+"""What a trace shows: exposed and hidden time, sizes, groups, purposes, steps, and ranks that come late."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gravac.profile import Measurement, ProfileError, measure, read
+from gravac.profile.intervals import Union, less, waits
+from tests.support.profiles import AUTOGRAD, MAIN, Made, late, of, recorded
+
+
+def patterns(found: Measurement) -> dict[tuple[str, str], float]:
+    """Return the calls of a step by what they are for."""
+    calls: Counter[tuple[str, str]] = Counter()
+    for row in found.rows:
+        calls[row.pattern, row.kind] += row.calls  # type: ignore[assignment]
+    return dict(calls)
+
+
+def test_unions() -> None:
+    union = Union([5.0, 0.0, 1.0, 9.0], [6.0, 2.0, 3.0, 9.0])
+    assert (list(union.starts), list(union.ends), union.length) == ([0.0, 5.0, 9.0], [3.0, 6.0, 9.0], 4.0)
+    assert union.within(-5.0, 50.0) == 4.0
+    assert union.within(2.0, 5.5) == 1.5
+    assert union.within(3.0, 4.0) == union.within(4.0, 3.0) == Union().within(0.0, 9.0) == 0.0
+    assert [union.holds(moment) for moment in (0.0, 3.0, 4.0, 9.0, 10.0)] == [True, True, False, True, False]
+    rest = less(Union([0.0, 8.0], [6.0, 12.0]), Union([1.0, 3.0, 9.0], [2.0, 8.5, 20.0]))
+    assert list(zip(rest.starts, rest.ends, strict=True)) == [(0.0, 1.0), (2.0, 3.0), (8.5, 9.0)]
+
+
+def test_a_thread_waits_for_what_ends_in_its_pause() -> None:
+    """And not for what still runs when it goes on."""
+    busy = Union([0.0, 10.0, 30.0], [5.0, 20.0, 40.0])
+    found = waits(busy, [7.0, 12.0, 25.0, 28.0])
+    assert list(zip(found.starts, found.ends, strict=True)) == [(5.0, 7.0), (20.0, 28.0)]
+
+
+def test_exposed_time_is_a_union_less_another(tmp_path: Path) -> None:
+    found = of(tmp_path, Made.usual())
+    assert (found.steps, found.gpu, found.world, found.ranks) == (2, True, 8, 1)
+    assert found.step == pytest.approx(1e-3)
+    assert found.exposed == pytest.approx(250e-6)
+    assert found.computing == pytest.approx(600e-6)
+    assert found.communicating == pytest.approx(410e-6)
+    (row,) = found.rows
+    assert (row.pattern, row.kind, row.size, row.calls) == ("gradients", "all-reduce", 8, 2)
+    assert row.nbytes == 4_000_000
+    assert row.hidden == pytest.approx(160e-6)
+    assert row.bandwidth == pytest.approx(2 * 7 / 8 * 4e6 / 410e-6)
+    assert found.parameters == 1_000_000
+    assert found.optimizer == "AdamW"
+    assert found.gradients is not None
+    assert found.gradients.capacity == pytest.approx(160e-6)
+    assert found.gradients.last == pytest.approx(0.4)
+
+
+def test_calls_at_the_same_time_count_once(tmp_path: Path) -> None:
+    made = Made.usual()
+    made.call("allreduce", 620.0, 100.0, 64_000)
+    one = of(tmp_path, Made.usual())
+    two = of(tmp_path, made)
+    assert two.exposed == pytest.approx(one.exposed)
+    assert two.communicating == pytest.approx(one.communicating)
+
+
+@pytest.mark.parametrize("lag", [20.0, 5000.0])
+def test_a_gpu_that_lags_behind_its_host_has_the_same_steps(lag: float, tmp_path: Path) -> None:
+    """Kernels of the steps before, whose launches are not in the trace, do not count."""
+    made = Made.usual()
+    for event in made.events:
+        if event["cat"] == "kernel":
+            event["ts"] += lag
+    made.number += 1
+    before = made.number + 1000
+    for event in made.events:
+        number = event.get("args", {}).get("correlation")
+        if number is not None:
+            event["args"]["correlation"] = number + before
+    made.add("kernel", "gemm", lag - 300.0, 300.0, 7, device=0, correlation=before - 2)
+    made.add("kernel", "ncclDevKernel_Generic", lag - 200.0, 200.0, 40, device=0, correlation=before - 1)
+    found = of(tmp_path, made)
+    assert found.step == pytest.approx(1e-3, rel=0.1)
+    assert found.exposed == pytest.approx(250e-6)
+    assert patterns(found) == {("gradients", "all-reduce"): 2}
+    assert (
+        "the step of 1 calls that were issued before or after the recorded steps: they are left out"
+        in found.unknown
+    )
+
+
+def test_sizes_and_groups_come_from_what_issued_a_call(tmp_path: Path) -> None:
+    """Where kernels lack them: from its record, else from the shapes of its operator, else they are unknown."""
+    made = Made(world=2)
+    made.step(0, 0.0, 1000.0)
+    made.compute(60.0, 100.0)
+    made.backward(100.0, 500.0)
+    made.call("allreduce", 300.0, 100.0, 1000, on_kernel=False)
+    bare = Made(world=2, sizes=False)
+    bare.events, bare.number = made.events, made.number
+    issued = 350.0
+    dims = {"Input Dims": [[[30, 100]], [], []], "Input type": ["TensorList", "", ""]}
+    bare.add("cpu_op", "c10d::allreduce_", issued - 5.0, 20.0, AUTOGRAD, **dims)
+    one = {"Input Dims": [[3000]], "Input type": ["c10::BFloat16"]}
+    bare.add("user_annotation", "nccl:all_reduce", issued - 3.0, 12.0, AUTOGRAD, **one)
+    bare.call("allreduce", 400.0, 50.0, 0)
+    found = of(tmp_path, bare)
+    (row,) = found.rows
+    assert row.nbytes == 1000 * 4 + 3000 * 2
+    bare.call("allreduce", 460.0, 50.0, 0)
+    found = of(tmp_path, bare)
+    assert found.rows[0].nbytes is None
+    assert any("the size of 1 of 3 calls" in sentence for sentence in found.unknown)
+
+
+def test_old_categories_and_steps_by_the_optimizer(tmp_path: Path) -> None:
+    made = Made.usual()
+    made.events = [event for event in made.events if not event["name"].startswith("ProfilerStep")]
+    for event in made.events:
+        event["cat"] = {"kernel": "Kernel", "cpu_op": "Operator", "cuda_runtime": "Runtime"}.get(
+            event["cat"], event["cat"]
+        )
+    found = of(tmp_path, made)
+    assert found.steps == 1
+    assert found.step == pytest.approx(1e-3, rel=0.2)
+    assert patterns(found) == {("gradients", "all-reduce"): 2}
+    made.events = [event for event in made.events if "Optimizer" not in event["name"]]
+    found = of(tmp_path, made)
+    assert found.steps == 1
+    assert any("nothing marks them" in sentence for sentence in found.unknown)
+
+
+def test_purposes(tmp_path: Path) -> None:
+    """HSDP with tensor parallelism and a pipeline: each call is what its phase, group and annotation make it."""
+    shard, replica, tensor = (0, 1), (0, 2), (0, 4)
+    made = Made(world=8)
+    made.step(0, 0.0, 2000.0)
+    made.compute(60.0, 100.0)
+    made.named("FSDP::pre_forward (0)", 100.0, 60.0)
+    made.call("_allgather_base", 160.0, 30.0, 5000, shard, MAIN)
+    made.call("allreduce", 250.0, 30.0, 4096, tensor, MAIN)
+    made.call("send", 290.0, 30.0, 4096, (0, 6), MAIN)
+    made.call("alltoall", 330.0, 30.0, 4096, shard, MAIN)
+    made.backward(400.0, 500.0)
+    made.call("allreduce", 500.0, 30.0, 4096, tensor)
+    made.call("_allgather_base", 540.0, 30.0, 5000, shard)
+    made.call("_reduce_scatter_base", 600.0, 30.0, 5000, shard)
+    made.call("allreduce", 700.0, 30.0, 2500, replica)
+    made.named("Optimizer.step#AdamW.step", 1000.0, 200.0)
+    made.call("broadcast", 1100.0, 30.0, 9999, shard, MAIN)
+    made.call("allreduce", 1150.0, 10.0, 1, shard, MAIN)
+    made.call("allreduce", 1400.0, 10.0, 3, tuple(range(8)), MAIN)
+    assert patterns(of(tmp_path, made)) == {
+        ("weights", "all-gather"): 2,
+        ("activations", "all-reduce"): 2,
+        ("pipeline", "send/recv"): 1,
+        ("embeddings or experts", "all-to-all"): 1,
+        ("gradients", "reduce-scatter"): 1,
+        ("gradients between replicas", "all-reduce"): 1,
+        ("optimizer", "broadcast"): 1,
+        ("scalars", "all-reduce"): 2,
+    }
+
+
+@pytest.mark.parametrize("clock", [0.0, 1e9])
+def test_waiting_for_a_late_rank_is_no_transfer(clock: float, tmp_path: Path) -> None:
+    """Also where the clock of one host is quite another one."""
+    behind = late(Made.usual(rank=1), 80.0)
+    for event in behind.events:
+        event["ts"] += clock
+    found = of(tmp_path, Made.usual(), behind)
+    (row,) = found.rows
+    # Rank 0 waits 80 µs at the begin of each of two calls; of the first wait, all is behind computation.
+    assert found.waiting == pytest.approx(80e-6 / 2)
+    assert row.waiting == found.waiting
+    assert row.bandwidth == pytest.approx(2 * 7 / 8 * 4e6 / 250e-6)
+    assert found.late == {0: 0.0, 1: pytest.approx(80e-6)}
+    assert any("clocks of the ranks differ" in sentence for sentence in found.unknown) == (clock > 0)
+
+
+def test_two_traces_of_one_rank_are_refused(tmp_path: Path) -> None:
+    path = Made.usual().write(tmp_path)
+    other = tmp_path / "other.json"
+    other.write_bytes(path.read_bytes())
+    with pytest.raises(ProfileError, match="all are of rank 0; give one trace of each rank"):
+        measure([read(path), read(other)])
+
+
+def test_the_data_loader_counts_where_nothing_else_goes_on(tmp_path: Path) -> None:
+    made = Made.usual()
+    made.named("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 500.0, 350.0)
+    assert of(tmp_path, made).loader == pytest.approx((860 - 810 - 10) / 2 * 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ddp", {("gradients", "all-reduce"): 2, ("scalars", "all-reduce"): 1}),
+        (
+            "fsdp2",
+            {("weights", "all-gather"): 4, ("gradients", "reduce-scatter"): 2, ("scalars", "all-reduce"): 1},
+        ),
+        ("tensor", {("activations", "all-reduce"): 1, ("scalars", "all-reduce"): 1}),
+        ("tiny", {("gradients", "all-reduce"): 24}),
+        ("pipeline", {("pipeline", "send/recv"): 2}),
+    ],
+)
+def test_recorded_programs_on_gloo(name: str, expected: dict[Any, float]) -> None:
+    """The backend calls gloo's reduce-scatter an all-reduce; the operator that issued it knows better."""
+    found = recorded(name)
+    assert patterns(found) == expected
+    assert (found.ranks, found.world, found.steps, found.gpu) == (2, 2, 2, False)
+    assert 0.0 < found.exposed <= found.communicating < found.step
+    for row in found.rows:
+        assert row.size == 2
+        assert row.group == (0, 1)
+        assert row.bandwidth is not None
+        assert row.waiting is not None
+    sizes = {"ddp": 3 * (256 * 256 + 256), "fsdp2": 2 * (256 * 256 + 256), "tiny": 12 * 72}
+    if name in sizes:
+        assert found.gradients is not None
+        assert found.gradients.elements == found.parameters == sizes[name]
+
+
+def test_a_rank_that_sleeps_is_late_by_its_sleep() -> None:
+    found = recorded("late")
+    assert found.waiting is not None
+    assert found.waiting > found.exposed / 2
+    assert found.late[1] == pytest.approx(50e-3, rel=0.2)
+    assert found.late[0] < 5e-3

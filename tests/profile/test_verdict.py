@@ -1,0 +1,246 @@
+"""The verdict: its cause, its three lines, what it assumes, and what steps would take elsewhere."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gravac.profile import Measurement
+from gravac.profile.forecast import Question, kind_of
+from gravac.profile.patterns import WORDS
+from gravac.profile.verdict import OTHERWISE, Verdict, judge
+from tests.support.efficiencies import fixed_efficiencies
+from tests.support.profiles import MAIN, Made, late, of, recorded
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fixed_table() -> Iterator[None]:
+    with fixed_efficiencies():
+        yield
+
+
+def large(folder: Path, stretch: float = 1000.0, **settings: object) -> Measurement:
+    """A job of 25 M parameters: what is a microsecond in ``Made.usual`` is a millisecond."""
+    made = Made.usual(**settings)
+    for event in made.events:
+        event["ts"] *= stretch
+        event["dur"] *= stretch
+        if "In msg nelems" in event.get("args", {}):
+            event["args"] |= dict.fromkeys(
+                ("In msg nelems", "Out msg nelems"), 25 * event["args"]["In msg nelems"]
+            )
+        if event["name"].endswith("AccumulateGrad") and "args" in event:
+            event["args"]["Input Dims"] = [[25, 1000, 1000]]
+    return of(folder, made)
+
+
+def dense(found: Verdict) -> float:
+    assert found.forecast is not None
+    return found.forecast.dense
+
+
+def test_a_step_that_waits(tmp_path: Path) -> None:
+    found = judge(large(tmp_path))
+    assert found.cause == "network"
+    verdict, why, following = found.lines
+    assert verdict == "Network: 25 % of a step is exposed communication (250 ms of 1 s)."
+    assert why == (
+        "Why: gradients (all-reduce, 8 ranks, 100 MB, 427 MB/s achieved): 250 ms, and 160 ms hidden; of a step, "
+        "computation 60 %, idle GPU 15 %."
+    )
+    assert found.forecast is not None
+    chosen = found.forecast.chosen
+    assert following.startswith(f"Next: compress gradients {chosen.cf:g}x with {chosen.label} (")
+    assert following.endswith(" of the progress, by gravac.Agent(model, optimizer).")
+    assert chosen.step.seconds < dense(found)
+    assert dense(found) == pytest.approx(1.0), "the recorded exchange takes what it took"
+    assert "codecs encode 95.0 GB/s, as Top-k on an H100 (--codec-speed)" in found.assumed
+    assert any(sentence.startswith("how much of the exposed time is waiting") for sentence in found.unknown)
+
+
+def test_a_step_that_does_not_wait(tmp_path: Path) -> None:
+    made = Made.usual()
+    for event in made.events:
+        if "nccl" in event["name"]:
+            event["dur"] = 20.0
+        if event["name"].startswith("ProfilerStep"):
+            made.compute(event["ts"] + 560.0, 300.0)
+    found = judge(of(tmp_path, made))
+    assert found.cause == "other"
+    assert found.verdict.startswith("Not the network: ")
+    assert found.verdict.endswith("compression cannot help.")
+    assert found.next == (
+        "keep the GPU busy, which waits for its host for 10 % of a step: look for .item() and for small kernels, and "
+        "try torch.compile"
+    )
+    made.named("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0.0, 60.0)
+    made.named("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 960.0, 100.0)
+    assert "the loader more workers" in judge(of(tmp_path, made)).next
+
+
+def test_late_ranks_are_not_the_network(tmp_path: Path) -> None:
+    behind = late(Made.usual(rank=1), 190.0)
+    found = judge(of(tmp_path, *(Made.usual(rank=rank) for rank in (0, 2, 3)), behind))
+    assert found.cause == "late ranks"
+    assert found.verdict.startswith("Late ranks, not the network: ")
+    assert found.next == "find what keeps rank 1: it comes 0.19 ms a step later than the first"
+    assert judge(recorded("late")).next.startswith("find what keeps rank 1: it comes ")
+    assert judge(recorded("pipeline")).next.startswith("balance the stages of the pipeline")
+
+
+@pytest.mark.parametrize("sizes", [True, False])
+def test_many_small_all_reduces(sizes: bool, tmp_path: Path) -> None:
+    """By their size, or by their number where sizes are unknown: one for each gradient."""
+    made = Made(sizes=sizes)
+    made.step(0, 0.0, 1000.0)
+    made.compute(100.0, 300.0)
+    made.backward(100.0, 300.0)
+    for place in range(30):
+        made.gradient(110.0 + 8 * place, [300])
+        made.call("allreduce", 410.0 + 8 * place, 6.0, 300, thread=MAIN)
+    found = judge(of(tmp_path, made))
+    assert found.cause == "small messages"
+    usual = " of usually 1.2 kB" if sizes else ""
+    assert found.why.startswith(f"30 all-reduces of gradients a step{usual}: nothing is bucketed; ")
+    assert "DistributedDataParallel, which sends buckets of 25 MB" in found.next
+    assert judge(recorded("tiny")).cause == "small messages"
+
+
+def test_what_is_no_gradient_is_named_with_what_helps(tmp_path: Path) -> None:
+    assert set(OTHERWISE) | {"gradients"} == set(WORDS)
+    made = Made.usual()
+    made.call("alltoall", 810.0, 50.0, 10_000_000, thread=MAIN)
+    made.call("alltoall", 1560.0, 800.0, 10_000_000, thread=MAIN)
+    found = judge(of(tmp_path, made))
+    assert found.measurement.rows[0].pattern == "embeddings or experts"
+    assert "all-to-all is not compressed" in found.next
+
+
+def test_another_network(tmp_path: Path) -> None:
+    measured = large(tmp_path)
+    here = judge(measured)
+    slow, fast = (judge(measured, Question(bits_per_second=bits)) for bits in (1e9, 1e12))
+    assert dense(slow) > 1.5 * dense(here) > dense(here) > dense(fast)
+    # 100 MB all-reduced by 8 ranks at 956 Mbit/s of payload, of which 160 ms hide.
+    wire = 1.75 * 100e6 / (0.956 * 125e6)
+    latency = 1.4e-5 * (14 * 5 + 14)
+    assert dense(slow) == pytest.approx(0.75 + wire + latency - 0.16, rel=0.01)
+    assert slow.verdict.startswith("Network: with 8 ranks on links of 1 Gbit/s, ")
+    assert fast.cause == "other"
+    assert slow.forecast is not None
+    assert slow.forecast.chosen.speedup > 2.0
+    assert any("96 % of 1 Gbit/s is payload" in sentence for sentence in slow.assumed)
+    near = judge(measured, Question(bits_per_second=1e9, latency=0.0))
+    assert dense(near) == pytest.approx(dense(slow) - latency, rel=1e-3)
+
+
+def test_more_ranks(tmp_path: Path) -> None:
+    measured = large(tmp_path)
+    few, many = (judge(measured, Question(ranks=ranks)) for ranks in (8, 64))
+    assert dense(few) == pytest.approx(1.0)
+    assert dense(many) > dense(few)
+    assert few.forecast is not None
+    assert many.forecast is not None
+    assert many.forecast.error > few.forecast.error
+
+
+def test_the_speed_of_codecs(tmp_path: Path) -> None:
+    measured = large(tmp_path)
+    slow, fast = (judge(measured, Question(codec_bytes=speed)) for speed in (1e8, 1e12))
+    assert slow.forecast is not None
+    assert fast.forecast is not None
+    assert slow.forecast.chosen.cf == 1.0, "it takes a second to encode what is sent in a third"
+    assert slow.next.startswith("do not compress: ")
+    assert fast.forecast.chosen.cf > 1.0
+    assert "codecs encode 1000 GB/s, as given" in fast.assumed
+    seen = judge(replace(measured, encoding=1e-3))
+    assert "codecs encode 100 GB/s, as gravac's kernels in the traces" in seen.assumed
+
+
+def test_kernels_of_gravac_are_timed(tmp_path: Path) -> None:
+    """Three of their names at least, since other programs have such names, too."""
+    for names, seconds in ((("_count", "_fold"), 0.0), (("_count", "_fold", "_pack"), 30e-6)):
+        made = Made.usual()
+        for step in (0.0, 1000.0):
+            for place, name in enumerate(names):
+                made.compute(step + 900.0 + 20 * place, 10.0, name)
+        assert of(tmp_path, made).encoding == pytest.approx(seconds)
+
+
+def single(folder: Path, **settings: object) -> Measurement:
+    """One GPU: no communication at all."""
+    made = Made.usual(world=1, **settings)
+    made.events = [
+        event
+        for event in made.events
+        if "nccl" not in event["name"] and event["name"] != "record_param_comms"
+    ]
+    return of(folder, made)
+
+
+def test_one_gpu_says_what_data_parallelism_would_cost(tmp_path: Path) -> None:
+    measured = single(tmp_path)
+    here = judge(measured)
+    assert here.verdict == "Not the network: nothing is communicated."
+    assert "--ranks 8 --bandwidth 25gbit says what data parallelism would cost" in here.next
+    assert here.forecast is None
+    found = judge(measured, Question(ranks=8, bits_per_second=25e9))
+    assert found.cause == "network"
+    transfer = 1.75 * 4e6 / (0.956 * 25e9 / 8)
+    messages = 1.4e-5 * 14 * (2 + 1)  # of two buckets, and of the agent
+    assert dense(found) == pytest.approx(1e-3 + transfer + messages - 0.3 * 0.6e-3, rel=0.01)
+    assert found.verdict.startswith("Network: with 8 ranks on links of 25 Gbit/s, ")
+    assert any("so the model has 1,000,000 parameters" in sentence for sentence in found.assumed)
+    assert any("as no exchange was recorded" in sentence for sentence in found.assumed)
+    larger = judge(measured, Question(ranks=8, bits_per_second=25e9, elements=100_000_000))
+    assert dense(larger) > 10 * dense(found)
+
+
+def test_what_is_missing_for_a_forecast_is_said(tmp_path: Path) -> None:
+    bare = single(tmp_path, sizes=False)
+    assert judge(bare, Question(ranks=8, bits_per_second=1e9)).unknown == (
+        "what other plans would take: the traces do not show the size of the gradient; give it with --elements",
+    )
+    measured = single(tmp_path)
+    assert judge(measured, Question(ranks=8)).unknown == (
+        "what other plans would take: the traces show no exchange of gradients on a network; give --bandwidth",
+    )
+
+
+def test_sharded_gradients_are_reduce_scattered(tmp_path: Path) -> None:
+    """And the weights that FSDP gathers wait as they did, or as another network lets them."""
+    measured = recorded("fsdp2")
+    here = judge(measured)
+    assert dense(here) == pytest.approx(measured.step)
+    assert "; besides, weights are not compressed" in here.next or here.next.startswith("weights are")
+    slow = judge(measured, Question(bits_per_second=1e7))
+    sent = {row.pattern: row.nbytes for row in measured.rows}
+    assert sent["weights"] == 2 * sent["gradients"]
+    # gloo's reduce-scatter is an all-reduce: a rank sends 526 kB for gradients, and 526 kB for weights.
+    assert dense(slow) > 2 * 526_336 / 1.25e6
+
+
+def test_recorded_ddp_is_predicted_as_it_ran() -> None:
+    measured = recorded("ddp")
+    assert dense(judge(measured)) == pytest.approx(measured.step)
+    assert (
+        judge(measured)
+        .assumed[0]
+        .startswith("on a CPU, communication is exposed while no thread runs an operator")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("AdamW", "adam"),
+        ("FusedLAMB", "adam"),
+        ("SGD", "sgd"),
+        ("Lion", "sign"),
+        ("Muon", "other"),
+        ("", "other"),
+    ],
+)
+def test_kinds_of_optimizers(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
