@@ -19,6 +19,7 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "Link",
     "LoadPlanner",
     "integrations",
+    "optim",
     # errors of the agent
     "AgentError",
     "AgreementError",
@@ -72,6 +73,7 @@ _MODULES = {
     "collectives",
     "compressors",
     "memories",
+    "optim",
     "policies",
     "protocol",
     "testing",

@@ -13,6 +13,9 @@ from gravac import (
     memories as memories,
 )
 from gravac import (
+    optim as optim,
+)
+from gravac import (
     policies as policies,
 )
 from gravac import (

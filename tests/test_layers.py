@@ -63,7 +63,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"registry", "token_connection"},
         {"protocol"},
         {"kernels"},
-        {"compressors"},
+        {"compressors", "optim"},
         {"memories"},
         {"collectives"},
         {"aggregators"},

@@ -1,5 +1,6 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
+from gravac.kernels.adam import step_aged
 from gravac.kernels.backend import active, compiled, lacking, on_device, treated_as_device, use, warm
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, take_run
 from gravac.kernels.entropy.blocks import decode_blocks, encode_blocks, expected_bytes
@@ -115,6 +116,7 @@ __all__ = [
     "scalar",
     "scatter_add",
     "select_top",
+    "step_aged",
     "stochastic_round",
     "subtract_unless",
     "take_above",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
-_GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
+_GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws", "adam")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""
 _GPUS = ("cuda",)
 """Types of the devices on which Triton's kernels run."""

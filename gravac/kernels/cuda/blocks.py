@@ -61,6 +61,18 @@ def widened(values: tl.tensor) -> tl.tensor:
 
 
 @jit()
+def narrowed(values: tl.tensor, like: tl.tensor) -> tl.tensor:
+    """Returns float32 rounded to the nearest number of the type of ``like``, which ``widened`` takes."""
+    if like.dtype == tl.int16:
+        bits = values.to(tl.int32, bitcast=True)
+        rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+        narrow = tl.where(values == values, rounded, 0x7FC0).to(tl.int16)
+    else:
+        narrow = values.to(like.dtype)
+    return narrow
+
+
+@jit()
 def ones(word: tl.tensor) -> tl.tensor:
     """Returns the bits set in each 32-bit word."""
     word = word.to(tl.uint32, bitcast=True)

@@ -39,5 +39,11 @@ def run_all(device: torch.device) -> None:
     for block in (32, 256, n):
         scales, codes = kernels.quantize(x, block, 4, 1)
         kernels.dequantize(scales, codes, n, block, 4)
+    ages, rates = torch.ones(n, device=device, dtype=torch.int8), torch.zeros(5, device=device)
+    table = torch.zeros(65, 7, device=device)
+    for dtype in _FLOATS:
+        param, grad, first, second = x.to(dtype).repeat(4, 1)
+        for arrived in (None, ages > 0):
+            kernels.step_aged(param, grad, first, second, ages, arrived, table, rates)
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)

@@ -4,6 +4,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from gravac import kernels
 from gravac.compressors import Key, build
 from gravac.kernels import backend
 from gravac.kernels.packing import pack_wide, unpack_wide
+from gravac.optim.adam import aged_rule
 from tests.support.maths.backends import on, same, vector
 from tests.support.maths.triton_device import GPU, HERE, SHIPPED, SMALL, alike, module, prepare, triton
 
@@ -292,6 +294,25 @@ def test_a_step_is_undone_unless_it_counts(kept: bool, dtype: torch.dtype) -> No
 
         found = alike(run)
         assert torch.equal(found, out) == (kept or not n)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("skip", [0.0, 1.0])
+def test_a_step_by_age(skip: float, dtype: torch.dtype) -> None:
+    table = aged_rule(0.9, 0.999, True, torch.float32, torch.device("cpu"))
+    rates = torch.tensor([3e-3, 1e-8, 0.99, 0.1, skip])
+    for n in (0, 1, 300, *LARGE):
+        p, g, m, v = (vector(n, n + seed, "normal").to(dtype) for seed in range(4))
+        age = (vector(n, n, "normal").abs() * 5 + 1).clamp(max=64).to(torch.int8)
+        v, arrived = v.abs(), p > 0.5
+        for mask in (None, arrived):
+
+            def run(put: Place, mask: Tensor | None = mask, own: Any = (p, g, m, v, age)) -> Any:
+                mine = tuple(put(each) for each in own)
+                kernels.step_aged(*[*mine, None if mask is None else put(mask), put(table), put(rates)])
+                return mine
+
+            alike(run)
 
 
 @pytest.mark.parametrize("codec", ["topk", "topk+bf16", "topk+int4", "int8", "randomk"])

@@ -23,6 +23,7 @@ SMALL = {
     "bits": {"BLOCK": 64, "WORDS": 8},
     "draws": {"BLOCK": 128, "WORDS": 16},
     "rounding": {"BLOCK": 128, "TILE": 64},
+    "adam": {"BLOCK": 64},
 }
 """Sizes with which a few hundred elements are the work of several programs, of more than fit one, and of less."""
 SHIPPED: dict[str, dict[str, int]] = {}

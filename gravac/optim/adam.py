@@ -1,0 +1,245 @@
+"""Adam and AdamW of torch, and their step for gradients of which only some elements arrived.
+
+Error feedback delivers what waited for a steps at once. Adam takes it for one gradient: after the wait m delays most of
+it once more, and v decays meanwhile. Here an element that arrives makes up for the steps that it waited.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from gravac import kernels
+
+P = TypeVar("P", bound=Tensor)
+CAP = 64
+"""Largest age. An element that waits longer counts as that old."""
+_EXCLUDED = ("amsgrad", "capturable", "differentiable")
+"""Settings of a group for which there is no step by age."""
+
+
+@functools.lru_cache(maxsize=16)
+def aged_rule(beta1: float, beta2: float, maximize: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return what an element of each age does when it arrives: the ``table`` of ``kernels.step_aged``.
+
+    What arrives after a steps stands for gradients of u/a in each of them. Adam would by now have moved by most of
+    them. So of u only the share that is still due goes into m, and the parameter moves by the rest at once. In v the
+    gradients count as u²/a each, which holds for noise: there the squares add up. At a = 1 it is Adam.
+
+    Row 0 is for elements that did not arrive: m decays and moves them as in Adam. Their v decays when they arrive.
+    """
+    a = torch.arange(CAP + 1, dtype=torch.float64).clamp(min=1.0)
+    keep1, keep2 = torch.full_like(a, beta1), beta2**a
+    take1, take2 = (1.0 - beta1**a) / a, (1.0 - keep2) / a
+    due = take1 / (1.0 - beta1)
+    from_u = take1 + 1.0 - due
+    if maximize:
+        take1, from_u = -take1, -from_u
+    table = torch.stack([keep1, take1, keep2, take2, keep1, from_u, a], 1)
+    return kernels.placed(table.to(dtype), device)
+
+
+def rates(group: Mapping[str, Any], decoupled: bool, steps: Tensor, skip: Tensor | None) -> Tensor:
+    """Return what of a step does not depend on age: the ``rates`` of ``kernels.step_aged``, for each of ``steps``.
+
+    The bias of the moments is corrected by time, as in Adam.
+    """
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    time, lr = steps.double(), group["lr"]
+    if isinstance(lr, Tensor):
+        lr = lr.to(time.device)
+    root = (1.0 - beta2**time).sqrt()
+    l2 = torch.zeros_like(time)
+    decay = torch.ones_like(time)
+    if decoupled:
+        decay -= lr * group["weight_decay"]
+    else:
+        l2 += -group["weight_decay"] if group["maximize"] else group["weight_decay"]
+    skips = torch.zeros_like(time) if skip is None else skip.double().expand_as(time)
+    return torch.stack([lr * root / (1.0 - beta1**time), group["eps"] * root, decay, l2, skips], 1)
+
+
+class _Aged(torch.optim.Optimizer):
+    """The step for parameters of which some elements did not arrive, before torch's own for all others."""
+
+    _supports: Mapping[Tensor, Tensor | None] = {}
+    _compiled = False
+
+    def arrived(self, supports: Mapping[P, Tensor | None]) -> None:
+        """Say which elements of the gradients have arrived since the last step; ``gravac.Agent`` does it.
+
+        It replaces what was said before, and holds for one step. Whoever says nothing gets torch's own step.
+
+        Args:
+            supports: For each parameter of whose gradient only a part arrived, which: bool, a mask of the parameter's
+                shape, which is read in the step and not copied, or int32 or int64, positions in the flat gradient. All
+                elements arrived of parameters that are left out, or have None.
+
+        Raises:
+            ValueError: A parameter is not one of the optimizer's, a support does not fit it, its group has a setting
+                for which there is no step by age, or ``step`` is compiled.
+        """
+        groups = {param: group for group in self.param_groups for param in group["params"]}
+        found: dict[Tensor, Tensor | None] = {}
+        for param, support in supports.items():
+            if param not in groups:
+                raise ValueError(
+                    f"supports= names a tensor of shape {tuple(param.shape)} that is no parameter of this optimizer"
+                )
+            if support is not None:
+                self._check(groups[param])
+                if param.is_complex():
+                    raise ValueError(
+                        f"a parameter of {param.dtype}: there is no step by age for complex numbers"
+                    )
+                mask = _mask(_local(param), support)
+                # A step of all elements with no age is torch's to the bit. Nothing is read of a device for that.
+                old = "age" in self.state.get(param, ()) or kernels.on_device(mask)
+                found[param] = mask if old or not mask.all() else None
+        self._supports = found
+
+    def _check(self, group: Mapping[str, Any]) -> None:
+        for name in _EXCLUDED:
+            if group.get(name):
+                raise ValueError(
+                    f"{name}=True: there is no step by age with it. Make the optimizer without it, or send all "
+                    "elements of each gradient"
+                )
+        if self._compiled:  # the compiled step would do the same whatever arrived
+            raise ValueError(
+                "step() is compiled: there is no step by age then. Call the optimizer's own step"
+            )
+
+    def _init_group(self, group: dict[str, Any], *lists: Any) -> Any:
+        """Hand out a group's parameters for torch's step, as torch's method does, without those it has stepped here."""
+        self._compiled |= torch.compiler.is_compiling()
+        has_complex = super()._init_group(group, *lists)  # type: ignore[misc]  # torch's Adam has it
+        supports = self._supports
+        if group is self.param_groups[-1]:
+            self._supports = {}
+        params = lists[0]
+        aged = [supports.get(param) is not None or "age" in self.state[param] for param in params]
+        if any(aged):
+            self._check(group)
+            self._step_aged(
+                group, {param: supports.get(param) for param, old in zip(params, aged, strict=True) if old}
+            )
+            for one in lists:
+                if isinstance(one, list) and one:
+                    one[:] = [each for each, old in zip(one, aged, strict=True) if not old]
+        return has_complex
+
+    def _step_aged(self, group: dict[str, Any], supports: Mapping[Tensor, Tensor | None]) -> None:
+        decoupled = isinstance(self, torch.optim.AdamW) or group.get("decoupled_weight_decay", False)
+        beta1, beta2 = (float(beta) for beta in group["betas"])
+        # A GradScaler leaves these to optimizers with ``fused``.
+        scale, skip = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if skip is not None and skip.is_cpu:
+            if skip:
+                return
+            skip = None
+        by_kind: dict[tuple[torch.device, torch.device, torch.dtype], list[Tensor]] = {}
+        for param in supports:
+            # The step's number is on the host, or with ``fused`` beside the parameter.
+            at = self.state[param]["step"].device
+            dtype = torch.float64 if param.dtype == torch.float64 else torch.float32
+            by_kind.setdefault((at, param.device, dtype), []).append(param)
+        for (at, device, dtype), params in by_kind.items():
+            steps = [self.state[param]["step"] for param in params]
+            torch._foreach_add_(steps, 1)
+            if skip is not None:
+                skip = skip.to(at, non_blocking=True).reshape(())
+            numbers = rates(group, decoupled, torch.stack(steps), skip).to(dtype)
+            numbers = numbers if at == device else kernels.placed(numbers, device)
+            if skip is not None:
+                torch._foreach_sub_(steps, skip)
+            table = aged_rule(beta1, beta2, group["maximize"], dtype, device)
+            for param, own in zip(params, numbers.unbind(), strict=True):
+                state, support = self.state[param], supports[param]
+                if "age" not in state:
+                    state["age"] = torch.ones_like(param, dtype=torch.int8)
+                grad = cast(Tensor, param.grad)
+                if scale is not None:
+                    grad.div_(scale.to(device, non_blocking=True))
+                kernels.step_aged(
+                    _local(param),
+                    _local(grad),
+                    _local(state["exp_avg"]),
+                    _local(state["exp_avg_sq"]),
+                    _local(state["age"]),
+                    support,
+                    table,
+                    own,
+                )
+                if support is None and skip is None:
+                    del state["age"]  # all are 1 now, so torch's step takes over
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a state in, also that of torch's class. Loading makes ages floats, as it does all of a state."""
+        super().__setstate__(state)
+        self._supports = {}
+        for one in self.state.values():
+            if "age" in one:
+                one["age"] = one["age"].clamp(1, CAP).to(torch.int8)
+
+
+class Adam(_Aged, torch.optim.Adam):
+    """``torch.optim.Adam`` that makes up for the steps in which an element of the gradient did not arrive.
+
+    Arguments, defaults and errors are torch's. While all elements arrive, and without an agent, a step is torch's own,
+    with ``foreach``, ``fused`` or neither, and the state has torch's entries.
+
+    Where :meth:`arrived` names a part of a gradient, elements of this part are stepped by their age, the steps since
+    they last arrived (at most 64). The others go on by their first moment; their second stays. The L2 penalty of
+    ``weight_decay`` is a part of the gradient, so it waits like the rest. This step is one pass in float32, whatever
+    ``foreach`` and ``fused`` are; parameters of 16 bits are rounded at its end.
+
+    The state of such a parameter has ``age`` too (int8) until all of its elements arrive in one step. torch's class
+    loads this state and leaves ``age`` unused, as a tensor of the parameter's dtype; a state of torch's class begins
+    here with all elements of age 1. So does one from ``torch.distributed.checkpoint`` whose ages are loaded into an
+    optimizer that has none yet. A step that a GradScaler skips changes no age.
+
+    With ``amsgrad``, ``capturable``, ``differentiable``, complex parameters or a compiled ``step``, :meth:`arrived`
+    takes no supports. A learning rate on a device is read by the host unless ``fused`` is set.
+    """
+
+
+class AdamW(_Aged, torch.optim.AdamW):
+    """``torch.optim.AdamW`` that makes up for the steps in which an element of the gradient did not arrive.
+
+    It does what :class:`Adam` does, but the weights of all elements decay in every step, also of those that did not
+    arrive.
+    """
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return a tensor, of a sharded one this rank's part."""
+    return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor
+
+
+def _mask(param: Tensor, support: Tensor) -> Tensor:
+    """Return a support as a mask of the parameter's shape."""
+    if support.device != param.device:
+        raise ValueError(
+            f"a support is on {support.device} and its parameter on {param.device}: move it there"
+        )
+    if support.dtype == torch.bool:
+        if support.numel() != param.numel():
+            raise ValueError(
+                f"a mask has shape {tuple(support.shape)} and its parameter {tuple(param.shape)}: it needs one bool "
+                "for each element"
+            )
+        return support.view(param.shape)
+    if support.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"a support is a tensor of {support.dtype}: give a mask (bool) or positions (int32, int64)"
+        )
+    if param.is_cpu and support.numel() and not 0 <= int(support.min()) <= int(support.max()) < param.numel():
+        raise ValueError(
+            f"positions reach from {int(support.min())} to {int(support.max())}, outside 0..{param.numel() - 1}"
+        )
+    mask = torch.zeros(param.numel(), dtype=torch.bool, device=param.device)
+    mask[support.long()] = True
+    return mask.view(param.shape)

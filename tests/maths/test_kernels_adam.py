@@ -1,0 +1,98 @@
+"""A step of Adam by age: the compiled kernel against plain torch, to the bit; what nobody sent stays."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.kernels import treated_as_device
+from gravac.optim.adam import CAP, aged_rule
+from tests.support.maths.backends import everywhere, on, same, vector
+
+HOST = torch.device("cpu")
+RATES = torch.tensor([3e-3, 1e-8, 0.99, 0.0, 0.0])
+L2 = torch.tensor([3e-3, 1e-8, 1.0, 0.1, 0.0])
+SKIP = torch.tensor([3e-3, 1e-8, 0.99, 0.0, 1.0])
+
+
+def step(
+    n: int,
+    share: float | None,
+    rates: Tensor = RATES,
+    dtype: torch.dtype = torch.float32,
+    kind: str = "mixed",
+) -> tuple[Tensor, ...]:
+    """Parameters, moments and ages after a step in which a share of the elements arrived; None: without a mask."""
+    param, grad, m = (vector(n, seed, kind).to(dtype) for seed in (1, 2, 3))
+    v = vector(n, 4, kind).square().to(dtype)
+    draw = torch.Generator().manual_seed(n)
+    age = torch.randint(1, CAP + 1, (n,), generator=draw).to(torch.int8)
+    arrived = None if share is None else torch.rand(n, generator=draw) < share
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    table = aged_rule(0.9, 0.999, False, wide, HOST)
+    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide))
+    return param, m, v, age
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("share", [None, 0.0, 0.03, 0.6, 1.0])
+def test_every_backend_gives_the_same(share: float | None, dtype: torch.dtype) -> None:
+    for n in (0, 1, 700, 5000):
+        for rates in (RATES, L2, SKIP):
+            everywhere(lambda n=n, rates=rates: step(n, share, rates, dtype))
+    everywhere(lambda: step(3000, share, dtype=dtype, kind="wild"))
+
+
+def test_sixteen_bits_are_stepped_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = everywhere(lambda: step(1000, 0.3, dtype=torch.bfloat16))
+    monkeypatch.setattr(kernels.reference, "AT_ONCE", 300)
+    same(everywhere(lambda: step(1000, 0.3, dtype=torch.bfloat16)), whole)
+
+
+def test_on_a_device_the_host_reads_nothing() -> None:
+    """Tensors of the meta device have no data, so code that reads them raises."""
+    floats = [torch.empty(9, device="meta") for _ in range(4)]
+    age = torch.empty(9, dtype=torch.int8, device="meta")
+    with on("reference"):
+        for arrived in (None, age > 0):
+            kernels.step_aged(*floats, age, arrived, torch.empty(65, 7, device="meta"), RATES.to("meta"))
+    with treated_as_device():
+        found = step(700, 0.3), step(700, 0.3, SKIP)
+    same(found, (step(700, 0.3), step(700, 0.3, SKIP)))
+
+
+def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another order of memory, all or one: a mask, say. Where all are, it is the compiled kernel's step too."""
+
+    def run(order: tuple[int, ...], mask_too: bool = True) -> tuple[Tensor, ...]:
+        shape = [(2, 3, 4, 5)[place] for place in order]
+        back = [order.index(place) for place in range(4)]
+        made = [torch.empty(shape).permute(back) for _ in range(4)]
+        for number, one in enumerate(made):
+            one.copy_(vector(120, number, "normal").abs().view(2, 3, 4, 5))
+        age = torch.empty(shape, dtype=torch.int8).permute(back).fill_(7)
+        arrived = (vector(120, 9, "normal") > 0).view(2, 3, 4, 5)
+        if mask_too:
+            arrived = torch.empty(shape, dtype=torch.bool).permute(back).copy_(arrived)
+        kernels.step_aged(*made, age, arrived, aged_rule(0.9, 0.999, False, torch.float32, HOST), RATES)
+        return *made, age
+
+    plain = run((0, 1, 2, 3))
+    same(run((0, 2, 3, 1), mask_too=False), plain)
+    monkeypatch.delattr(kernels.adam, "_plain")
+    with on("cpu"):
+        same(run((0, 2, 3, 1)), plain)
+
+
+def test_what_did_not_arrive_goes_on_by_its_first_moment() -> None:
+    """Its second moment keeps its bits, its gradient does not matter, and no age passes the cap."""
+    n = 2000
+    param, m, v, age = step(n, 0.0, kind="normal")
+    before, first, second = (vector(n, seed, "normal") for seed in (1, 3, 4))
+    torch.testing.assert_close(param, before * 0.99 - 3e-3 * 0.9 * first / (second.abs() + 1e-8))
+    torch.testing.assert_close(m, first * 0.9)
+    same(v, second.square())
+    ages = torch.randint(1, CAP + 1, (n,), generator=torch.Generator().manual_seed(n))
+    assert torch.equal(age.long(), (ages + 1).clamp(max=CAP))
+    assert step(n, None)[3].eq(1).all()
+    same(step(n, 0.5, SKIP)[:2], (vector(n, 1), vector(n, 3)))
