@@ -23,6 +23,7 @@ from gravac_agent.setup import running, usage
 from gravac_agent.setup.agree import Asked, agree
 from gravac_agent.setup.build import connect, start
 from gravac_agent.setup.describe import innermost, optimizer_kind
+from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
@@ -155,6 +156,7 @@ class Session:
                     made.callback(lambda reporter: reporter.close(self._end), reporter)
             self.parts = start(agreed, reporter, optimizer, settings, self._slot)
             made.callback(self._stop)
+            self._arrivals = Arrivals.of(innermost(optimizer), self.module, self.parts.encoder)
             if isinstance(self.module, ReplicatedModel) and self.module.differ():
                 log.warning(
                     "the replicas start with different parameters, and stay different: call torch.manual_seed with the "
@@ -354,7 +356,7 @@ class Session:
         else:
             self.finish_step()
         if self._nonfinite:
-            self._skip(optimizer, zeros=any(callable(one) for one in (*args[1:], *kwargs.values())))
+            self._skip(optimizer, zeros=usage.has_closure(args, kwargs))
         self._own_stepped &= bool(self._stepping)
         self._stepping.add(id(optimizer))
         self._stepped = True
@@ -386,11 +388,15 @@ class Session:
         loop = self.parts.loop
         if loop.progress.on:
             loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
+        if self._arrivals is not None and not usage.has_closure(args, kwargs):  # which makes the gradients
+            self._arrivals.before_step()
 
     def _after_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         evaluated, self._late = self._in_flight or self._late, False
         if self.parts.loop.progress.on:
             self.parts.loop.progress.after_step(evaluated)
+        if self._arrivals is not None:
+            self._arrivals.after_step(evaluated)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self._stepping:

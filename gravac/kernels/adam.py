@@ -69,7 +69,8 @@ def _compiled(floats: list[Tensor], others: list[Tensor], table: Tensor, rates: 
     if floats[0].dtype == torch.float32:
         run(floats, others)
         return
-    flat, rest, size = [each.view(-1) for each in floats], [each.view(-1) for each in others], reference.AT_ONCE
+    flat, rest = ([each.view(-1) for each in group] for group in (floats, others))
+    size = reference.AT_ONCE
     for begin in range(0, flat[0].numel(), size):
         part = slice(begin, begin + size)
         wide = [each[part].float() for each in flat]

@@ -16,7 +16,7 @@ from gravac import kernels
 P = TypeVar("P", bound=Tensor)
 CAP = 64
 """Largest age. An element that waits longer counts as that old."""
-_EXCLUDED = ("amsgrad", "capturable", "differentiable")
+EXCLUDED = ("amsgrad", "capturable", "differentiable")
 """Settings of a group for which there is no step by age."""
 
 
@@ -70,12 +70,12 @@ class _Aged(torch.optim.Optimizer):
     def arrived(self, supports: Mapping[P, Tensor | None]) -> None:
         """Say which elements of the gradients have arrived since the last step; ``gravac.Agent`` does it.
 
-        It replaces what was said before, and holds for one step. Whoever says nothing gets torch's own step.
+        It replaces what was said of these parameters, and holds for one step. Whoever says nothing gets torch's own.
 
         Args:
             supports: For each parameter of whose gradient only a part arrived, which: bool, a mask of the parameter's
                 shape, which is read in the step and not copied, or int32 or int64, positions in the flat gradient. All
-                elements arrived of parameters that are left out, or have None.
+                elements arrived of parameters that are not named, or have None.
 
         Raises:
             ValueError: A parameter is not one of the optimizer's, a support does not fit it, its group has a setting
@@ -98,10 +98,10 @@ class _Aged(torch.optim.Optimizer):
                 # A step of all elements with no age is torch's to the bit. Nothing is read of a device for that.
                 old = "age" in self.state.get(param, ()) or kernels.on_device(mask)
                 found[param] = mask if old or not mask.all() else None
-        self._supports = found
+        self._supports = {**self._supports, **found}
 
     def _check(self, group: Mapping[str, Any]) -> None:
-        for name in _EXCLUDED:
+        for name in EXCLUDED:
             if group.get(name):
                 raise ValueError(
                     f"{name}=True: there is no step by age with it. Make the optimizer without it, or send all "

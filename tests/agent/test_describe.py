@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gravac import optim
 from gravac_agent.settings import AgentSettings, load
 from gravac_agent.setup import describe
 
@@ -108,6 +109,7 @@ def test_optimizers_are_described() -> None:
     assert found(SignSGD(weights, lr=1.0))[:2] == ("SignSGD", "sign")
     assert found(Muon(weights)) == ("Muon", "other", None, None, None)
     assert found(MyTrainersOptimizer(weights))[:2] == ("MyTrainersOptimizer", "adam")
+    assert found(optim.AdamW(weights, lr=0.25))[:4] == ("gravac.optim.AdamW", "adam", 0.25, 0.9)
     for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam, torch.optim.Adamax):
         assert found(kind(weights))[1] == "adam"
     itself = Wrapper(None)

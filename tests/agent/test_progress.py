@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from gravac import optim
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
@@ -176,6 +177,37 @@ def test_parameters_without_a_gradient_in_some_steps(make: Callable[[Any], Optim
     assert idle.moved_sq > 0
     assert idle.ratio == pytest.approx(1.0, abs=1e-6)
     assert idle.moved_sq == pytest.approx(idle.reference_sq, rel=1e-6)
+
+
+def test_next_to_an_optimizer_by_age_the_reference_is_torchs() -> None:
+    """It takes over the moments and not the ages: every element of a dense gradient arrives."""
+    parameters = weights(a=(30, 40))
+    aged = optim.AdamW(parameters.values(), lr=0.01)
+    for step in range(12):
+        fill(parameters, step)
+        aged.arrived({parameters["a"]: torch.rand(30, 40) < 0.2})
+        aged.step()
+    assert aged.state[parameters["a"]]["age"].max() > 4
+    dense = {"a": nn.Parameter(parameters["a"].detach().clone())}
+    other = adamw(dense.values())
+    other.state[dense["a"]] = {
+        key: value.clone() for key, value in aged.state[parameters["a"]].items() if key != "age"
+    }
+    fill(parameters, 12)
+    fill(dense, 12)
+    coordinates = Coordinates(parameters, 0)
+    reference = DenseReference(aged, parameters, coordinates)
+    raw = bucket(0, parameters, "a")[1][coordinates.in_bucket(("a",), (1200,))]
+    before = parameters["a"].detach().flatten()[coordinates.places["a"]].clone()
+    reference.exchanged(raw, raw)
+    reference.before_step()
+    aged.step()
+    reference.after_step()
+    other.step()
+    way = dense["a"].detach().flatten()[coordinates.places["a"]] - before
+    found = reference.pop()
+    assert found.reference_sq == pytest.approx(float(way.double() @ way.double()), rel=1e-5)
+    assert abs(found.moved_sq / found.reference_sq - 1.0) > 0.1, "the optimizer's own step is by age"
 
 
 @pytest.mark.parametrize("make", [adamw, sgd])

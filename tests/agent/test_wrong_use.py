@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac import optim
 from gravac.policies import DensePolicy
 from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
@@ -43,6 +44,20 @@ def test_other_wrappers_are_explained(
     module = wrapper(nn.Linear(4, 2)) if base is DistributedDataParallel else wrapper()
     with pytest.raises(SetupError, match=rf"got {name}.*{why}.*: write Agent\("):
         Agent(module, torch.optim.SGD(nn.Linear(4, 2).parameters(), lr=0.1))
+
+
+def test_an_optimizer_by_age_with_a_setting_that_it_has_no_step_for(
+    world_of_one: None, tmp_path: Path
+) -> None:
+    module = DistributedDataParallel(nn.Linear(4, 2))
+    optimizer = optim.AdamW(module.parameters(), amsgrad=True)
+    with (
+        pytest.raises(
+            SetupError, match=r"AdamW of gravac.optim has amsgrad=True, .*: leave amsgrad out, or use"
+        ),
+        Agent(module, optimizer, controller=None, data_dir=tmp_path),
+    ):
+        pass
 
 
 def test_not_a_ddp_module() -> None:

@@ -193,3 +193,9 @@ def test_quantized_training_ends_at_the_loss_of_plain_fsdp2(run_ranks: RunRanks)
         assert found[method]["wire"] > 3.5, method
     small, whole = found["topk+bf16/conef:bits=4/static:cf=10"], found["topk+bf16//static:cf=10"]
     assert 0 < small["memory_bytes"] <= 0.2 * whole["memory_bytes"]
+
+
+def test_shards_are_told_which_elements_arrived(run_ranks: RunRanks) -> None:
+    for result in run_ranks("aged_shards", 2):
+        assert result["by hand"]
+        assert result["oldest"] > 4

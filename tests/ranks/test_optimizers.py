@@ -1,6 +1,7 @@
 """Optimizers other than torch's own, and other optimizers than the one that the agent was given."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -40,3 +41,47 @@ def test_a_nan_on_one_rank_stays_out_whatever_optimizer_steps(run_each: RunEach)
         for result in results:
             assert math.isnan(result["plain"]["loss"]), case
             assert result["agent"]["loss"] < 0.65, case
+
+
+AGED: list[dict[str, Any]] = [
+    {},
+    {"bad_step": 12, "failing_step": 7, "clip": 0.5},
+    {"switches": {"10": "int4", "20": "randomk"}},
+    {"scaled": True, "bad_step": 12},
+    {"unused": True},
+    {"backwards": 2},
+    {"closure": "ends", "bad_step": 12},
+    {"resume": 15},
+]
+WHOLE: list[dict[str, Any]] = [
+    {"compressor": "int4"},
+    {"policy": "dense"},
+    {"enabled": False},
+    {"switches": {"20": "int4"}},
+    {"closure": "does not"},
+]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_agent_tells_which_elements_arrived(run_each: RunEach, world: int) -> None:
+    """A step of gravac.optim.AdamW is what it makes, by hand, of the elements that are not 0; equal on all ranks."""
+    for case, results in run_each("aged", world, AGED if world == 2 else AGED[:3]):
+        first = results[0]
+        assert all(result == first for result in results), case
+        assert first["by hand"], case
+        assert not first["by torch"], case
+        assert first["oldest"] > 8, case
+        assert first["buckets"] > 2, case
+        assert first["steps"] == 30 - (case.get("scaled", False)), case
+        assert first["notes"] == [], case
+
+
+def test_where_every_element_arrives_it_is_torchs_step(run_each: RunEach) -> None:
+    for case, results in run_each("aged", 2, WHOLE):
+        first = results[0]
+        assert first == results[1], case
+        assert first["by hand"] != (blind := "closure" in case), case
+        assert first["by torch"] != ("switches" in case), case
+        assert first["oldest"] == 0, case
+        assert len(first["notes"]) == blind, case
+        assert all("takes every element of its gradients as arrived" in note for note in first["notes"]), case

@@ -15,6 +15,7 @@ from gravac.aggregators import Aggregator, BucketAggregator, Draft
 from gravac.collectives import Exchange, InPlace, Transfer
 from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
+from gravac.compressors.rows import PayloadRows
 from gravac.kernels import LEAST_CF, CandidateBuffers, Scalar, Sifter, on_device
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import (
@@ -117,6 +118,8 @@ class BucketChannel:
         """Whether the ranks agreed to send the bucket densely."""
         self.uses_memory = True
         """Whether the error memory takes part. It is equal on all ranks."""
+        self.partial = False
+        """Whether the last mean is of some elements, and the others wait in memories. It is equal on all ranks."""
         self.sampled: SampledBucket | None = None
         self.noise: Tensor | None = None
         """What the codec decodes to where p is zero, of this step. It is lost where no rank used the parameter."""
@@ -155,7 +158,7 @@ class BucketChannel:
         Raises:
             Exception: A collective raised it.
         """
-        rank, memory = self._rank, self.memory
+        rank, memory, self.partial = self._rank, self.memory, False
         if self.dense:
             plan = plan.dense()
         # Asked before this step gives the memory a residual.
@@ -253,6 +256,7 @@ class BucketChannel:
 
     def send_whole(self, gradient: Tensor, ranks: int) -> None:
         """Add the whole residual to a gradient that ``ranks`` ranks are about to average densely, in its buffer."""
+        self.partial = False
         self.memory.gradient_stays = False  # the buffer is all-reduced in place, before the tick is read
         send_whole(self.memory, gradient, ranks, self.unused(gradient))
 
@@ -323,10 +327,13 @@ class BucketChannel:
             except Exception:  # the residual stays as it was before the step
                 log.exception("the error memory failed on bucket %d", self.bucket.number)
                 own.failed = True
-        if transfer.payload.support is None:  # what it decodes to is as large as the gradient
-            transfer.payload.forget()
+        payload = transfer.payload
+        self.partial = payload.support is not None
+        if payload.support is None:  # what it decodes to is as large as the gradient
+            payload.forget()
+            self.partial = isinstance(payload, PayloadRows) and payload.rows[0].support is not None
         else:
-            kept = transfer.payload.decoded
+            kept = payload.decoded
             kept.values = kept.energy = kept.inner = None
         return transfer
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from gravac import optim
 from gravac.protocol import Environment, ModelShape, OptimizerSpec
 from gravac.version import __version__
 from gravac_agent.exchange.hook import real_shape
@@ -135,9 +136,11 @@ def optimizer_spec(optimizer: Any) -> OptimizerSpec:
     momentum = _number(group.get("momentum"), 1.0)
     if momentum is None and isinstance(betas := group.get("betas"), Sequence) and betas:
         momentum = _number(betas[0], 1.0)
+    kind = type(optimizer)
+    aged = kind in (optim.Adam, optim.AdamW)  # torch's have the same name
     return OptimizerSpec(
-        name=type(optimizer).__name__[:1000],
-        kind=optimizer_kind(type(optimizer)),
+        name=f"gravac.optim.{kind.__name__}" if aged else kind.__name__[:1000],
+        kind=optimizer_kind(kind),
         learning_rate=_number(group.get("lr")),
         momentum=momentum,
         weight_decay=_number(group.get("weight_decay")),

@@ -13,11 +13,13 @@ from torch.utils.hooks import RemovableHandle
 
 from gravac import memories
 from gravac.collectives import AUTO
+from gravac.optim.adam import EXCLUDED, Adam, AdamW
 from gravac.policies.base import Policy
 from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
 from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
 from gravac_agent.network.link import Link
+from gravac_agent.setup.describe import innermost
 
 log = logging.getLogger("gravac.agent")
 
@@ -205,6 +207,7 @@ def check(module: DataParallel, optimizer: torch.optim.Optimizer, memory: str, c
             f"collective={collective!r} exchanges whole gradients, and FSDP2 reduces each to a shard: leave it out"
         )
     check_memory(memory, module, optimizer)
+    _check_aged(innermost(optimizer))
     check_join(module)
     _check_reducer(module)
 
@@ -229,6 +232,18 @@ def _check_owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> None
             owned,
             there,
         )
+
+
+def _check_aged(optimizer: torch.optim.Optimizer) -> None:
+    if not isinstance(optimizer, Adam | AdamW):
+        return
+    kind = type(optimizer).__name__
+    for name in EXCLUDED:
+        if any(group.get(name) for group in optimizer.param_groups):
+            raise SetupError(
+                f"optimizer={kind} of gravac.optim has {name}=True, with which it cannot step elements by their age: "
+                f"leave {name} out, or use torch.optim.{kind}"
+            )
 
 
 def check_memory(memory: str, module: DataParallel, optimizer: torch.optim.Optimizer) -> None:
@@ -320,6 +335,11 @@ def around_steps(optimizer: torch.optim.Optimizer, before: Any, after: Any) -> l
     if isinstance(optimizer, torch.optim.Optimizer):
         return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
     return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+
+
+def has_closure(args: Any, kwargs: Any) -> bool:
+    """Return whether an optimizer's step, whose arguments these are, evaluates a closure."""
+    return any(callable(one) for one in (*args[1:], *kwargs.values()))
 
 
 def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> bool:

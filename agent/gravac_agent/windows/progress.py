@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gravac import optim
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.windows.meters import ProgressSums, WindowTotals
@@ -35,8 +36,11 @@ NOT_SETTINGS = frozenset({"params", "param_names"})
 UNSCALES = ("grad_scale", "found_inf")
 """Attributes by which a GradScaler passes the loss scale to optimizers that unscale the gradients themselves."""
 
+DENSE: dict[type, type[Optimizer]] = {optim.Adam: torch.optim.Adam, optim.AdamW: torch.optim.AdamW}
+"""What steps as an optimizer does where every element arrives in every step."""
 LOCAL = frozenset(
     {
+        *DENSE,
         *(torch.optim.ASGD, torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW),
         *(torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop),
         torch.optim.SGD,
@@ -389,11 +393,15 @@ class _Piece:
         return like.detach().as_strided((like.numel(),), (1,)).index_select(0, self.places)
 
     def state(self, optimizer: Optimizer) -> dict[Any, Any]:
-        """Return what the optimizer keeps of these coordinates: of tensors of the parameter's shape, these elements."""
+        """Return what the optimizer keeps of these coordinates: of tensors of the parameter's shape, these elements.
+
+        Not their ages: every element of a dense gradient arrives.
+        """
         shape = self.parameter.shape
         return {
             key: self.of(value) if isinstance(value, Tensor) and value.shape == shape else value
             for key, value in optimizer.state.get(self.parameter, {}).items()
+            if key != "age"
         }
 
 
@@ -433,7 +441,7 @@ def _is_long(value: object) -> bool:
 def second_optimizer(
     optimizer: Optimizer, groups: Sequence[Mapping[str, Any]], parameters: Sequence[tuple[int, nn.Parameter]]
 ) -> Optimizer:
-    """Return an optimizer of the same class for other parameters.
+    """Return an optimizer of the same class for other parameters, or of the one that is it with dense gradients.
 
     Args:
         optimizer: The first one.
@@ -446,7 +454,7 @@ def second_optimizer(
     ]
     for group, parameter in parameters:
         copied[group]["params"].append(parameter)
-    kind: Any = type(optimizer)
+    kind: Any = DENSE.get(type(optimizer), type(optimizer))
     known = inspect.signature(kind).parameters
     defaults = {key: value for key, value in optimizer.defaults.items() if key in known}
     second: Optimizer = kind(copied, **defaults)

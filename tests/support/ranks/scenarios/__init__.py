@@ -1,5 +1,6 @@
 """What the ranks of the distributed tests run. Each function runs on every rank and returns what the test compares."""
 
+from tests.support.ranks.scenarios.aged import aged, aged_shards
 from tests.support.ranks.scenarios.checkpoints import (
     loads_wrongly,
     rank_0_moves,
@@ -116,6 +117,8 @@ from tests.support.ranks.scenarios.unused import unused_parameters
 
 __all__ = [
     "Branchy",
+    "aged",
+    "aged_shards",
     "another_training",
     "any_default_dtype",
     "backward_fails",

@@ -1,0 +1,88 @@
+"""Tells an optimizer of ``gravac.optim`` which elements of its gradients arrived."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gravac import optim
+from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.fsdp.model import DataParallel, ShardedModel, named_parameters
+
+
+class Arrivals:
+    """Looks at the gradients before each step of the optimizer: an element that is 0 did not arrive.
+
+    It looks there and not at what was decoded. So nothing that the trainer added later is left out, and of several
+    exchanges the last one counts, as DDP writes each over the one before. Gradients are equal on all ranks, hence ages.
+    All of a bucket arrives that was sent densely or quantized.
+
+    Args:
+        optimizer: The optimizer, without wrappers.
+        module: Has the parameters of the buckets.
+        encoder: Knows what was sent of each bucket.
+    """
+
+    def __init__(self, optimizer: optim.Adam | optim.AdamW, module: DataParallel, encoder: Encoder) -> None:
+        self._optimizer, self._module, self._encoder = optimizer, module, encoder
+        self._named: dict[str, nn.Parameter] = {}
+        self._masks: dict[nn.Parameter, Tensor] = {}
+        self._off = False
+
+    @staticmethod
+    def of(optimizer: Any, module: DataParallel, encoder: Encoder) -> "Arrivals | None":
+        """Return what tells the optimizer, without wrappers; None if it does not want to know."""
+        known = isinstance(optimizer, optim.Adam | optim.AdamW)
+        return Arrivals(optimizer, module, encoder) if known else None
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Tell it. Call it right before the optimizer steps, when its gradients are final."""
+        if self._off:
+            return
+        stepped = {param for group in self._optimizer.param_groups for param in group["params"]}
+        partial: dict[nn.Parameter, bool] = {}
+        for channel in self._encoder:
+            for name in channel.bucket.names:
+                param = self._parameter(name)
+                if param.grad is not None and param in stepped:
+                    # FSDP2 adds up the gradients of a module that is used several times.
+                    partial[param] = channel.partial and partial.get(param, True)
+        try:
+            self._optimizer.arrived(
+                {param: self._mask(param) if some else None for param, some in partial.items()}
+            )
+        except ValueError as error:  # on all ranks: it follows from the optimizer and the plan
+            self._turn_off(str(error))
+
+    def after_step(self, evaluated: bool) -> None:
+        """Call it right after the optimizer stepped. ``evaluated``: its closure did not call ``finish_backward``."""
+        if evaluated and not self._off:
+            self._turn_off("the optimizer's closure does not call agent.finish_backward()")
+
+    def _turn_off(self, why: str) -> None:
+        self._off = True
+        self._masks.clear()
+        kind = type(self._optimizer).__name__
+        self._encoder.note(
+            f"{kind} takes every element of its gradients as arrived, as torch's {kind} does: {why}"
+        )
+
+    def _mask(self, param: nn.Parameter) -> Tensor:
+        grad, mask = _local(cast(Tensor, param.grad)), self._masks.get(param)
+        if mask is None or mask.stride() != grad.stride() or mask.device != grad.device:
+            mask = self._masks[param] = torch.empty_like(grad, dtype=torch.bool)
+        return mask.copy_(grad)  # ten times as fast as a comparison
+
+    def _parameter(self, name: str) -> nn.Parameter:
+        if name not in self._named:
+            module = self._module
+            for own, param in named_parameters(module):
+                pieces = module.pieces(own) if isinstance(module, ShardedModel) else (own,)
+                self._named.update(dict.fromkeys(pieces, param))
+        return self._named[name]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return a tensor, of a sharded one this rank's part."""
+    return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor

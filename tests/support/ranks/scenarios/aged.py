@@ -1,0 +1,233 @@
+"""``gravac.optim.AdamW`` under an agent, and its steps made again by hand from the gradients that it was given."""
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac import optim
+from gravac_agent import Agent
+from tests.support.ranks.scenarios.closures import Wrapper
+from tests.support.ranks.scenarios.model import batch, fingerprint
+from tests.support.ranks.scenarios.sharded import loss_of, sharded
+
+SPARSE = ("topk", "randomk")
+SETTINGS: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.05}
+
+
+class Model(nn.Module):
+    """Convolutions in another order of memory, and a layer that is not used in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(4, 24, 3, padding=1)
+        self.second = nn.Conv2d(24, 24, 3, padding=1)
+        self.sometimes = nn.Linear(384, 384)
+        self.last = nn.Linear(384, 10)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor, used: bool = True) -> Tensor:
+        hidden = self.first(x.view(-1, 4, 4, 4)).tanh()
+        hidden = self.second(hidden).tanh().flatten(1)
+        return self.last(self.sometimes(hidden).tanh() if used else hidden)
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+class Record:
+    """What the optimizer was given in each of its steps, and whether only a part of it had arrived."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.start = [local(one).detach().clone() for one in parameters]
+        self.steps: list[tuple[list[Tensor | None], bool]] = []
+        self.partial = False
+
+    def take(self, *_: object) -> None:
+        grads = [None if one.grad is None else local(one.grad).detach().clone() for one in self.parameters]
+        self.steps.append((grads, self.partial))
+
+    def again(self, kind: Any = optim.AdamW) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+        """Step copies of the parameters by hand. Return these and the optimizer's state of each."""
+        copies = [nn.Parameter(one.clone()) for one in self.start]
+        optimizer = kind(copies, **SETTINGS)
+        for grads, partial in self.steps:
+            for one, grad in zip(copies, grads, strict=True):
+                one.grad = grad
+            if partial:
+                optimizer.arrived({one: one.grad != 0 for one in copies if one.grad is not None})
+            optimizer.step()
+        return copies, [optimizer.state[one] for one in copies]
+
+
+def states(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> list[dict[str, Tensor]]:
+    return [{key: local(value) for key, value in optimizer.state[one].items()} for one in parameters]
+
+
+def same(one: list[dict[str, Tensor]], two: list[dict[str, Tensor]]) -> bool:
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def digest(found: list[dict[str, Tensor]]) -> str:
+    """Of an optimizer's state, with ages."""
+    whole = hashlib.sha256()
+    for state in found:
+        for key, value in sorted(state.items()):
+            whole.update(key.encode() + value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return whole.hexdigest()
+
+
+def aged(
+    rank: int,
+    world: int,
+    folder: str,
+    *,
+    steps: int = 30,
+    compressor: str = "topk+twobit",
+    switches: dict[str, str] | None = None,
+    bad_step: int = -1,
+    failing_step: int = -1,
+    unused: bool = False,
+    backwards: int = 1,
+    scaled: bool = False,
+    closure: str = "",
+    clip: float | None = None,
+    enabled: bool = True,
+    resume: int = -1,
+    policy: str = "static:cf=8",
+) -> dict[str, Any]:
+    """Train with an agent.
+
+    Args:
+        switches: Codecs that the agent is switched to, by the step.
+        bad_step: The step in which rank 1's loss is infinite.
+        failing_step: The step in which rank 1's codec raises.
+        unused: No rank uses a layer in some steps.
+        backwards: In a step, each of which is exchanged.
+        scaled: With a GradScaler.
+        closure: Steps by a closure, which ``ends`` backward or ``does not``.
+        clip: Clip to this norm.
+        resume: The step before which all is saved, and loaded by a new agent.
+    """
+    module, optimizer = _made(unused)
+    record = Record(list(module.parameters()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=5, enabled=scaled)
+    options = {"compressor": compressor, "policy": policy, "window": 5, "enabled": enabled}
+    options |= {"scaler": scaler if scaled else None, "data_dir": folder, "controller": None}
+    agent = Agent(module, Wrapper(optimizer) if closure else optimizer, job="aged", **options)
+    agent.start()
+    if not closure:
+        optimizer.register_step_pre_hook(record.take)
+    for step in range(steps):
+        if step == resume:
+            saved = io.BytesIO()
+            torch.save([one.state_dict() for one in (module, optimizer, agent)], saved)
+            agent.close()
+            module, optimizer = _made(unused)
+            agent = Agent(module, optimizer, job="again", **options)
+            agent.start()
+            saved.seek(0)
+            loaded = torch.load(saved, weights_only=True)
+            for one, state in zip((module, optimizer, agent), loaded, strict=True):
+                one.load_state_dict(state)
+            record.parameters = list(module.parameters())
+            optimizer.register_step_pre_hook(record.take)
+        if switches and str(step) in switches:
+            agent.switch(compressor=switches[str(step)])
+        state = agent.state
+        record.partial = state is not None and state.cf > 1.0 and state.codec.startswith(SPARSE)
+
+        def gradients(step: int = step) -> None:
+            for at in range(backwards):
+                x, y = batch(rank, backwards * step + at)
+                loss = nn.functional.cross_entropy(module(x, not (unused and step % 3)), y)  # noqa: B023
+                factor = float("inf") if step == bad_step and rank == 1 else 1.0
+                scaler.scale(loss * factor).backward()
+            if closure == "ends":
+                agent.finish_backward()  # noqa: B023
+            if closure:
+                record.take()
+
+        with _breaking(agent) if step == failing_step and rank == 1 else contextlib.nullcontext():
+            if closure:
+                optimizer.step(gradients)
+            else:
+                gradients()
+                if clip is not None:
+                    agent.clip_grad_norm_(clip)
+                scaler.step(optimizer)
+                scaler.update()
+        optimizer.zero_grad()
+    parameters = list(module.parameters())
+    own = states(optimizer, parameters)
+    parts = agent._parts
+    found = {
+        "parameters": fingerprint(module),
+        "state": digest(own),
+        "oldest": max((int(one["age"].max()) for one in own if "age" in one), default=0),
+        "steps": len(record.steps),
+        "notes": [] if parts is None else [note for note in parts.encoder._noted if "arrived" in note],
+        "buckets": 0 if agent._session is None else len(agent._session.layout),
+    }
+    agent.close()
+    for name, kind in (("by hand", optim.AdamW), ("by torch", torch.optim.AdamW)):
+        if name == "by torch":
+            record.steps = [(grads, False) for grads, _ in record.steps]
+        copies, theirs = record.again(kind)
+        equal = all(torch.equal(one, other) for one, other in zip(parameters, copies, strict=True))
+        found[name] = equal and same(own, theirs)
+    return found
+
+
+def _made(unused: bool) -> tuple[DistributedDataParallel, optim.AdamW]:
+    module = DistributedDataParallel(Model(), bucket_cap_mb=0.01, find_unused_parameters=unused)
+    every = list(module.parameters())
+    return module, optim.AdamW([{"params": every[:3]}, {"params": every[3:]}], **SETTINGS)
+
+
+@contextlib.contextmanager
+def _breaking(agent: Agent) -> Iterator[None]:
+    """Let this rank's codec raise."""
+    assert agent._parts is not None
+    codec: Any = agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("deliberate")
+
+    codec.levels = broken
+    try:
+        yield
+    finally:
+        del codec.levels
+
+
+def aged_shards(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """FSDP2: each rank steps its own shards."""
+    model = sharded(world)
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    optimizer, record = optim.AdamW(parameters, **SETTINGS), Record(parameters)
+    optimizer.register_step_pre_hook(record.take)
+    options: dict[str, Any] = {"policy": "static:cf=8", "collective": "auto", "window": 5}
+    with Agent(model, optimizer, data_dir=folder, controller=None, **options) as agent:
+        for step in range(12):
+            state = agent.state
+            record.partial = state is not None and state.cf > 1.0
+            loss_of(model, rank, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    own, (copies, theirs) = states(optimizer, parameters), record.again()
+    equal = all(torch.equal(local(one), other) for one, other in zip(parameters, copies, strict=True))
+    ages = [one["age"] for one in own if "age" in one]
+    oldest = max(int(age.max()) for age in ages if age.numel())
+    return {"by hand": equal and same(own, theirs), "oldest": oldest}
