@@ -493,6 +493,18 @@ def test_supports_hold_for_one_step_and_replace_those_before() -> None:
     assert calls == ["before", "after"] * 4
 
 
+def test_two_agents_may_tell_one_optimizer() -> None:
+    """Each of its own module's parameters: what the other said stays."""
+    first, second = params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = optim.AdamW(params)
+    optimizer.arrived({first: torch.tensor([0])})
+    optimizer.arrived({second: torch.tensor([1])})
+    for one in params:
+        one.grad = torch.ones(2)
+    optimizer.step()
+    assert [optimizer.state[one]["age"].tolist() for one in params] == [[1, 2], [2, 1]]
+
+
 def test_ages_end_at_the_cap() -> None:
     (param,) = params = [nn.Parameter(torch.ones(3))]
     optimizer = optim.AdamW(params)
