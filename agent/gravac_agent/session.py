@@ -396,7 +396,7 @@ class Session:
         if self.parts.loop.progress.on:
             self.parts.loop.progress.after_step(evaluated)
         if self._arrivals is not None:
-            self._arrivals.after_step(evaluated)
+            self._arrivals.after_step()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self._stepping:

@@ -52,6 +52,8 @@ AGED: list[dict[str, Any]] = [
     {"backwards": 2},
     {"closure": "ends", "bad_step": 12},
     {"resume": 15},
+    {"undecodable": True},
+    {"streams": True, "compressor": "topk", "scaled": True, "bad_step": 5, "steps": 14},
 ]
 WHOLE: list[dict[str, Any]] = [
     {"compressor": "int4"},
@@ -72,7 +74,7 @@ def test_the_agent_tells_which_elements_arrived(run_each: RunEach, world: int) -
         assert not first["by torch"], case
         assert first["oldest"] > 8, case
         assert first["buckets"] > 2, case
-        assert first["steps"] == 30 - (case.get("scaled", False)), case
+        assert first["steps"] == case.get("steps", 30) - case.get("scaled", False), case
         assert first["notes"] == [], case
 
 

@@ -27,7 +27,7 @@ class Arrivals:
         self._optimizer, self._module, self._encoder = optimizer, module, encoder
         self._named: dict[str, nn.Parameter] = {}
         self._masks: dict[nn.Parameter, Tensor] = {}
-        self._off = False
+        self._told = self._off = False
 
     @staticmethod
     def of(optimizer: Any, module: DataParallel, encoder: Encoder) -> "Arrivals | None":
@@ -38,6 +38,7 @@ class Arrivals:
     @torch.no_grad()
     def before_step(self) -> None:
         """Tell it. Call it right before the optimizer steps, when its gradients are final."""
+        self._told = True
         if self._off:
             return
         stepped = {param for group in self._optimizer.param_groups for param in group["params"]}
@@ -55,10 +56,11 @@ class Arrivals:
         except ValueError as error:  # on all ranks: it follows from the optimizer and the plan
             self._turn_off(str(error))
 
-    def after_step(self, evaluated: bool) -> None:
-        """Call it right after the optimizer stepped. ``evaluated``: its closure did not call ``finish_backward``."""
-        if evaluated and not self._off:
+    def after_step(self) -> None:
+        """Call it right after the optimizer stepped."""
+        if not (self._told or self._off):
             self._turn_off("the optimizer's closure does not call agent.finish_backward()")
+        self._told = False
 
     def _turn_off(self, why: str) -> None:
         self._off = True

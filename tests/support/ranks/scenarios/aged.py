@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from gravac_agent import Agent
 from tests.support.ranks.scenarios.closures import Wrapper
 from tests.support.ranks.scenarios.model import batch, fingerprint
 from tests.support.ranks.scenarios.sharded import loss_of, sharded
+from tests.support.ranks.scenarios.undo import on_each_part
+from tests.support.streams.at_once import streams_for_agents
 
 SPARSE = ("topk", "randomk")
 SETTINGS: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.05}
@@ -50,6 +53,8 @@ class Record:
         self.start = [local(one).detach().clone() for one in parameters]
         self.steps: list[tuple[list[Tensor | None], bool]] = []
         self.partial = False
+        self.whole: set[int] = set()
+        """Numbers of the parameters that are sent densely all the time."""
 
     def take(self, *_: object) -> None:
         grads = [None if one.grad is None else local(one.grad).detach().clone() for one in self.parameters]
@@ -59,11 +64,12 @@ class Record:
         """Step copies of the parameters by hand. Return these and the optimizer's state of each."""
         copies = [nn.Parameter(one.clone()) for one in self.start]
         optimizer = kind(copies, **SETTINGS)
-        for grads, partial in self.steps:
+        for grads, in_part in self.steps:
             for one, grad in zip(copies, grads, strict=True):
                 one.grad = grad
-            if partial:
-                optimizer.arrived({one: one.grad != 0 for one in copies if one.grad is not None})
+            if in_part:
+                some = [one for at, one in enumerate(copies) if one.grad is not None and at not in self.whole]
+                optimizer.arrived({one: one.grad != 0 for one in some})
             optimizer.step()
         return copies, [optimizer.state[one] for one in copies]
 
@@ -88,9 +94,14 @@ def digest(found: list[dict[str, Tensor]]) -> str:
     return whole.hexdigest()
 
 
-def aged(
+def aged(rank: int, world: int, folder: str, *, streams: bool = False, **options: Any) -> dict[str, Any]:
+    """Train with an agent, as ``_trained`` says. ``streams``: on the data path of a device."""
+    with streams_for_agents() if streams else contextlib.nullcontext():
+        return _trained(rank, folder, **options)
+
+
+def _trained(
     rank: int,
-    world: int,
     folder: str,
     *,
     steps: int = 30,
@@ -105,9 +116,10 @@ def aged(
     clip: float | None = None,
     enabled: bool = True,
     resume: int = -1,
+    undecodable: bool = False,
     policy: str = "static:cf=8",
 ) -> dict[str, Any]:
-    """Train with an agent.
+    """Train with an agent. Return what the ranks' states are, and whether steps by hand lead to them.
 
     Args:
         switches: Codecs that the agent is switched to, by the step.
@@ -119,14 +131,22 @@ def aged(
         closure: Steps by a closure, which ``ends`` backward or ``does not``.
         clip: Clip to this norm.
         resume: The step before which all is saved, and loaded by a new agent.
+        undecodable: Rank 1 cannot decode the bucket of the last layer, which is sent densely then.
     """
     module, optimizer = _made(unused)
+    if undecodable:  # DDP regroups its buckets after the first step
+        module(batch(rank, 0)[0]).sum().backward()
+        optimizer.zero_grad()
     record = Record(list(module.parameters()))
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=5, enabled=scaled)
     options = {"compressor": compressor, "policy": policy, "window": 5, "enabled": enabled}
     options |= {"scaler": scaler if scaled else None, "data_dir": folder, "controller": None}
     agent = Agent(module, Wrapper(optimizer) if closure else optimizer, job="aged", **options)
     agent.start()
+    if undecodable:
+        record.whole = {6, 7}
+        if rank == 1:
+            _cannot_decode(agent, sum(one.numel() for one in record.parameters[6:]))
     if not closure:
         optimizer.register_step_pre_hook(record.take)
     for step in range(steps):
@@ -210,6 +230,28 @@ def _breaking(agent: Agent) -> Iterator[None]:
         yield
     finally:
         del codec.levels
+
+
+def _cannot_decode(agent: Agent, numel: int) -> None:
+    """Let this rank's codec raise where it decodes a mean of that size."""
+    assert agent._parts is not None
+    codec: Any = agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+    decompress, own = codec.decompress, []
+
+    def updated(update: Any, *given: Any) -> Any:  # decodes what this rank sent
+        own.append(True)
+        try:
+            return update(*given)
+        finally:
+            own.pop()
+
+    def broken(payload: Any, out: Tensor, *more: Any) -> Any:
+        if out.numel() == numel and not own:
+            raise TypeError("deliberate")
+        return decompress(payload, out, *more)
+
+    codec.decompress = broken
+    on_each_part(agent._parts.memory, lambda part: setattr(part, "update", partial(updated, part.update)))
 
 
 def aged_shards(rank: int, world: int, folder: str) -> dict[str, Any]:
