@@ -12,6 +12,7 @@ from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.state.rates import LearningRates
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.progress import DenseReference
+from gravac_lab.simulate.late_adam import Ages, LateAdamW
 from gravac_lab.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
 from gravac_lab.tasks import Batch, Recipe, Score, evaluate, loss_of
 
@@ -85,6 +86,7 @@ class Learner:
         ]
         self.clipper = Clipper(world_size)
         self._observe = observe
+        self._ages = Ages(self.optimizer.rule, world_size) if isinstance(self.optimizer, LateAdamW) else None
         self.step = 0
 
     @property
@@ -117,12 +119,23 @@ class Learner:
         if not exchanged.sums.nonfinite:
             self.reference.exchanged(raw, self._sample(gradients[0]))
             self._write(gradients[0])
+            self._tell_ages(exchanged)
             self._clip(exchanged)
             self.reference.before_step(clipped_as_dense=self._clip_norm is not None)
             self.optimizer.step()
             self.reference.after_step()
         self.step += 1
         return SimulatedStep(losses, exchanged)
+
+    def _tell_ages(self, exchanged: Exchanged) -> None:
+        """Tell an optimizer for late gradients what arrived."""
+        if self._ages is None:
+            return
+        assert isinstance(self.optimizer, LateAdamW)
+        for (bucket, members), supports in zip(self._grouped, exchanged.supports, strict=True):
+            pieces = (each.split(list(bucket.numels)) for each in self._ages.arrived(bucket, supports))
+            for parameter, age, wait in zip(members, *pieces, strict=True):
+                self.optimizer.ages[parameter] = age.view_as(parameter), wait.view_as(parameter)
 
     def evaluate(self) -> Score:
         """Measure the model on all held-out batches."""

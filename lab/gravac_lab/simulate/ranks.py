@@ -34,6 +34,7 @@ class Exchanged:
         curve: Gain curve of all ranks; None where the step was not surveyed.
         mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
         raw_mean: What the ranks' ``RawMeanMeter`` measured, summed over ranks.
+        supports: By bucket and rank, the positions that were sent; None: all.
     """
 
     sums: StepSums
@@ -43,6 +44,7 @@ class Exchanged:
     curve: Curve | None
     mean_sq: float | None
     raw_mean: tuple[float, ...] = ()
+    supports: tuple[tuple[Tensor | None, ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -55,6 +57,7 @@ class _OfRank:
     sent_bytes: int = 0
     dense_bytes: int = 0
     mean_sq: float | None = 0.0
+    supports: list[Tensor | None] = field(default_factory=list)
 
 
 class SimulatedRanks:
@@ -149,6 +152,7 @@ class SimulatedRanks:
             _sum_of(curves),
             first.mean_sq,
             tuple(sum(column) for column in zip(*numbers, strict=True)),
+            tuple(zip(*(one.supports for one in found), strict=True)),
         )
 
     def _learn(self, plan: StepPlan, failed: bool) -> None:
@@ -180,10 +184,12 @@ class SimulatedRanks:
                 transfer.work.wait()
                 done.payload_bytes += transfer.payload_bytes
                 done.sent_bytes += transfer.sent_bytes
+                done.supports.append(transfer.payload.support)
                 done.mean_sq = None
                 if rank == 0:  # every rank would decode the same
                     channel.decode(transfer, gradient, in_place=False)
                 continue
+            done.supports.append(None)
             done.payload_bytes += gradient.nbytes
             done.sent_bytes += ring_bytes(gradient.nbytes, self.size)
             gradient.div_(self.size)

@@ -41,7 +41,15 @@ def chosen_plan(text: str) -> StaticPlan | AccordionPlan | LgrecoPlan:
     return parse_lgreco(text) if kind == LGRECO else parse(text)
 
 
-def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int = 40) -> dict[str, Any]:
+def learn(
+    task: str,
+    plan: str,
+    ranks: int,
+    seed: int,
+    steps: int,
+    points: int = 40,
+    change: Callable[[Recipe], Recipe] = lambda recipe: recipe,
+) -> dict[str, Any]:
     """Learn a task under one plan, from the same weights and data as under any other plan.
 
     Args:
@@ -51,6 +59,7 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
         seed: Of weights and data.
         steps: Length of the run.
         points: How often the held-out loss is measured, evenly spread; the last step always is.
+        change: Makes the recipe that is learned from the task's.
 
     Returns:
         A row of plain numbers: what was run, ``curve`` (step, held-out loss, accuracy, training loss since the point
@@ -62,7 +71,7 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
         PlanError: There is no such plan.
         TaskError: There is no such task, or so many ranks cannot share its batch.
     """
-    chosen, recipe = chosen_plan(plan), make(task)
+    chosen, recipe = chosen_plan(plan), change(make(task))
     began = time.process_time()
     row: dict[str, Any] = {
         "task": task,

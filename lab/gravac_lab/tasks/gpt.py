@@ -11,9 +11,16 @@ from gravac_lab.tasks import optimizers
 from gravac_lab.tasks.recipe import Recipe, Schedule, choose, seeded
 from gravac_lab.tasks.text import load
 
-SHAPES = {"0.3m": (80, 4, 4), "0.5m": (96, 4, 4), "3m": (256, 4, 4), "10m": (384, 6, 6), "30m": (512, 10, 8)}
+SHAPES = {
+    "0.3m": (80, 4, 4),
+    "0.5m": (96, 4, 4),
+    "1m": (128, 5, 4),
+    "3m": (256, 4, 4),
+    "10m": (384, 6, 6),
+    "30m": (512, 10, 8),
+}
 """Width, layers and heads by size."""
-LENGTHS = {"0.3m": 32, "0.5m": 32, "3m": 64, "10m": 128, "30m": 128}
+LENGTHS = {"0.3m": 32, "0.5m": 32, "1m": 32, "3m": 64, "10m": 128, "30m": 128}
 """Bytes in a sequence by size."""
 RATES = {"sgd": 0.5, "adamw": 4e-3, "lamb": 2e-2}
 """Peak learning rates. AdamW's is that of width 96; wider models have less, in proportion."""
