@@ -18,14 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gravac_lab.simulate import owned, pool
+from gravac_lab.simulate import pool
 from gravac_lab.simulate.late_adam import LateAdamW, parse_late
 from gravac_lab.simulate.run import chosen_plan, learn
 from gravac_lab.tasks import Recipe
 from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
 from gravac_lab.tournament.rows import ALONE, DENSE, REPEAT
 
-assert owned.OwnedSupport.name  # importing it makes the plan ``owned`` known
 STOCK = "adamw"
 SCALARS, SCALAR_RATE = 1000, 1e-3
 LONG_AFTER = 2048, 4096

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Directive, StepPlan
-from gravac_lab.simulate import owned, pool
+from gravac_lab.simulate import pool
 from gravac_lab.simulate.late_adam import Ages, LateAdamW, parse_late
 from gravac_lab.simulate.learning import Learner
 from gravac_lab.simulate.ranks import SimulatedRanks
@@ -171,10 +171,9 @@ def test_what_arrived_and_what_waits_are_all_steps(age: str) -> None:
         torch.testing.assert_close(sum_ + last, torch.full_like(sum_, steps + 1))
 
 
-@pytest.mark.parametrize("plan", ["topk+twobit", "owned", "nearest:levels=3"])
+@pytest.mark.parametrize("plan", ["topk+twobit", "nearest:levels=3"])
 def test_simulated_ranks_tell_what_arrived(plan: str) -> None:
     """The elements whose mean is not zero are those that have an age, on tasks of several buckets."""
-    assert owned.OwnedSupport.name == "owned"
     recipe = make("digits:width=8,optimizer=adamw")
     made = partial(LateAdamW, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, rule=parse_late("late"))
     elements = sum(one.numel() for one in recipe.build_model(0).parameters())
