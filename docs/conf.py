@@ -21,7 +21,13 @@ extensions = [
     "tools.site.extension",
 ]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**.md", "lab/benchmarks/README.md", "lab/benchmarks/tournament/README.md"]
+include_patterns = [
+    "*.md",
+    "docs/**.md",
+    "lab/benchmarks/README.md",
+    "lab/benchmarks/adam.md",
+    "lab/benchmarks/tournament/README.md",
+]
 ours = ["tests", "tools", "agent", "controller", "gravac", "lab/gravac_lab", "lab/tests"]
 exclude_patterns = [".*", "build", "dist", "gravac-runs", *ours]
 

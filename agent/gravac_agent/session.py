@@ -202,6 +202,7 @@ class Session:
         executor = self.parts.executor
         self._parted = executor.close() and self._parted
         self._slot.release(executor.detached(leftover(self.parts.memory)))
+        self.parts.encoder.close()
 
     def state(self) -> AgentState:
         """Return a snapshot; cheap enough for every step."""

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -160,11 +161,11 @@ class OneShot(OfCodec):
         super().__init__(compressor, group, elements)
         check(collective, compressor)
         self.chooser = CollectiveChooser(self.communicator, collective, network)
-        self._open: list[CodecBucket] = []
+        self._open: WeakSet[CodecBucket] = WeakSet()  # whoever opened them keeps them
 
     def open(self, bucket: Bucket) -> CodecBucket:
         part = CodecBucket(self, bucket, self.compressor.fitted(shapes_of(bucket)))
-        self._open = [other for other in self._open if other.bucket.number != bucket.number] + [part]
+        self._open.add(part)
         return part
 
     def sender(self, layout: Layout) -> Collective:

@@ -38,8 +38,8 @@ class Encoder(RankCodecs):
         others = others or {}
         codecs, aggregators = (compressor, *others), (aggregator, *others.values())
         super().__init__(memory, codecs, aggregators, gradients_stay, unused_everywhere)
-        self.failing = FailingBuckets(self)
         self._channels: list[BucketChannel | None] = []  # by the bucket's number
+        self.failing = FailingBuckets(self._channels)
         self._in_use = 0  # number of the running step's codec
 
     @property
@@ -86,7 +86,13 @@ class Encoder(RankCodecs):
 
         Buckets that were sent densely, because they failed, are tried again.
         """
+        if memory is not self.memory:
+            self.memory.parts.clear()  # which refer to it, so that its residual would stay until a garbage collection
         self.memory, self.codecs, self.aggregators = memory, tuple(codecs), tuple(aggregators)
+        self._channels.clear()
+
+    def close(self) -> None:
+        """Forget all buckets. Channels refer to the process groups, which would stay until a garbage collection."""
         self._channels.clear()
 
     def learning_codecs(self) -> frozenset[int]:

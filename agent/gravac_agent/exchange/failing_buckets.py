@@ -7,7 +7,7 @@ Only the rank that cannot decode a mean knows it, and the others would step with
 bucket is sent with a codec, all ranks decode it on trial, before any of them uses the result.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -27,10 +27,10 @@ class FailingBuckets:
     The exchange thread uses it, except for ``count_step``, which the training thread calls.
 
     Args:
-        channels: The rank's channels.
+        channels: The rank's channels by the bucket's number; None where there is none.
     """
 
-    def __init__(self, channels: Iterable[BucketChannel]) -> None:
+    def __init__(self, channels: list[BucketChannel | None]) -> None:
         self._channels = channels
         self.bad_steps = 0
         """Steps in a row in which a rank failed."""
@@ -55,7 +55,8 @@ class FailingBuckets:
             The buckets that are sent densely from now on, and those that already were, whose memory keeps failing.
         """
         failing = self._exchange(
-            [one.bucket.number for one in self._channels if one.failures >= FAILED_STEPS], communicator(group)
+            [at for at, one in enumerate(self._channels) if one is not None and one.failures >= FAILED_STEPS],
+            communicator(group),
         )
         without = [channel for channel in failing if channel.dense and channel.uses_memory]
         return _go_dense(failing), without
@@ -78,7 +79,7 @@ class FailingBuckets:
         for number in numbers:
             failing[number % _PLACES] = 1
         ranks.maximum(failing).wait()
-        return [channel for channel in self._channels if failing[channel.bucket.number % _PLACES]]
+        return [one for at, one in enumerate(self._channels) if one is not None and failing[at % _PLACES]]
 
 
 def _go_dense(failing: Sequence[BucketChannel]) -> list[BucketChannel]:

@@ -76,7 +76,7 @@ def test_a_memory_with_momentum_takes_it_over() -> None:
 @pytest.mark.distributed
 def test_simulated_ranks_learn_what_real_ranks_learn(tmp_path: Path) -> None:
     """Two processes with DDP, gloo and the agent, whose plans, buckets and parameters are compared with ours."""
-    (real, other) = run_ranks(tmp_path, "task_trained", 2, steps=8)
+    (real, other) = run_ranks(tmp_path, "task_trained", 2, steps=8, fresh=True)
     assert real["parameters"] == other["parameters"]
     assert [cf for _, cf in real["sent"]] == [1.0, 1.0] + [10.0] * 6
     assert len(real["layout"]) >= 4

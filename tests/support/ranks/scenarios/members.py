@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac.aggregators.oneshot import CodecBucket
 from gravac_agent import Agent, AgreementError, SetupError
 from gravac_agent.network.link import Link
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
@@ -88,20 +89,23 @@ def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str,
     ) as agent:
         assert agent._parts is not None
         loop, aggregator = agent._parts.loop, agent._parts.encoder.aggregator
-        prepare = aggregator.prepare
+        prepare = CodecBucket.prepare
 
-        def watched(tensors: Any, x: torch.Tensor, cfs: Any, key: Any, *more: Any) -> Any:
-            draft: Any = prepare(tensors, x, cfs, key, *more)
+        def watched(part: CodecBucket, x: torch.Tensor, cfs: Any, key: Any, *more: Any) -> Any:
+            draft: Any = prepare(part, x, cfs, key, *more)
             if loop.plan.cf > 1.0:
-                sent = draft.codec.decode(draft.payloads[loop.plan.cf]) != 0
+                sent = part.codec.decode(draft.payloads[loop.plan.cf]) != 0
                 least, most, count = found.get(key.step, (math.inf, 0.0, 0))
                 least = min([least, *x[sent].abs().tolist()])
                 most = max([most, *x[~sent].abs().tolist()])
                 found[key.step] = least, most, count + int(sent.sum())
             return draft
 
-        aggregator.prepare = watched  # type: ignore[method-assign]
-        train(module, optimizer, rank, range(14))
+        CodecBucket.prepare = watched  # type: ignore[method-assign]
+        try:
+            train(module, optimizer, rank, range(14))
+        finally:
+            CodecBucket.prepare = prepare  # type: ignore[method-assign]
         buckets, learnt = len(agent._session.layout), aggregator.state_digest()
     elements = sum(parameter.numel() for parameter in model.parameters())
     return {"found": found, "buckets": buckets, "learnt": learnt, "elements": elements}
