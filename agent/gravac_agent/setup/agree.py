@@ -173,7 +173,8 @@ def agree(
             "replicas": averaged,
             "agent": asked.number,
             "parameters": spec.model.model_dump(),
-            "optimizer": spec.optimizer and spec.optimizer.name,  # torch's AdamW and gravac.optim's step differently
+            "optimizer": spec.optimizer
+            and spec.optimizer.name,  # torch's AdamW and gravac.optim's step differently
             "gravac": __version__,
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },
