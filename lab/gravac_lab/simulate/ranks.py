@@ -44,7 +44,7 @@ class Exchanged:
     curve: Curve | None
     mean_sq: float | None
     raw_mean: tuple[float, ...] = ()
-    supports: tuple[tuple[Tensor | None, ...], ...] = ()
+    supports: tuple[tuple[Tensor | None, ...], ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True)
