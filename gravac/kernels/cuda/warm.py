@@ -39,8 +39,11 @@ def run_all(device: torch.device) -> None:
     for block in (32, 256, n):
         scales, codes = kernels.quantize(x, block, 4, 1)
         kernels.dequantize(scales, codes, n, block, 4)
-    ages, rates = torch.ones(n, device=device, dtype=torch.int8), torch.zeros(5, device=device)
-    table = torch.zeros(65, 7, device=device)
+    ages, rates = (
+        torch.ones(n, device=device, dtype=torch.int8),
+        torch.zeros(5, device=device, dtype=torch.float32),
+    )
+    table = torch.zeros(65, 7, device=device, dtype=torch.float32)
     for dtype in _FLOATS:
         param, grad, first, second = x.to(dtype).repeat(4, 1)
         for arrived in (None, ages > 0):
