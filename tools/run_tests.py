@@ -60,10 +60,11 @@ def summary(reasons: list[str]) -> str:
 
 def main(arguments: list[str]) -> int:
     tier, *arguments = arguments if arguments[:1] in (["fast"], ["rest"], ["all"]) else ("all", *arguments)
-    # A fresh clone compiles the kernels: once, while the workers import torch, and not in each process that uses them.
-    compiling = subprocess.Popen(
+    # A fresh clone compiles the kernels: once, before any test would compute for as long as that takes.
+    subprocess.run(
         [sys.executable, "-c", "" if os.environ.get("GRAVAC_KERNELS") == "reference" else COMPILE],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
     )
     with tempfile.TemporaryDirectory() as folder:
         skips = Path(folder) / "skips"
@@ -71,7 +72,6 @@ def main(arguments: list[str]) -> int:
         # xdist's workers must agree on the order of parametrized tests, so on the order of sets.
         options = [f"--tier={tier}", f"--skips={skips}", "--durations=10", *arguments]
         codes = [run([*TOGETHER, *options], PYTHONHASHSEED="0")]
-        compiling.wait()
         if tier != "fast":
             codes.append(run([*ALONE, *options]))
         print(summary(skips.read_text().splitlines()), flush=True)
