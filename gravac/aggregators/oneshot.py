@@ -161,7 +161,7 @@ class OneShot(OfCodec):
         super().__init__(compressor, group, elements)
         check(collective, compressor)
         self.chooser = CollectiveChooser(self.communicator, collective, network)
-        self._open: WeakSet[CodecBucket] = WeakSet()  # whoever opened them keeps them
+        self._open: WeakSet[CodecBucket] = WeakSet()  # channels keep them
 
     def open(self, bucket: Bucket) -> CodecBucket:
         part = CodecBucket(self, bucket, self.compressor.fitted(shapes_of(bucket)))

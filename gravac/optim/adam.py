@@ -70,7 +70,7 @@ class _Aged(torch.optim.Optimizer):
     def arrived(self, supports: Mapping[P, Tensor | None]) -> None:
         """Say which elements of the gradients have arrived since the last step; ``gravac.Agent`` does it.
 
-        It replaces what was said of these parameters, and holds for one step. Whoever says nothing gets torch's own.
+        It replaces what was said of these parameters, and holds for one step. Without a call the step is torch's own.
 
         Args:
             supports: For each parameter of whose gradient only a part arrived, which: bool, a mask of the parameter's

@@ -156,7 +156,7 @@ class RankTrace:
         issues: By thread.
         nodes: Nodes of autograd, by thread.
         regions: Annotations of DDP, FSDP and optimizers, by thread.
-        steps: Start, end and number of each step that the profiler was told of.
+        steps: Start, end and number of each step that the profiler knows.
         optimizer_steps: Start and end of each step of an optimizer.
         optimizer: Its class; empty: unknown.
         backend_threads: On which a backend on the CPU transfers.

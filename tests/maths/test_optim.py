@@ -59,7 +59,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_without_supports_it_is_torchs_step_to_the_bit(model: str) -> None:
-    """1,000 steps, with foreach, fused and neither; one is told in each step that everything arrived."""
+    """1,000 steps, with foreach, fused and neither; one hears in each step that everything arrived."""
     make, inputs = MODELS[model]
     torch.manual_seed(1)
     module, draw = make(), torch.Generator().manual_seed(2)
@@ -345,7 +345,7 @@ def test_a_sharded_model() -> None:
 
 
 def test_groups_have_their_own_settings() -> None:
-    """Two groups as two optimizers, with one parameter that is told of, one that is not and one without gradient."""
+    """Two groups as two optimizers, with one parameter that has a support, one that has none and one without gradient."""
     first, second = made(), made()
     settings: list[dict[str, Any]] = [
         {"lr": 1e-2, "betas": (0.5, 0.99), "weight_decay": 0.3},

@@ -73,10 +73,10 @@ def _read(name: str, compiler: Callable[[], bytes] | None) -> tuple[dict[str, st
 def _parsed(made: bytes) -> tuple[dict[str, str], bytes]:
     """Return what a file holds. Raises ValueError if it is not whole."""
     head, _, code = made.partition(b"\n")
-    told = json.loads(head)
-    if sha256(code).hexdigest() != told["digest"]:
+    header = json.loads(head)
+    if sha256(code).hexdigest() != header["digest"]:
         raise ValueError("the file of kernels is damaged")
-    return told["kernels"], code
+    return header["kernels"], code
 
 
 def _compiled(compiler: Callable[[], bytes] | None) -> bytes:
