@@ -32,8 +32,9 @@ Computing time, not that of a clock: that of a busy machine says nothing about t
 """
 STARTS = ("os.fork", "os.forkpty", "os.posix_spawn")
 """Python's audit events of a new process, beside that of ``subprocess``."""
-LIGHT = ("git", "uname")
-"""Programs that take milliseconds: an agent asks for its commit, ``platform`` for the processor."""
+LIGHT = ("fc-list", "git", "uname")
+"""Programs that take milliseconds: an agent asks for its commit, ``platform`` for the processor, and Matplotlib, the
+first time on a machine, for the fonts."""
 OURS = "GRAVAC_"
 CHOSEN = ("GRAVAC_KERNELS",)
 """Settings that reach the tests when the caller sets them."""
