@@ -345,7 +345,7 @@ def test_a_sharded_model() -> None:
 
 
 def test_groups_have_their_own_settings() -> None:
-    """Two groups as two optimizers, with one parameter that has a support, one that has none and one without gradient."""
+    """Two groups as two optimizers, with a parameter that has a support, one that has none and one without gradient."""
     first, second = made(), made()
     settings: list[dict[str, Any]] = [
         {"lr": 1e-2, "betas": (0.5, 0.99), "weight_decay": 0.3},
