@@ -74,6 +74,8 @@ class BucketMemory(ABC):
     set. Otherwise ``commit`` and ``rollback`` are enough."""
     offered: Any
     """None except between ``compensate`` and ``update``."""
+    sent: tuple[Compressor, Payload] | None
+    """What ``update`` was given, if ``resolve`` needs it to settle the step."""
 
     def __init__(self, memory: "Memory", bucket: Bucket) -> None:
         self.memory, self.bucket = memory, bucket
@@ -155,13 +157,7 @@ class BucketMemory(ABC):
             excess: float32 of shape ``(n,)``; copied.
         """
 
-    def resolve(
-        self,
-        gradient: Tensor,
-        counts: bool | Tensor,
-        compressor: Compressor | None = None,
-        payload: Payload | None = None,
-    ) -> None:
+    def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         """Keep the residual of the running step if the step counts, else undo the step to rounding.
 
         ``commit`` or ``rollback`` still follows when all buckets are settled. What they do depends on ``counts``:
@@ -175,18 +171,17 @@ class BucketMemory(ABC):
             gradient: The gradient that was given to ``compensate``, still unchanged.
             counts: Whether the step counts. A bool tensor of shape ``()`` on the gradient's device is not read, so
                 that nothing waits for it.
-            compressor: The codec that was given to ``update``.
-            payload: The payload that was given to ``update``.
         """
         return
 
     def commit(self) -> None:
         """Make the draft the residual: the step counts."""
-        self.offered = None
+        self.unsettled, self.offered, self.sent = False, None, None
 
     def rollback(self) -> None:
         """Drop the draft, and what has overflown: see ``Memory.rollback``."""
-        interrupted, self.offered = self.offered is not None, None
+        interrupted = self.offered is not None
+        self.unsettled, self.offered, self.sent = False, None, None
         # A step that ends between ``compensate`` and ``update`` had a p that is not finite. If the residual caused
         # that, it would do so in every step to come.
         held = self.state() if interrupted else {}
@@ -202,7 +197,7 @@ class BucketMemory(ABC):
     def load(self, pieces: dict[str, Tensor]) -> None:
         """Hold these tensors, by key of ``Memory.state_dict``, and nothing else. The running step leaves no trace."""
         self.loaded, self.has_residual = pieces, not pieces.keys().isdisjoint(self.bucket.names)
-        self.unsettled, self.offered, self._most = False, None, 0
+        self.unsettled, self.offered, self.sent, self._most = False, None, None, 0
 
     def state(self) -> dict[str, Tensor]:
         """Return what is held between steps, by key of ``Memory.state_dict``: the tensors themselves if possible."""

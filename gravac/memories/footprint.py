@@ -63,6 +63,6 @@ def footprint(
         p = part.compensate(gradient)
         payload = codec.compress(p, _CF, Key(0, step, 0, 0), torch.float32)
         part.update(codec, payload)
-        part.resolve(gradient, True, codec, payload)
+        part.resolve(gradient, True)
         memory.commit()
     return Footprint(training, parameters * memory.nbytes() / ELEMENTS)

@@ -55,7 +55,7 @@ class NarrowPart(FlatMemory):
 
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         residual = self.begin(gradient.device) if self.residual is None else self.residual
-        self.unsettled, self.settled, self.draft_has_residual = False, False, None
+        self.unsettled, self.sent, self.settled, self.draft_has_residual = False, None, False, None
         self.p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
         return PendingSum(self.p.copy_(residual) if self.has_residual else None, 1.0, self.p)
 
@@ -70,7 +70,7 @@ class NarrowPart(FlatMemory):
         assert p is not None
         compressor.remove(payload, p)
         if self.gradient_stays:
-            self.draft, self.unsettled = None, True
+            self.draft, self.unsettled, self.sent = None, True, (compressor, payload)
         else:
             if self.draft is None:
                 self.draft = torch.empty(p.shape, dtype=torch.bfloat16, device=p.device)
@@ -78,27 +78,17 @@ class NarrowPart(FlatMemory):
             self.draft_has_residual = True
         return p
 
-    def resolve(
-        self,
-        gradient: Tensor,
-        counts: bool | Tensor,
-        compressor: Compressor | None = None,
-        payload: Payload | None = None,
-    ) -> None:
-        if not self.unsettled:
+    def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
+        sent, self.sent, self.unsettled = self.sent, None, False
+        if sent is None or counts is False:
             return
-        self.unsettled = False
-        if counts is False:
-            return
-        if compressor is None or payload is None:
-            raise ValueError("resolve needs the compressor and the payload that update was given")
+        compressor, payload = sent
         # The same sum as in ``compensate``: it was not kept, because it takes twice the memory of the residual.
         residual = self.residual
         assert residual is not None
+        p = torch.zeros_like(residual, dtype=torch.float32)
         if self.has_residual:
-            p = residual.to(torch.float32, copy=True)
-        else:
-            p = torch.zeros_like(residual, dtype=torch.float32)
+            p.copy_(residual)
         add_finite(p, gradient)
         compressor.remove(payload, p)
         self.residual = residual if residual.dtype == torch.bfloat16 else p.bfloat16()
@@ -113,7 +103,7 @@ class NarrowPart(FlatMemory):
         self.has_residual = True
 
     def commit(self) -> None:
-        self.settled, self.had_residual, self.p, self.unsettled = False, None, None, False
+        self.settled, self.had_residual, self.p = False, None, None
         if self.draft_has_residual and self.residual is not None and self.residual.dtype != torch.bfloat16:
             self.residual = None  # it does not become the next draft
         super().commit()
@@ -123,7 +113,7 @@ class NarrowPart(FlatMemory):
             self.has_residual = False
         elif self.had_residual is not None:
             self.has_residual = self.had_residual
-        self.settled, self.had_residual, self.p, self.unsettled = False, None, None, False
+        self.settled, self.had_residual, self.p = False, None, None
         super().rollback()
 
 

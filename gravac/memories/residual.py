@@ -51,7 +51,7 @@ class ResidualPart(FlatMemory):
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         if self.unsettled:  # a backward did not end, and its gradient, which could undo it, is gone
             self._lose("belongs to a backward that did not end")
-        self.stage = None
+        self.stage, self.sent = None, None
         # In place only if p is all of e + g: a share held back would be overwritten.
         if not self.gradient_stays or not (dense or self._share == 1.0):
             return super().pending_sum(gradient, dense=dense)
@@ -84,16 +84,10 @@ class ResidualPart(FlatMemory):
             raise ValueError("a step that began with dense=True sends all of p: pass payload=None")
         self.stage = _Stage.ADDING  # until it is done: half of a subtraction could not be undone
         compressor.remove(payload, self.residual)
-        self.stage = _Stage.REMOVED
+        self.stage, self.sent = _Stage.REMOVED, (compressor, payload)
         return self.residual
 
-    def resolve(
-        self,
-        gradient: Tensor,
-        counts: bool | Tensor,
-        compressor: Compressor | None = None,
-        payload: Payload | None = None,
-    ) -> None:
+    def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         stage, residual = self.stage, self.residual
         if not self.unsettled and stage is not _Stage.EMPTIED:
             return
@@ -101,15 +95,15 @@ class ResidualPart(FlatMemory):
         if stage is _Stage.ADDING:
             self._lose("could not be computed")
         elif isinstance(counts, Tensor):
-            self._settle_unread(residual, gradient, counts, compressor, payload)
+            self._settle_unread(residual, gradient, counts)
         elif counts and stage in (_Stage.REMOVED, _Stage.SENT):
             self.has_residual, self.stage = stage is _Stage.REMOVED, _Stage.SETTLED
         elif stage is not _Stage.EMPTIED:
             self.stage = _Stage.ADDING
             if self.has_residual:  # else zero is restored by saying so
-                _undo(residual, stage, gradient, compressor, payload)
+                self._undo(residual, gradient)
             self.stage = None
-        self.unsettled = False
+        self.unsettled, self.sent = False, None
 
     def commit(self) -> None:
         match self.stage:
@@ -121,7 +115,7 @@ class ResidualPart(FlatMemory):
                 self.has_residual = self.after[True]
             case _Stage.ADDING:
                 self._lose("could not be computed")
-        self.stage, self.unsettled, self.offered = None, False, None
+        self.stage, self.unsettled, self.offered, self.sent = None, False, None, None
         if self.draft_has_residual is not None or self.excess is not None:
             super().commit()
 
@@ -132,24 +126,17 @@ class ResidualPart(FlatMemory):
             self.has_residual = self.after[False]
         elif self.unsettled:
             self._lose("belongs to a step that was not undone")
-        self.stage, self.unsettled = None, False
+        self.stage = None
         super().rollback()
 
-    def _settle_unread(
-        self,
-        residual: Tensor,
-        gradient: Tensor,
-        counts: Tensor,
-        compressor: Compressor | None,
-        payload: Payload | None,
-    ) -> None:
+    def _settle_unread(self, residual: Tensor, gradient: Tensor, counts: Tensor) -> None:
         """Settle by a tensor that is not read: compute both outcomes and let the device choose."""
         stage, self.stage, had = self.stage, _Stage.ADDING, self.has_residual
-        if had and stage is _Stage.REMOVED and payload is not None and payload.support is not None:
+        if had and self.sent is not None and self.sent[1].support is not None:
             # Only what was sent is added back and taken again, so that a step that counts reads no whole bucket.
-            places = payload.support.long()
+            compressor, payload = self.sent
+            places = self.sent[1].support.long()
             after = residual.index_select(0, places)
-            assert compressor is not None
             compressor.decompress(payload, residual)
             subtract_unless(counts, residual, gradient)
             undone = residual.index_select(0, places)
@@ -158,7 +145,7 @@ class ResidualPart(FlatMemory):
             return
         before = residual.clone() if had else torch.zeros_like(residual)
         if had and stage is not _Stage.EMPTIED:
-            _undo(before, stage, gradient, compressor, payload)
+            self._undo(before, gradient)
         match stage:
             case _Stage.REMOVED:
                 torch.where(counts, residual, before, out=residual)
@@ -175,22 +162,14 @@ class ResidualPart(FlatMemory):
             log.warning(
                 "memory %s: the residual of %s %s and is lost", self.memory.spec, self.bucket.names[0], why
             )
-        self.has_residual, self.stage, self.unsettled = False, None, False
+        self.has_residual, self.stage, self.unsettled, self.sent = False, None, False, None
 
-
-def _undo(
-    residual: Tensor,
-    stage: _Stage | None,
-    gradient: Tensor,
-    compressor: Compressor | None,
-    payload: Payload | None,
-) -> None:
-    """Turn what a step has left in the buffer into the residual from before it, up to rounding."""
-    if stage is _Stage.REMOVED:
-        if compressor is None or payload is None:
-            raise ValueError("resolve needs the compressor and the payload that update was given")
-        compressor.decompress(payload, residual)
-    add_finite(residual, gradient, -1.0)
+    def _undo(self, residual: Tensor, gradient: Tensor) -> None:
+        """Turn what a step has left in the buffer into the residual from before it, up to rounding."""
+        if self.sent is not None:
+            compressor, payload = self.sent
+            compressor.decompress(payload, residual)
+        add_finite(residual, gradient, -1.0)
 
 
 class ResidualMemory(Memory):

@@ -35,7 +35,7 @@ def in_place_step(
     sent = compressor.decode(payload)
     part.update(compressor, payload)
     assert part.unsettled
-    part.resolve(gradient, counts, compressor, payload)
+    part.resolve(gradient, counts)
     assert not part.unsettled
     return sent
 
@@ -201,7 +201,7 @@ def test_a_removal_that_fails_half_way_loses_the_residual_and_nothing_else(
     payload = codec.compress(memory.open(one).compensate(gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
     with pytest.raises(RuntimeError, match="cannot decode"):
         memory.open(one).update(codec, payload)
-    memory.open(one).resolve(gradient, True, codec, payload)
+    memory.open(one).resolve(gradient, True)
     in_place_step(memory, other, torch.zeros(sum(other.numels)), 1, 1e9, "topk", False)
     memory.commit()
     assert "could not be computed and is lost" in caplog.text

@@ -25,7 +25,7 @@ def run(
     if payload is not None:
         assert part.unsettled == stays
         if stays:
-            part.resolve(gradient, counts, codec, payload)
+            part.resolve(gradient, counts)
     memory.commit() if counts is True or isinstance(counts, Tensor) else memory.rollback()
     return sent
 
@@ -71,7 +71,7 @@ def test_a_step_that_counted_cannot_be_rolled_back_so_nothing_stays() -> None:
     codec, gradient = build("topk"), torch.randn(N, generator=generator)
     payload = codec.compress(memory.open(ONE[0]).compensate(gradient), 9.0, Key(0, 1, 0, 0), torch.float32)
     memory.open(ONE[0]).update(codec, payload)
-    memory.open(ONE[0]).resolve(gradient, True, codec, payload)
+    memory.open(ONE[0]).resolve(gradient, True)
     memory.rollback()
     assert memory.state_dict() == {}
 

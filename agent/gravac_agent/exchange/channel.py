@@ -5,14 +5,13 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from gravac import kernels
 from gravac.aggregators import Aggregator, BucketAggregator, Draft
-from gravac.collectives import Exchange, InPlace, Transfer
+from gravac.collectives import Exchange, Transfer
 from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
 from gravac.compressors.rows import PayloadRows
@@ -189,24 +188,19 @@ class BucketChannel:
             self._holds_little[plan.codec, plan.cf] = _held_bytes(transfer) <= 4 * gradient.numel()
         return Compressed(transfer, unsettled)
 
-    def resolve(self, transfer: Transfer | None, gradient: Tensor, counts: bool | Tensor) -> None:
+    def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         """Keep the residual if the step counts, or undo the step. It never raises.
 
         Call it while the buffer still holds the gradient.
 
         Args:
-            transfer: The transfer of the bucket; None if ``encode`` raised.
             gradient: The buffer, as it was given to ``encode``.
             counts: Whether the step counts. On a device it is a tensor of shape ``()``, which is not read.
         """
         if not self.uses_memory:
             return
         try:
-            if transfer is None or isinstance(transfer, InPlace):
-                self.memory.resolve(gradient, counts)
-            else:
-                sent = cast("Exchange", transfer)
-                self.memory.resolve(gradient, counts, sent.codec, sent.payload)
+            self.memory.resolve(gradient, counts)
         except Exception:
             log.exception(
                 "the residual of bucket %d is lost: its step could not be undone", self.bucket.number

@@ -406,7 +406,7 @@ class HostExecutor:
             # Part of all fingerprints from now on: a rank that decided otherwise is found before the next step.
             self._announcement.add(f"dense {submitted.bucket.names}")
             self.encoder.note(f"A rank cannot decode {channel.label}: it is sent densely from now on.")
-            channel.resolve(bucket.transfer, submitted.buffer, False)
+            channel.resolve(submitted.buffer, False)
             channel.send_whole(submitted.buffer, self._metered.size)
             bucket.transfer, bucket.in_place, bucket.unsettled = self._dense(submitted), True, False
             step.payload_bytes += bucket.transfer.payload_bytes
@@ -422,7 +422,7 @@ class HostExecutor:
             try:
                 # Before the mean overwrites the gradient, which may have to undo the step.
                 if bucket.unsettled:
-                    bucket.channel.resolve(bucket.transfer, submitted.buffer, bool(step.counts))
+                    bucket.channel.resolve(submitted.buffer, bool(step.counts))
                 if bucket.error is not None:
                     raise bucket.error
                 self._decode(bucket)
@@ -437,7 +437,7 @@ class HostExecutor:
         for bucket in (*self._ended, *self._in_flight):
             if bucket.unsettled:
                 bucket.unsettled = False
-                bucket.channel.resolve(bucket.transfer, bucket.submitted.buffer, False)
+                bucket.channel.resolve(bucket.submitted.buffer, False)
 
     def _abandon(self) -> None:
         self._undo()
@@ -497,7 +497,7 @@ class HostExecutor:
     def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
         log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
         assert self._step is not None
-        self.encoder.channel(submitted.bucket).resolve(None, submitted.buffer, False)
+        self.encoder.channel(submitted.bucket).resolve(submitted.buffer, False)
         self._report(self._step, error)
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"): zeros.
         if not submitted.future.done():

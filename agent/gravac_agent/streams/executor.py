@@ -347,7 +347,7 @@ class StreamExecutor:
                 raise queued.error or step.error or RuntimeError("no tick")
             # Before the mean overwrites the gradient, which may have to undo the step.
             if not submitted.buffer.is_sparse:
-                queued.channel.resolve(queued.transfer, submitted.buffer, step.counts)
+                queued.channel.resolve(submitted.buffer, step.counts)
             queued.channel.decode_unread(queued.transfer, submitted.out, queued.in_place)
             if queued.raw and step.mean_sq is not None:
                 step.mean_sq = step.mean_sq + norm_sq(submitted.out)
@@ -379,4 +379,4 @@ class StreamExecutor:
     def _undo(self, buckets: list[QueuedBucket]) -> None:
         for queued in buckets:
             if queued.transfer is not None and not queued.submitted.buffer.is_sparse:
-                queued.channel.resolve(queued.transfer, queued.submitted.buffer, False)
+                queued.channel.resolve(queued.submitted.buffer, False)
