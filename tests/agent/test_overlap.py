@@ -19,7 +19,7 @@ from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
-from gravac_agent.exchange.step import DUE, InFlight, SubmittedBucket
+from gravac_agent.exchange.step import InFlight, Signal, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 
@@ -155,8 +155,8 @@ def test_a_paced_transfer_that_ends_at_once_does_not_hang(network: Network) -> N
         nonlocal ends
         for _ in range(30_000):
             paced.ends_at = time.monotonic() + 2e-6
-            assert running._next_message() is DUE
-            running._inbox.put(DUE)  # comes while nobody waits
+            assert running._next_message() is Signal.DUE
+            running._inbox.put(Signal.DUE)  # comes while nobody waits
             running._next_message()
             ends += 1
 

@@ -29,7 +29,6 @@ from gravac_agent.exchange.compensation import (
 from gravac_agent.exchange.overflow import (
     Float16Means,
     clamp_if_larger,
-    has_room,
     is_finite,
     largest_summand,
     send_whole,
@@ -124,8 +123,6 @@ class BucketChannel:
         """What the codec decodes to where p is zero, of this step. It is lost where no rank used the parameter."""
         self._sifter: Sifter | None = None
         self._signs: SignedSums | None = None
-        self._limit = math.inf  # of a summand in the dtype below
-        self._dtype: torch.dtype | None = None
         # Whether a transfer holds less than a copy of the gradient, by codec and CF. A memory that works on one buffer
         # needs the gradient until all ranks know whether the step counts. Until then the mean cannot take its place,
         # and the messages that arrived are kept. Those of many ranks, or of a codec that keeps what it sent as a whole
@@ -174,11 +171,7 @@ class BucketChannel:
             self._measure_raw(gradient, own, survey)
             transfer = None
         else:
-            unused = None if rank.unused_everywhere is None else self.unused(gradient)
-            # The memory works on one buffer only if the gradient can undo the step, and not if part of p was withheld.
-            stays = rank.gradients_stay and unused is None
-            memory.gradient_stays = stays and self._holds_little.get((plan.codec, plan.cf), True)
-            transfer = self._send(plan, gradient, key, own, survey, unused)
+            transfer = self._send(plan, gradient, key, own, survey)
         self.failures = self.failures + 1 if own.failed else 0
         sums.add(own)
         if transfer is None:
@@ -229,25 +222,6 @@ class BucketChannel:
             self._note_overflow(buffer)
         return finite
 
-    def decode_unread(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> None:
-        """Write the mean into a buffer on a device. What float16 cannot hold is not kept: see ``fits``."""
-        if buffer.is_sparse or has_room(buffer.dtype):
-            transfer.mean_into(buffer)
-        elif not in_place:
-            self._rank.means.write_unread(transfer, buffer)
-
-    def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
-        """Return whether the mean is finite, before ``decode`` writes it. Only float16 is checked."""
-        return has_room(buffer.dtype) or self._rank.means.is_finite(transfer, buffer)
-
-    def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
-        """Return whether the mean fits a buffer on a device, bool of shape ``()``; None if it always does."""
-        if buffer.is_sparse or not buffer.numel() or has_room(buffer.dtype):
-            return None
-        if in_place:
-            return torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))
-        return self._rank.means.fits(transfer, buffer)
-
     def send_whole(self, gradient: Tensor, ranks: int) -> None:
         """Add the whole residual to a gradient that ``ranks`` ranks are about to average densely, in its buffer."""
         self.partial = False
@@ -289,18 +263,12 @@ class BucketChannel:
             own.failed = True
 
     def _send(
-        self,
-        plan: StepPlan,
-        gradient: Tensor,
-        key: Key,
-        own: BucketSums,
-        survey: Survey,
-        unused: Tensor | None,
+        self, plan: StepPlan, gradient: Tensor, key: Key, own: BucketSums, survey: Survey
     ) -> Exchange | None:
         """Prepare and send a draft, then update the memory. Return None if the caller must all-reduce the buffer."""
         compensated, finite = None, True
         try:
-            compensated, draft = self._prepare(plan, gradient, key, own, survey, unused)
+            compensated, draft = self._prepare(plan, gradient, key, own, survey)
             finite = compensated is not None
         except Exception:
             # The other ranks wait for collectives of the agreed sizes. Issuing none would hang them, and others would
@@ -332,13 +300,7 @@ class BucketChannel:
         return transfer
 
     def _prepare(
-        self,
-        plan: StepPlan,
-        gradient: Tensor,
-        key: Key,
-        own: BucketSums,
-        survey: Survey,
-        unused: Tensor | None,
+        self, plan: StepPlan, gradient: Tensor, key: Key, own: BucketSums, survey: Survey
     ) -> tuple[CompensatedGradient | None, Draft | None]:
         """Add the residual, measure the sum, and compress it to the CFs that the plan measures.
 
@@ -346,11 +308,15 @@ class BucketChannel:
             Gradient + residual, or None if it is not finite; and the draft to send, or None if the buffer holds all
             there is to send and the caller must all-reduce it.
         """
-        measured, dense = plan.measured, plan.cf == 1.0
+        measured, dense, rank = plan.measured, plan.cf == 1.0, self._rank
+        unused = None if rank.unused_everywhere is None else self.unused(gradient)
+        # The memory works on one buffer only if the gradient can undo the step, and not if part of p was withheld.
+        stays = rank.gradients_stay and unused is None
+        self.memory.gradient_stays = stays and self._holds_little.get((plan.codec, plan.cf), True)
         # Encoding takes as long as the passes over the gradient that it makes. So the pass that adds the residual also
         # finds what the codec needs to know of the magnitudes: candidates by the last step's threshold, which is
         # quickest, or a histogram, if there is no threshold yet or the survey needs one anyway.
-        ranked = bool(measured) and self._rank.aggregators[plan.codec].uses_histogram(gradient)
+        ranked = bool(measured) and rank.aggregators[plan.codec].uses_histogram(gradient)
         sifter = (
             self._sifter_of(gradient.numel(), measured[0]) if ranked and measured[0] >= LEAST_CF else None
         )
@@ -365,10 +331,8 @@ class BucketChannel:
         if survey.wanted:
             survey.add(compensated.histogram)
         draft, energies = None, [compensated.sq]
-        if gradient.dtype != self._dtype:
-            size = self._rank.aggregators[0].communicator.size
-            self._limit, self._dtype = largest_summand(gradient.dtype, size), gradient.dtype
-        clamped = None if self._limit == math.inf else self._clamped(gradient, compensated, dense=dense)
+        limit = largest_summand(gradient.dtype, rank.aggregators[0].communicator.size)
+        clamped = None if limit == math.inf else self._clamped(gradient, compensated, limit, dense)
         if measured:  # in a dense step, too: it measures the gain before anything is sent at a new CF
             x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
             draft = self._route(plan).prepare(x, measured, key, gradient.dtype, magnitudes)
@@ -388,9 +352,11 @@ class BucketChannel:
         gradient.copy_(compensated.p if clamped is None else clamped)
         return compensated, None
 
-    def _clamped(self, gradient: Tensor, compensated: CompensatedGradient, dense: bool) -> Tensor | None:
+    def _clamped(
+        self, gradient: Tensor, compensated: CompensatedGradient, limit: float, dense: bool
+    ) -> Tensor | None:
         """Return gradient + residual, clamped to what the gradient's format can carry; None if all of it fits."""
-        limit, sq = self._limit, compensated.sq
+        sq = compensated.sq
         if compensated.p is gradient:  # without a memory, what is clamped would be lost
             return None
         if isinstance(sq, Tensor):  # cannot be read; the tick finds a dense sum that overflows
@@ -422,11 +388,7 @@ class BucketChannel:
         return sifter
 
     def _update_memory(
-        self,
-        gradient: Tensor,
-        transfer: Exchange,
-        compensated: CompensatedGradient | None,
-        own: BucketSums,
+        self, gradient: Tensor, transfer: Exchange, compensated: CompensatedGradient | None, own: BucketSums
     ) -> None:
         """Remove what this rank sent from its residual, while the transfer is in flight.
 

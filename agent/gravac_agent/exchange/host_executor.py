@@ -33,20 +33,8 @@ from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.raw_mean import NOT_MEASURED
 from gravac_agent.exchange.sample import GradientSample
-from gravac_agent.exchange.step import (
-    DUE,
-    Arrived,
-    Due,
-    EndOfBackward,
-    InFlight,
-    Message,
-    QueuedCall,
-    StepRecord,
-    StepResult,
-    Stop,
-    SubmittedBucket,
-)
-from gravac_agent.exchange.tick import Announcement, Tick, TickCodec
+from gravac_agent.exchange.step import InFlight, Message, Signal, StepRecord, StepResult, SubmittedBucket
+from gravac_agent.exchange.tick import NOT_READ, Announcement, Tick, TickCodec
 from gravac_agent.network.link import Pacer
 from gravac_agent.network.metered import Metered
 
@@ -104,7 +92,7 @@ class HostExecutor:
 
     def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         self._sample.begin_step()
-        self._step = StepRecord(plan, number, Survey(surveyed))
+        self._step = StepRecord(plan=plan, number=number, survey=Survey(surveyed))
 
     def submit(
         self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
@@ -118,7 +106,7 @@ class HostExecutor:
     def end_backward(self) -> None:
         if self._step is not None:
             self._step.last_submit_at = time.monotonic()
-        self._inbox.put(EndOfBackward())
+        self._inbox.put(Signal.END_OF_BACKWARD)
 
     def wait_step(self) -> StepResult:
         result = self._results.get()
@@ -127,7 +115,7 @@ class HostExecutor:
         return result
 
     def enqueue(self, job: Callable[[], None]) -> None:
-        self._inbox.put(QueuedCall(job))
+        self._inbox.put(job)
 
     def run(self, job: Callable[[], object]) -> None:
         done, failed = threading.Event(), list[Exception]()
@@ -163,7 +151,7 @@ class HostExecutor:
         return memory
 
     def close(self) -> bool:
-        self._inbox.put(Stop())
+        self._inbox.put(Signal.STOP)
         until = time.monotonic() + PART_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -178,7 +166,8 @@ class HostExecutor:
                 bucket.transfer.work.wait()
             except Exception as error:
                 bucket.error = error
-            self._inbox.put(Arrived(bucket))
+            self._inbox.put(bucket)
+            del bucket  # which would keep the payload until the next one
 
     # -- the exchange thread ----------------------------------------------------------------------------------
 
@@ -193,35 +182,35 @@ class HostExecutor:
             match message:
                 case SubmittedBucket():
                     self._send(message)
-                case Arrived():  # a name for its parts would keep the payload alive until the next message
-                    sent_bytes = message.bucket.transfer.sent_bytes
-                    now = time.monotonic()
-                    paced = self._pacer.link is not None
-                    message.bucket.ends_at = self._pacer.deadline(now, sent_bytes) if paced else now
-                case EndOfBackward():
+                case InFlight():
+                    now, paced = time.monotonic(), self._pacer.link is not None
+                    sent_bytes = message.transfer.sent_bytes
+                    message.ends_at = self._pacer.deadline(now, sent_bytes) if paced else now
+                case Signal.END_OF_BACKWARD:
                     self._end_backward()
-                case QueuedCall():
-                    message.run()
-                case Due():
+                case Signal.DUE:
                     pass  # ``_decode_ended`` finds what is due
-                case Stop():
+                case Signal.STOP:
                     self._abandon()
                     self._to_wait_for.put(None)
                     if self._step is not None and self._step.tick_work is not None:
                         with contextlib.suppress(Exception):
                             self._step.tick_work.wait()
                     return
+                case _:
+                    message()
+            del message  # which would keep the payload until the next one
             self._decode_ended(cpu)
 
     def _next_message(self) -> Message:
-        """Return the next message, or ``Due`` if the emulated link is done with the oldest transfer before it comes."""
+        """Return the next message, or ``DUE`` if the emulated link is done with the oldest transfer before it comes."""
         ends_at = self._in_flight[0].ends_at if self._in_flight else None
         if ends_at is None:
             return self._inbox.get()
         try:
             return self._inbox.get(timeout=max(0.0, ends_at - time.monotonic()))
         except queue.Empty:
-            return DUE
+            return Signal.DUE
 
     def _send(self, submitted: SubmittedBucket) -> None:
         """Encode a bucket and issue its collective. After the last bucket, issue the tick."""
@@ -266,7 +255,7 @@ class HostExecutor:
     def _issue_tick(self, step: StepRecord) -> None:
         encoder, announcement = self.encoder, self._announcement
         aggregator = encoder.aggregators[step.plan.codec]
-        step.tick = self.tick_codec.pack(
+        step.vector = self.tick_codec.pack(
             step.sums,
             announcement.directive,
             announcement.fingerprint(),
@@ -274,7 +263,7 @@ class HostExecutor:
             encoder.raw_mean.pop() if encoder.raw_mean.wanted else NOT_MEASURED,
             self._sample.raw,
         )
-        step.tick_work = cast("dist.Work", self._ticks.sum(step.tick))
+        step.tick_work = cast("dist.Work", self._ticks.sum(step.vector))
 
     def _end_backward(self) -> None:
         """End a sharded step. Each call has waited for its mean, so the tick can carry this rank's part of the norm."""
@@ -360,7 +349,7 @@ class HostExecutor:
         finite = step.finite
         if step.overflows:
             finite = finite and all(
-                bucket.channel.is_finite(bucket.transfer, bucket.submitted.buffer)
+                self.encoder.means.is_finite(bucket.transfer, bucket.submitted.buffer)
                 for bucket in ended
                 if bucket.unsettled
             )
@@ -369,14 +358,14 @@ class HostExecutor:
 
     def _read_tick(self, step: StepRecord) -> Tick:
         """Return the step's tick, and wait for it the first time. Raise what the collective raised."""
-        if step.ended is None:
-            assert step.tick is not None
+        if step.tick is NOT_READ:
+            assert step.vector is not None
             assert step.tick_work is not None
             begin = time.monotonic()
             step.tick_work.wait()
             step.activity.append(("communicate", begin, time.monotonic()))
-            step.ended = self.tick_codec.unpack(step.tick)
-        return step.ended
+            step.tick = self.tick_codec.unpack(step.vector)
+        return step.tick
 
     def _prove(self, step: StepRecord, buckets: list[InFlight]) -> None:
         """Decode buckets on trial, and send again, densely, those that a rank cannot decode.
@@ -463,26 +452,14 @@ class HostExecutor:
     def _end_step(self, step: StepRecord, sharded: bool = False) -> None:
         """Wait for the tick and pass the result to the training thread."""
         try:
-            tick = step.ended or self._read_tick(step)
+            tick = self._read_tick(step) if step.tick is NOT_READ else step.tick
         except Exception as error:
             self._report(step, error)
             return
         if sharded and step.mean_sq is not None:
             step.mean_sq = tick.sums.shards_sq
-        self._results.put(
-            StepResult(
-                tick,
-                step.last_submit_at,
-                step.activity,
-                step.dense_bytes,
-                step.payload_bytes,
-                step.mean_sq,
-                step.finite,
-                step.survey.curve,
-                step.cpu_seconds,
-                self._sample.exchanged,
-            )
-        )
+        step.curve, step.exchanged = step.survey.curve, self._sample.exchanged
+        self._results.put(step)
 
     def _report(self, step: StepRecord, error: Exception) -> None:
         """Let ``wait_step`` raise the step's first error, before any optimizer uses the gradients."""

@@ -5,6 +5,7 @@ codec decodes to (a bfloat16 payload reaches 3e38). float32 and bfloat16 have ro
 """
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from gravac.memories import LARGEST, BucketMemory
 _DENSE = Dense()
 
 
+@cache
 def largest_summand(dtype: torch.dtype, ranks: int) -> float:
     """Return the largest magnitude that each of ``ranks`` ranks may add to a mean that is summed in ``dtype``.
 
@@ -89,28 +91,29 @@ class Float16Means:
         """
         mean = self._decoded(transfer, buffer)
         largest, limit = float(torch.linalg.vector_norm(mean, math.inf)), torch.finfo(buffer.dtype).max
-        if largest <= limit:
+        if largest <= limit or not math.isfinite(largest):
             buffer.copy_(mean)
-            return True, None
-        if not math.isfinite(largest):
-            buffer.copy_(mean)
-            return False, None
+            return math.isfinite(largest), None
         buffer.copy_(mean.clamp(-limit, limit))
         return True, mean.sub_(buffer)
 
-    def write_unread(self, transfer: Transfer, buffer: Tensor) -> None:
-        """Write the mean into a buffer on a device. What does not fit becomes infinite."""
-        buffer.copy_(self._decoded(transfer, buffer))
+    def write_unread(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> None:
+        """Write the mean into a buffer of any format on a device. What float16 cannot hold becomes infinite."""
+        if buffer.is_sparse or has_room(buffer.dtype):
+            transfer.mean_into(buffer)
+        elif not in_place:
+            buffer.copy_(self._decoded(transfer, buffer))
 
-    def fits(self, transfer: Transfer, buffer: Tensor) -> Tensor:
-        """Return whether the mean fits the format of a buffer on a device, bool of shape ``()``."""
-        mean = self._decoded(transfer, buffer)
-        fits: Tensor = torch.linalg.vector_norm(mean, math.inf) <= torch.finfo(buffer.dtype).max
-        return fits
+    def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
+        """Return whether the mean fits a buffer on a device, bool of shape ``()``; None if it always does."""
+        if buffer.is_sparse or not buffer.numel() or has_room(buffer.dtype):
+            return None
+        mean = buffer if in_place else self._decoded(transfer, buffer)
+        return torch.linalg.vector_norm(mean, math.inf) <= torch.finfo(buffer.dtype).max
 
     def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
-        """Return whether all of the mean is finite. ``buffer`` is not changed."""
-        return is_finite(self._decoded(transfer, buffer))
+        """Return whether the mean is finite, before anything writes it. Only float16 is checked."""
+        return has_room(buffer.dtype) or is_finite(self._decoded(transfer, buffer))
 
     def _decoded(self, transfer: Transfer, buffer: Tensor) -> Tensor:
         if self._space.numel() < buffer.numel() or self._space.device != buffer.device:

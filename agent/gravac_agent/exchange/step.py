@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.channel import BucketChannel
 from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.plan import StepPlan
-from gravac_agent.exchange.tick import StepSums, Tick
+from gravac_agent.exchange.tick import NOT_READ, StepSums, Tick
 
 Activity = Literal["compress", "communicate", "decompress"]
 
@@ -63,24 +64,39 @@ class InFlight:
 
 
 @dataclass(slots=True)
-class StepRecord:
+class StepResult:
+    """What one step did on this rank, and the tick that all ranks share."""
+
+    tick: Tick = NOT_READ
+    last_submit_at: float = 0.0
+    """Monotonic seconds: when backward handed over its last bucket."""
+    activity: list[tuple[Activity, float, float]] = field(default_factory=list)
+    """What the exchange thread did: activity, begin and end in monotonic seconds."""
+    dense_bytes: int = 0
+    payload_bytes: int = 0
+    mean_sq: float | None = 0.0
+    """‖mean over ranks of the raw gradients‖², the same on all ranks. None unless every bucket was sent raw."""
+    finite: bool = True
+    """False if the mean overflowed the gradients' format. It is equal on all ranks, since all hold the same bits."""
+    curve: Curve | None = None
+    """This rank's gain curve; None if the step was not surveyed or not finite."""
+    cpu_seconds: float = 0.0
+    """CPU time of the exchange thread."""
+    exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    """Sample of the mean that was exchanged; valid until the next step begins."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord(StepResult):
     """The running step on this rank. Only the exchange thread writes to it, except for ``last_submit_at``."""
 
     plan: StepPlan
     number: int
     survey: Survey
     sums: StepSums = field(default_factory=StepSums)
-    last_submit_at: float = 0.0
-    activity: list[tuple[Activity, float, float]] = field(default_factory=list)
-    dense_bytes: int = 0
-    payload_bytes: int = 0
-    mean_sq: float | None = 0.0
-    finite: bool = True
-    cpu_seconds: float = 0.0
-    tick: Tensor | None = None
+    vector: Tensor | None = None
+    """This rank's tick, which ``tick_work`` sums over ranks."""
     tick_work: dist.Work | None = None
-    ended: Tick | None = None
-    """The tick, summed over ranks; None until it was read."""
     counts: bool | None = None
     """Whether the step counts; None while that is not known."""
     error: Exception | None = None
@@ -89,56 +105,14 @@ class StepRecord:
     """Whether a bucket is in float16, so that means of finite parts may overflow."""
 
 
-@dataclass(slots=True)
-class StepResult:
-    """What one step did on this rank, and the tick that all ranks share."""
+class Signal(Enum):
+    """What the exchange thread is told, beside what it must send."""
 
-    tick: Tick
-    last_submit_at: float
-    """Monotonic seconds: when backward handed over its last bucket."""
-    activity: list[tuple[Activity, float, float]]
-    """What the exchange thread did: activity, begin and end in monotonic seconds."""
-    dense_bytes: int
-    payload_bytes: int
-    mean_sq: float | None
-    """‖mean over ranks of the raw gradients‖², the same on all ranks. None unless every bucket was sent raw."""
-    finite: bool
-    """False if the mean overflowed the gradients' format. It is equal on all ranks, since all hold the same bits."""
-    curve: Curve | None
-    """This rank's gain curve; None if the step was not surveyed or not finite."""
-    cpu_seconds: float
-    """CPU time of the exchange thread."""
-    exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
-    """Sample of the mean that was exchanged; valid until the next step begins."""
+    END_OF_BACKWARD = auto()  # which alone shows under FSDP2 that no bucket of the step follows
+    DUE = auto()  # the emulated link is done with the oldest transfer
+    STOP = auto()
 
 
-@dataclass(slots=True)
-class Arrived:
-    """A transfer has ended on the real network. An emulated link may still hold it back."""
-
-    bucket: InFlight
-
-
-@dataclass(slots=True)
-class QueuedCall:
-    """A function to run on the exchange thread, such as one that issues another collective of the agent."""
-
-    run: Callable[[], None]
-
-
-class EndOfBackward:
-    """The end of backward, which alone shows under FSDP2 that no bucket of the step follows."""
-
-
-class Due:
-    """The emulated link is done with the oldest transfer."""
-
-
-class Stop:
-    """End the threads."""
-
-
-Message = SubmittedBucket | Arrived | EndOfBackward | QueuedCall | Due | Stop
-"""What the exchange thread acts on."""
-
-DUE = Due()
+Message = SubmittedBucket | InFlight | Signal | Callable[[], None]
+"""What the exchange thread acts on: a bucket to send; one that has arrived, though an emulated link may still hold it
+back; a signal; or a function to run, such as one that issues another collective of the agent."""

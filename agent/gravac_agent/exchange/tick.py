@@ -8,7 +8,7 @@ rank acts on it. A sample of the step's raw gradients goes along, since it would
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol, cast, get_args
+from typing import Any, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -23,32 +23,33 @@ _WORDS = len(fields(Directive))
 
 
 @dataclass(slots=True)
-class StepSums:
+class Energies:
+    """What is measured of gradients: floats. On a device they are tensors of shape ``()`` until the tick is read."""
+
+    gradient_sq: Any = 0.0
+    compensated_sq: Any = 0.0  # of gradient + residual
+    sent_sq: Any = 0.0
+    minimum_sq: Any = 0.0  # what is left of it at the weaker CF of the plan
+    candidate_sq: Any = 0.0
+    residual_sq: Any = 0.0  # of the new residual
+    residual_dot_gradient: Any = 0.0
+
+
+@dataclass(slots=True)
+class StepSums(Energies):
     """One rank's sums over the buckets of one step; after the tick, those of all ranks.
 
-    Energies of non-finite steps are left out. On a device the sums are tensors of shape ``()`` until the tick is read.
+    Energies of non-finite steps are left out.
     """
 
-    gradient_sq: float = 0.0
-    compensated_sq: float = 0.0
-    sent_sq: float = 0.0
-    minimum_sq: float = 0.0
-    candidate_sq: float = 0.0
-    residual_sq: float = 0.0
-    residual_dot_gradient: float = 0.0
     nonfinite: float = 0.0  # ranks with a NaN or infinity
     failed: float = 0.0  # ranks whose compression failed
     shards_sq: float = 0.0  # ‖shard of the raw mean‖² of each rank, where gradients are sharded
 
     def add(self, bucket: "BucketSums") -> None:
         """Add what one bucket has measured."""
-        self.gradient_sq += bucket.gradient_sq  # type: ignore[assignment]  # a tensor on a device
-        self.compensated_sq += bucket.compensated_sq  # type: ignore[assignment]
-        self.sent_sq += bucket.sent_sq  # type: ignore[assignment]
-        self.minimum_sq += bucket.minimum_sq  # type: ignore[assignment]
-        self.candidate_sq += bucket.candidate_sq  # type: ignore[assignment]
-        self.residual_sq += bucket.residual_sq  # type: ignore[assignment]
-        self.residual_dot_gradient += bucket.residual_dot_gradient  # type: ignore[assignment]
+        for name in _ENERGIES:
+            setattr(self, name, getattr(self, name) + getattr(bucket, name))
         if isinstance(bucket.finite, Tensor):
             self.nonfinite = cast("float", torch.where(bucket.finite, self.nonfinite, 1.0))
         elif not bucket.finite:
@@ -67,22 +68,13 @@ class StepSums:
 
 
 NAMES = tuple(field.name for field in fields(StepSums))
+_ENERGIES = tuple(field.name for field in fields(Energies))
 
 
 @dataclass(slots=True)
-class BucketSums:
-    """One bucket's part of ``StepSums`` on one rank. On a device its numbers are tensors of shape ``()``."""
+class BucketSums(Energies):
+    """One bucket's part of ``StepSums`` on one rank."""
 
-    gradient_sq: Scalar = 0.0
-    compensated_sq: Scalar = 0.0
-    """Energy of gradient + residual."""
-    sent_sq: Scalar = 0.0
-    minimum_sq: Scalar = 0.0
-    """What is left of it at the weaker CF of the plan."""
-    candidate_sq: Scalar = 0.0
-    residual_sq: Scalar = 0.0
-    """Energy of the new residual."""
-    residual_dot_gradient: Scalar = 0.0
     finite: bool | Tensor = True
     failed: bool = False
 
@@ -111,6 +103,11 @@ class Tick:
     """Sums over ranks of what ``RawMeanMeter`` measured."""
     sample: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     """Mean over ranks of the sampled raw gradients."""
+
+
+NOTHING = Directive(0, PHASES[0], 0.0, 0.0, 0.0)
+NOT_READ = Tick(StepSums(), NOTHING, agreed=False)
+"""The tick of a step that has not ended."""
 
 
 class DirectiveSource(Protocol):
@@ -226,8 +223,7 @@ class TickCodec:
         """Return a vector of the same size for use outside a step. Its fingerprint is none that a plan can have, whose
         pieces have 16 bits."""
         zeros = (0.0,) * (statistics + self.sampled)
-        nothing = Directive(0, PHASES[0], 0.0, 0.0, 0.0)
-        numbers = self.numbers(sums, nothing, (1 << 16,) * 3, zeros, raw_mean.NOT_MEASURED)
+        numbers = self.numbers(sums, NOTHING, (1 << 16,) * 3, zeros, raw_mean.NOT_MEASURED)
         return torch.tensor(numbers, dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:

@@ -326,7 +326,7 @@ class StreamExecutor:
                 if queued.transfer is not None:
                     if self._link is None:  # else its stream has waited
                         self.device.wait_work(queued.transfer.work)
-                    fits = queued.channel.fits(queued.transfer, queued.submitted.out, queued.in_place)
+                    fits = self.encoder.means.fits(queued.transfer, queued.submitted.out, queued.in_place)
                     if fits is not None:
                         fitting.append(fits)
             except Exception as error:
@@ -348,7 +348,7 @@ class StreamExecutor:
             # Before the mean overwrites the gradient, which may have to undo the step.
             if not submitted.buffer.is_sparse:
                 queued.channel.resolve(submitted.buffer, step.counts)
-            queued.channel.decode_unread(queued.transfer, submitted.out, queued.in_place)
+            self.encoder.means.write_unread(queued.transfer, submitted.out, queued.in_place)
             if queued.raw and step.mean_sq is not None:
                 step.mean_sq = step.mean_sq + norm_sq(submitted.out)
             else:

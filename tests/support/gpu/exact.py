@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac import Agent
 from gravac_agent.exchange.channel import BucketChannel
+from gravac_agent.exchange.overflow import Float16Means
 from tests.support.scripted import Play, ScriptedPolicy
 
 SIZES = (3000, 4097, 1200, 5000, 2048, 3333, 4100, 1500, 2999, 6000)
@@ -23,8 +24,12 @@ SIZES = (3000, 4097, 1200, 5000, 2048, 3333, 4100, 1500, 2999, 6000)
 CAP_MB = 0.003
 RATE = 2.0**-4
 """A power of two: the product with it is exact, so fused and separate rounding give the same parameters."""
-DELAYED = ("encode", "resolve", "decode", "decode_unread")
-"""Methods of a bucket's channel."""
+DELAYED = (
+    (BucketChannel, "encode"),
+    (BucketChannel, "resolve"),
+    (BucketChannel, "decode"),
+    (Float16Means, "write_unread"),
+)
 CYCLES = 20_000_000
 """The longest delay on a GPU, about 10 ms."""
 
@@ -71,8 +76,7 @@ class Delays:
     @contextmanager
     def around(self) -> Iterator[None]:
         """Delay what the agent does to each bucket, on the stream on which it does it."""
-        kind = BucketChannel
-        before = {name: getattr(kind, name) for name in DELAYED}
+        before = [(kind, name, getattr(kind, name)) for kind, name in DELAYED]
 
         def delayed(function: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(function)
@@ -84,12 +88,12 @@ class Delays:
 
             return method
 
-        for name, function in before.items():
+        for kind, name, function in before:
             setattr(kind, name, delayed(function))
         try:
             yield
         finally:
-            for name, function in before.items():
+            for kind, name, function in before:
                 setattr(kind, name, function)
 
 
