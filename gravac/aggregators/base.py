@@ -110,11 +110,13 @@ class Aggregator(Transaction, ABC):
     def __init__(self, group: dist.ProcessGroup | Communicator, learner: Transaction | None = None) -> None:
         self.communicator = communicator(group)
         self.share = 1.0 / self.communicator.size
-        # Most codecs learn nothing, and are not asked then. What learns has a ``commit`` of its own.
-        learns = learner is not None and type(learner).commit is not Transaction.commit
-        self._learner = learner if learns else None
+        if learner is None:
+            learner = Transaction()
+            learner.name = self.name
+        self._learner = learner
         self._shortfalls: list[Shortfall] = []
-        self.learns = learns or type(self).commit is not Aggregator.commit
+        # What learns has a ``commit`` of its own.
+        self.learns = (type(learner).commit, type(self).commit) != (Transaction.commit, Aggregator.commit)
         """Whether a step may bring something to be learned. Until then it has no statistics, and ``commit`` has nothing
         to do."""
 
@@ -153,41 +155,32 @@ class Aggregator(Transaction, ABC):
         return few_sizes(lambda cf: dense / max(1, self.wire_bytes(tensors, cf, torch.float32, ranks)))
 
     def local_statistics(self) -> list[float]:
-        return self._learner.local_statistics() if self._learner else []
+        return self._learner.local_statistics()
 
     def apply_mean_statistics(self, means: Sequence[float]) -> None:
-        if self._learner:
-            self._learner.apply_mean_statistics(means)
+        self._learner.apply_mean_statistics(means)
 
     def commit(self) -> None:
-        if self._learner:
-            self._learner.commit()
-        for one in self._shortfalls:
-            if one.drafts:
-                one.commit()
+        for one in (self._learner, *self._shortfalls):
+            one.commit()
 
     def rollback(self) -> None:
-        if self._learner:
-            self._learner.rollback()
-        for one in self._shortfalls:
+        for one in (self._learner, *self._shortfalls):
             one.rollback()
 
     def commit_where(self, counts: Tensor) -> None:
-        if self._learner:
-            self._learner.commit_where(counts)
-        for one in self._shortfalls:
+        for one in (self._learner, *self._shortfalls):
             one.commit_where(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = self._learner.state_dict() if self._learner else {}
+        state = self._learner.state_dict()
         for one in self._shortfalls:
             state |= one.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         shares = {name: value for name, value in state.items() if name.startswith(PREFIX)}
-        load = self._learner.load_state_dict if self._learner else super().load_state_dict
-        load({name: value for name, value in state.items() if name not in shares})
+        self._learner.load_state_dict({name: value for name, value in state.items() if name not in shares})
         for name, value in shares.items():
             self.shortfall(entry(name, value)[0])  # of a bucket that may not be open yet
         for one in self._shortfalls:
@@ -198,7 +191,7 @@ class Aggregator(Transaction, ABC):
 
         It leaves shortfalls out: each rank has its own.
         """
-        state, found = self._learner.state_dict() if self._learner else {}, sha256()
+        state, found = self._learner.state_dict(), sha256()
         for name, value in sorted(state.items()):
             found.update(name.encode())
             found.update(bytes(value.cpu().contiguous().view(torch.uint8).flatten().tolist()))

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Protocol
 from weakref import WeakSet
 
@@ -50,8 +51,8 @@ class _Draft:
 
     def send(self, cf: float) -> Exchange:
         part, payload, x = self.part, self.payloads[cf], self.x
-        layout, sender = part.route(cf, self.dtype)
-        exchange = sender.exchange(layout, payload, x, self.key)
+        sender: Sender = part.sender(cf, self.dtype)
+        exchange = sender.exchange(part.layout(cf, self.dtype), payload, x, self.key)
         if exchange.payload is not payload and x is not None:  # the collective passed on something else
             chosen = part.codec.kept_energy(payload, x)
             part.record(cf, chosen, aligned(exchange.codec, exchange.payload, x))
@@ -73,27 +74,10 @@ class CodecBucket(BucketAggregator):
         super().__init__(aggregator, bucket)
         self.codec = codec
         self._observes = type(aggregator.compressor).observe is not Compressor.observe
-        self._layouts: dict[tuple[float, torch.dtype], Layout] = {}
-        self._routes: dict[tuple[float, torch.dtype], tuple[Layout, Sender]] = {}
-
-    def layout(self, cf: float, dtype: torch.dtype) -> Layout:
-        """Return the layout of payloads."""
-        found = self._layouts.get((cf, dtype))
-        if found is None:
-            found = self._layouts[cf, dtype] = self.codec.layout(self.numel, cf, dtype)
-        return found
-
-    def route(self, cf: float, dtype: torch.dtype) -> tuple[Layout, Sender]:
-        """Return the layout of payloads and what sends them, the same on all ranks."""
-        found = self._routes.get((cf, dtype))
-        if found is None:
-            layout = self.layout(cf, dtype)
-            found = self._routes[cf, dtype] = layout, self.aggregator.sender(layout)
-        return found
-
-    def choose_again(self) -> None:
-        """Forget what sends payloads, because it depends on the network."""
-        self._routes.clear()
+        self.layout = layout = cache(partial(codec.layout, self.numel))
+        """The layout of payloads, by CF and dtype."""
+        self.sender = cache(lambda cf, dtype: aggregator.sender(layout(cf, dtype)))
+        """What sends payloads, by CF and dtype; the same on all ranks. It depends on the network."""
 
     def prepare(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
@@ -199,7 +183,7 @@ class OneShot(OfCodec):
         """
         self.chooser.use(network, sync_free)
         for part in self._open:
-            part.choose_again()
+            part.sender.cache_clear()
 
     def notes(self) -> list[str]:
         return self.chooser.notes()

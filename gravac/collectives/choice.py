@@ -165,7 +165,5 @@ class CollectiveChooser:
 
     def _named(self, text: str) -> Collective:
         if text not in self._made:
-            make = parse_collective(text)
-            assert make is not None
-            self._made[text] = make(self._group)
+            self._made[text] = COLLECTIVES.build(text, self._group)
         return self._made[text]

@@ -55,7 +55,9 @@ class Twins(Communicator):
 
 def encoder(compressor: str, memory: str) -> Encoder:
     codec, _, collective = compressor.partition(" by ")
-    return Encoder(codec, aggregators.build(codec, Twins(), collective or "auto"), memories.build(memory))
+    return Encoder(
+        memories.build(memory), (codec,), (aggregators.build(codec, Twins(), collective or "auto"),)
+    )
 
 
 def gradients(scale: float = 1.0) -> Iterator[torch.Tensor]:

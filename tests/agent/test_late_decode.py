@@ -71,7 +71,7 @@ def executor_on(network: Alone, dtype: torch.dtype = torch.float32) -> HostExecu
     assert world is not None
     return HostExecutor(
         encoder=Encoder(
-            "topk", aggregators.build("topk", network), memories.build("residual"), gradients_stay=True
+            memories.build("residual"), ("topk",), (aggregators.build("topk", network),), gradients_stay=True
         ),
         dense=AllReduce(world),
         metered=network,  # type: ignore[arg-type]

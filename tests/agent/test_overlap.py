@@ -74,7 +74,7 @@ def executor_on(network: Network) -> HostExecutor:
     group = dist.group.WORLD
     assert group is not None
     made = HostExecutor(
-        encoder=Encoder("topk", aggregators.build("topk", network), memories.build("residual")),
+        encoder=Encoder(memories.build("residual"), ("topk",), (aggregators.build("topk", network),)),
         dense=AllReduce(group),
         metered=network,  # type: ignore[arg-type]
         pacer=Pacer(None),

@@ -225,7 +225,7 @@ def test_the_cost_model_can_leave_out_what_reads() -> None:
     for free in (False, True):  # an open bucket follows
         aggregator.use(slow, free)
         assert aggregator.sync_free is free
-        names[free] = part.route(10.0, torch.float32)[1].name  # type: ignore[attr-defined]
+        names[free] = part.sender(10.0, torch.float32).name  # type: ignore[attr-defined]
     assert names[False] == "reduce-scatter"
     assert names[True] != "reduce-scatter"
 

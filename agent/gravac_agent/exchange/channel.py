@@ -162,14 +162,12 @@ class BucketChannel:
         if not gradient.numel():  # DDP sends parameters without elements too, and codecs need not know them
             return Uncompressed(raw)
         if gradient.is_sparse:
-            self._count_sparse(gradient, sums)
-            return Uncompressed(raw)
-        if rank.raw_mean.wanted:
+            rank.note(f"Gradients of {self.bucket.names[0]} are sparse: they are not compressed.")
+        elif rank.raw_mean.wanted:
             self._signs = rank.raw_mean.add(self._signs, self.bucket.number, gradient)
-        own = BucketSums()
-        if raw:
+        own, transfer = BucketSums(), None
+        if raw or gradient.is_sparse:
             self._measure_raw(gradient, own, survey)
-            transfer = None
         else:
             transfer = self._send(plan, gradient, key, own, survey)
         self.failures = self.failures + 1 if own.failed else 0
@@ -253,8 +251,8 @@ class BucketChannel:
     def _measure_raw(self, gradient: Tensor, own: BucketSums, survey: Survey) -> None:
         """Measure a gradient that is sent as plain DDP sends it. All energies are equal, so each gain is 1."""
         try:
-            histogram = kernels.tally(gradient) if survey.wanted else None
-            sq = kernels.energy(gradient) if histogram is None else histogram.energy
+            histogram = kernels.tally(gradient) if survey.wanted and not gradient.is_sparse else None
+            sq = norm_sq(gradient) if histogram is None else histogram.energy
             if own.note_finite(sq):
                 survey.add(histogram)
             own.sent_sq = own.gradient_sq = own.compensated_sq = own.minimum_sq = own.candidate_sq = sq
@@ -365,14 +363,6 @@ class BucketChannel:
         if clamped is not None:
             self._note_overflow(gradient)
         return clamped
-
-    def _count_sparse(self, gradient: Tensor, sums: StepSums) -> None:
-        """Add the energy of a sparse gradient, which is sent as plain DDP sends it."""
-        own, sq = BucketSums(), norm_sq(gradient)
-        own.note_finite(sq)
-        own.sent_sq = own.gradient_sq = own.compensated_sq = own.minimum_sq = own.candidate_sq = sq
-        sums.add(own)
-        self._rank.note(f"Gradients of {self.bucket.names[0]} are sparse: they are not compressed.")
 
     def _note_overflow(self, gradient: Tensor) -> None:
         self._rank.note(

@@ -1,7 +1,8 @@
 """The channels of a rank: one for each bucket, with one error memory and one set of codecs for all of them."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from gravac.aggregators import Aggregator
 from gravac.kernels import CandidateBuffers
@@ -13,31 +14,11 @@ from gravac_agent.exchange.plan import StepPlan
 log = logging.getLogger("gravac.agent")
 
 
+@dataclass
 class Encoder(RankCodecs):
-    """Keeps the channels of a rank, and ends their steps together.
+    """Keeps the channels of a rank, and ends their steps together."""
 
-    Args:
-        compressor: The job's compressor, as the text that ``aggregator`` was built from.
-        aggregator: Sends with it.
-        memory: The error memory of all buckets.
-        others: Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed
-            on.
-        gradients_stay: See ``RankCodecs``.
-        unused_everywhere: See ``RankCodecs``.
-    """
-
-    def __init__(
-        self,
-        compressor: str,
-        aggregator: Aggregator,
-        memory: Memory,
-        others: Mapping[str, Aggregator] | None = None,
-        gradients_stay: bool = False,
-        unused_everywhere: Callable[[], frozenset[str]] | None = None,
-    ) -> None:
-        others = others or {}
-        codecs, aggregators = (compressor, *others), (aggregator, *others.values())
-        super().__init__(memory, codecs, aggregators, gradients_stay, unused_everywhere)
+    def __post_init__(self) -> None:
         self._channels: list[BucketChannel | None] = []  # by the bucket's number
         self.failing = FailingBuckets(self._channels)
         self._in_use = 0  # number of the running step's codec

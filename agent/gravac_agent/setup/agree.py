@@ -182,11 +182,11 @@ def agree(
     )
     # On a device the host waits for nothing, and so there is nothing to meter.
     metered = Metered(data_group) if device is None else ProcessGroupCommunicator(data_group)
+    every = (settings.compressor, *codecs)
     encoder = Encoder(
-        settings.compressor,
-        builder.build(settings.compressor, metered),
         memories.build(settings.memory),
-        {codec: builder.build(codec, metered) for codec in codecs},
+        every,
+        tuple(builder.build(codec, metered) for codec in every),
         gradients_stay=sharded is None,  # FSDP2 waits for each mean, and frees its buffers at once
         unused_everywhere=None if isinstance(module, ShardedModel) else unused_everywhere(module),
     )

@@ -99,9 +99,8 @@ class SimulatedRanks:
             )
             kept = memories.build(memory)
             kept.world_size = size
-            self.encoders.append(
-                Encoder(compressor, build(compressor), kept, {codec: build(codec) for codec in others})
-            )
+            every = (compressor, *others)
+            self.encoders.append(Encoder(kept, every, tuple(map(build, every))))
 
     def exchange(
         self,

@@ -104,7 +104,7 @@ class _Ends(Communicator):
 
 
 def _encoder(task: Task, ends: Communicator) -> Encoder:
-    encoder = Encoder(task.codec, aggregators.build(task.codec, ends), memories.build(task.memory))
+    encoder = Encoder(memories.build(task.memory), (task.codec,), (aggregators.build(task.codec, ends),))
     encoder.memory.world_size = ends.size
     encoder.gradients_stay = True
     return encoder
