@@ -28,7 +28,6 @@ class _InFlight(Exchange):
     left: list[Tensor]  # per group (count, rows, rank), the same on all ranks
     right: list[Tensor]  # per group (count, columns, rank), summed over ranks once the work is done
     dense: Tensor
-    through: Scalar  # energy of this rank's matrices in the column space that is used
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
@@ -73,36 +72,22 @@ class _Draft:
     def begin(self, cf: float) -> _FirstRound:
         """Compute the first round once per CF."""
         if cf not in self.first_round:
-            plan = self.part.aggregator.plan(self.part.bucket, cf)
+            aggregator, names = self.part.aggregator, self.part.bucket.names
+            plan, factors = aggregator.plan(self.part.bucket, cf), aggregator.factors
             matrices = [group.stack(self.x) for group in plan.groups]
-            starts = [self.part.start(group, self.key, self.x.device) for group in plan.groups]
+            starts = [
+                torch.stack(
+                    [factors.start(names[at], group, self.key, self.x.device) for at in group.numbers]
+                )
+                for group in plan.groups
+            ]
             first = [matrix @ _orthonormal(start) for matrix, start in zip(matrices, starts, strict=True)]
             self.first_round[cf] = _FirstRound(plan, starts, matrices, first)
         return self.first_round[cf]
 
     def send(self, cf: float) -> Exchange:
-        exchange = self.part.send(self.x, cf, self.key, self.begin(cf))
-        if self.part.aggregator.communicator.size > 1:
-            self.part.record(cf, self.own_energy(cf), exchange.through)
-        return exchange
-
-
-class _Bucket(BucketAggregator):
-    aggregator: "PowerSGD"
-
-    def prepare(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
-    ) -> _Draft:
-        return _Draft(self, x, key)
-
-    def start(self, group: Group, key: Key, device: torch.device) -> Tensor:
-        """Return start factors, shape ``(count, columns, rank)``: those of the last step, extended at random."""
-        names, factors = self.bucket.names, self.aggregator.factors
-        return torch.stack([factors.start(names[number], group, key, device) for number in group.numbers])
-
-    def send(self, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
-        """Do both rounds. The second one is in flight on return."""
-        communicator, share = self.aggregator.communicator, self.aggregator.share
+        x, aggregator, first_round = self.x, self.part.aggregator, self.begin(cf)
+        communicator, share = aggregator.communicator, aggregator.share
         plan, matrices, first = first_round.plan, first_round.matrices, first_round.first
         own_dense = plan.gather_dense(x).float()
         message = torch.cat([*(each.flatten() for each in first), own_dense]) * share
@@ -111,6 +96,7 @@ class _Bucket(BucketAggregator):
         left = [_orthonormal(one.view_as(each)) for one, each in zip(flat, first, strict=True)]
         own = [matrix.mT @ p for matrix, p in zip(matrices, left, strict=True)]
 
+        # Energy of this rank's matrices in the column space that is used.
         through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
         sent = torch.zeros(x.numel(), device=x.device, dtype=torch.float32)
         # This rank counts its own P (Mᵀ P)ᵀ as sent. The mean of those over ranks is what comes out.
@@ -123,14 +109,25 @@ class _Bucket(BucketAggregator):
         pieces = second.split([q.numel() for q in own]) if own else ()
         right = [piece.view_as(q) for piece, q in zip(pieces, own, strict=True)]
         for group, start, q in zip(plan.groups, first_round.starts, right, strict=True):
-            self.aggregator.factors.drafts |= {
-                self.bucket.names[number]: _FactorDraft(start[at], q[at])
+            aggregator.factors.drafts |= {
+                self.part.bucket.names[number]: _FactorDraft(start[at], q[at])
                 for at, number in enumerate(group.numbers)
             }
         payload_bytes = message.nbytes + second.nbytes
         sent_bytes = ring_bytes(payload_bytes, communicator.size)
-        payload = Payload((sent,), None, x.numel(), cf, key)
-        return _InFlight(work, sent_bytes, payload_bytes, _DENSE, payload, plan, left, right, dense, through)
+        payload = Payload((sent,), None, x.numel(), cf, self.key)
+        if communicator.size > 1:
+            self.part.record(cf, self.own_energy(cf), through)
+        return _InFlight(work, sent_bytes, payload_bytes, _DENSE, payload, plan, left, right, dense)
+
+
+class _Bucket(BucketAggregator):
+    aggregator: "PowerSGD"
+
+    def prepare(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
+    ) -> _Draft:
+        return _Draft(self, x, key)
 
 
 class _FactorDraft(NamedTuple):

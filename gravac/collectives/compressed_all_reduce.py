@@ -9,7 +9,7 @@ from torch import Tensor
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.cost import Network
-from gravac.collectives.messages import HEADER_BYTES, SIZE_BYTES, Header, exchange_sizes, padded
+from gravac.collectives.messages import HEADER_BYTES, SIZE_BYTES, Header, exchange_sizes, owner_key, padded
 from gravac.compressors.base import Compressor, Key, Layout, Payload
 from gravac.compressors.dense import Dense
 from gravac.kernels import add_finite
@@ -101,7 +101,7 @@ class CompressedAllReduce(Collective):
         self.communicator.exchange(arrived.view(-1), rows.view(-1)).wait()
 
         sent, message, own = codec.decode(payload), nothing, shards.layouts[rank]
-        header_of_mean = Header(layout, _mean_key(key, rank))
+        header_of_mean = Header(layout, owner_key(key, rank))
         if own.numel:
             mean = torch.zeros(own.numel, device=nothing.device, dtype=torch.float32)
             for source, part in enumerate(arrived):  # in rank order, so that a run can be repeated
@@ -162,8 +162,3 @@ class CompressedAllReduce(Collective):
 def _message_bytes(workload: Workload) -> int:
     """Return the bytes of a message of the longest shard; the expected ones if sizes vary."""
     return _Shards(*workload).sizes[0]
-
-
-def _mean_key(key: Key, owner: int) -> Key:
-    """Return the key of an owner's mean, whose rounding noise must be independent of that of the payloads."""
-    return key._replace(seed=key.seed - 1, rank=owner)

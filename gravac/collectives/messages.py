@@ -160,6 +160,11 @@ class Entries:
         return layout.codec.decode(coded), positions
 
 
+def owner_key(key: Key, owner: int) -> Key:
+    """Return the key of an owner's message to all, whose rounding noise must be independent of that of the payloads."""
+    return key._replace(seed=key.seed - 1, rank=owner)
+
+
 def split_codec(compressor: Compressor) -> tuple[Indexed, Compressor] | None:
     """Split a codec into the selector of the elements and the codec of their values.
 

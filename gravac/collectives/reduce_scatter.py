@@ -10,7 +10,7 @@ from gravac import kernels
 from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.cost import Network
-from gravac.collectives.messages import Entries, Header, split_codec
+from gravac.collectives.messages import Entries, Header, owner_key, split_codec
 from gravac.compressors.base import Compressor, Key, Layout, Payload, kept_count
 
 _SEED_BITS = 2**31 - 1
@@ -135,7 +135,7 @@ class ReduceScatter(Collective):
         shards = Shards(n, ranks, key.shared_seed() & _SEED_BITS)
         selector, entries = _entries(layout.codec, n, cf, layout.dtype, ranks)
         x = layout.codec.decode(payload) if x is None else x
-        header, sums = Header(layout, key), Header(layout, _sum_key(key, rank))
+        header, sums = Header(layout, key), Header(layout, owner_key(key, rank))
 
         messages, sent = [], list[_Elements]()
         for owner, rows in enumerate(shards.divide(payload.support.int(), x, entries.values.numel)):
@@ -230,8 +230,3 @@ def _payload(sent: list[_Elements], numel: int, cf: float, key: Key) -> Payload:
 def _part_key(key: Key, owner: int) -> Key:
     """Return the key of a rank's message to an owner, whose rounding noise must be its own."""
     return key._replace(seed=key.seed + 1 + owner)
-
-
-def _sum_key(key: Key, owner: int) -> Key:
-    """Return the key of an owner's message to all."""
-    return key._replace(seed=key.seed - 1, rank=owner)

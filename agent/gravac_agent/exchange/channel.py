@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,24 +43,16 @@ from gravac_agent.exchange.tick import BucketSums, StepSums
 log = logging.getLogger("gravac.agent")
 
 
-@dataclass(slots=True)
-class Compressed:
-    """The bucket's payload was sent. The gradient is unchanged."""
+class EncodedBucket(NamedTuple):
+    """What became of a gradient."""
 
-    transfer: Exchange
+    transfer: Exchange | None
+    """The payload in flight; the gradient is unchanged. None: nothing was sent, the gradient's buffer holds all there
+    is to send, and the caller must all-reduce it."""
+    raw: bool = False
+    """Whether the buffer to all-reduce holds the raw gradient, without a residual."""
     unsettled: bool = False
     """Whether the gradient must stay unchanged until ``BucketChannel.resolve``."""
-
-
-@dataclass(slots=True)
-class Uncompressed:
-    """Nothing was sent. The gradient's buffer holds all there is to send, and the caller must all-reduce it."""
-
-    raw: bool
-    """Whether the buffer holds the raw gradient, without a residual."""
-
-
-EncodedBucket = Compressed | Uncompressed
 
 
 @dataclass(slots=True)
@@ -145,8 +138,8 @@ class BucketChannel:
 
         Args:
             plan: The plan of the step.
-            gradient: The trainer's own buffer, shape ``(n,)``, or a sparse gradient. It changes only if the result is
-                ``Uncompressed``.
+            gradient: The trainer's own buffer, shape ``(n,)``, or a sparse gradient. It changes only if the result has
+                no transfer.
             key: Seed of the random numbers of this step, bucket and rank.
             sums: Energies and flags of the step. The bucket's are added.
             survey: Gain curve of the step. The bucket's is added if the survey wants one.
@@ -160,7 +153,7 @@ class BucketChannel:
         # Asked before this step gives the memory a residual.
         raw = not self.uses_memory or (plan.idle and not rank.memory.transforms and not memory.has_residual)
         if not gradient.numel():  # DDP sends parameters without elements too, and codecs need not know them
-            return Uncompressed(raw)
+            return EncodedBucket(None, raw)
         if gradient.is_sparse:
             rank.note(f"Gradients of {self.bucket.names[0]} are sparse: they are not compressed.")
         elif rank.raw_mean.wanted:
@@ -173,11 +166,11 @@ class BucketChannel:
         self.failures = self.failures + 1 if own.failed else 0
         sums.add(own)
         if transfer is None:
-            return Uncompressed(raw)
+            return EncodedBucket(None, raw)
         unsettled = memory.unsettled
         if unsettled and (plan.codec, plan.cf) not in self._holds_little:
             self._holds_little[plan.codec, plan.cf] = _held_bytes(transfer) <= 4 * gradient.numel()
-        return Compressed(transfer, unsettled)
+        return EncodedBucket(transfer, False, unsettled)
 
     def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         """Keep the residual if the step counts, or undo the step. It never raises.

@@ -27,7 +27,6 @@ from gravac.compressors import Key
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.agreement import PART_SECONDS
-from gravac_agent.exchange.channel import Compressed
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
@@ -226,19 +225,13 @@ class HostExecutor:
                     channel.sampled = self._sample.of(bucket)
                 self._sample.copy(buffer, channel.sampled, self._sample.raw)
             key = Key(self._seed, step.number, bucket.number, self._rank)
-            encoded = channel.encode(step.plan, buffer, key, step.sums, step.survey)
-            if isinstance(encoded, Compressed):
-                step.dense_bytes += buffer.nbytes
-                proven = channel.proven[step.plan.codec]
-                in_flight = InFlight(
-                    submitted, channel, encoded.transfer, False, False, encoded.unsettled, proven
-                )
-            else:
-                reduced = self._dense(submitted)
-                # Not the buffer's bytes: of a sparse gradient, plain DDP sends only the elements that are there.
-                step.dense_bytes += reduced.payload_bytes
-                in_flight = InFlight(submitted, channel, reduced, in_place=True, raw=encoded.raw)
-            step.payload_bytes += in_flight.transfer.payload_bytes
+            sent, raw, unsettled = channel.encode(step.plan, buffer, key, step.sums, step.survey)
+            in_place, transfer = sent is None, sent or self._dense(submitted)
+            proven = in_place or channel.proven[step.plan.codec]
+            in_flight = InFlight(submitted, channel, transfer, in_place, raw, unsettled, proven)
+            # Not always the buffer's bytes: of a sparse gradient, plain DDP sends only the elements that are there.
+            step.dense_bytes += transfer.payload_bytes if in_place else buffer.nbytes
+            step.payload_bytes += transfer.payload_bytes
             self._in_flight.append(in_flight)
             self._to_wait_for.put(in_flight)
             if submitted.last:

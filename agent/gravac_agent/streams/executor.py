@@ -22,7 +22,7 @@ from gravac.kernels import Scalar, Tally
 from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
-from gravac_agent.exchange.channel import BucketChannel, Compressed
+from gravac_agent.exchange.channel import BucketChannel
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
@@ -287,13 +287,11 @@ class StreamExecutor:
         submitted, begin = queued.submitted, self._timer.mark(self._side)
         try:
             key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
-            encoded = queued.channel.encode(step.plan, submitted.buffer, key, step.sums, step.survey)
-            if isinstance(encoded, Compressed):
-                queued.transfer = encoded.transfer
-                step.dense_bytes += submitted.buffer.nbytes
-            else:
-                queued.raw, queued.transfer = encoded.raw, self._dense(submitted)
-                step.dense_bytes += queued.transfer.payload_bytes
+            sent, queued.raw, _ = queued.channel.encode(
+                step.plan, submitted.buffer, key, step.sums, step.survey
+            )
+            queued.transfer = sent or self._dense(submitted)
+            step.dense_bytes += queued.transfer.payload_bytes if sent is None else submitted.buffer.nbytes
             step.payload_bytes += queued.transfer.payload_bytes
         except Exception as error:
             queued.error = error

@@ -13,7 +13,6 @@ from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
-from gravac_agent.exchange.channel import Compressed
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
@@ -178,8 +177,7 @@ class SimulatedRanks:
             done.dense_bytes += gradient.nbytes
             channel = encoder.begin(bucket, plan)
             encoded = channel.encode(plan, gradient, key, done.sums, done.survey)
-            if isinstance(encoded, Compressed):
-                transfer = encoded.transfer
+            if (transfer := encoded.transfer) is not None:
                 transfer.work.wait()
                 done.payload_bytes += transfer.payload_bytes
                 done.sent_bytes += transfer.sent_bytes
