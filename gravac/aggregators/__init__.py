@@ -14,7 +14,7 @@ from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
 from gravac.aggregators.powersgd import PowerSGD
 from gravac.aggregators.terngradsum import TernGradSum
-from gravac.collectives import ALONE, AUTO, Communicator, Exchange, Network, parse_collective
+from gravac.collectives import ALONE, AUTO, Communicator, Network, parse_collective
 from gravac.compressors import COMPRESSORS
 from gravac.compressors import build as build_compressor
 from gravac.registry import Registry, split
@@ -95,7 +95,6 @@ __all__ = [
     "BucketAggregator",
     "CompressedReduceScatter",
     "Draft",
-    "Exchange",
     "MajorityVote",
     "OneShot",
     "PowerSGD",

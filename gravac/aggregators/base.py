@@ -79,14 +79,7 @@ class BucketAggregator(ABC):
     def blank(self, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float) -> Draft:
         """Make a draft without a gradient, for when preparing one failed.
 
-        It takes part in the same rounds, with the sizes that the other ranks expect.
-
-        Args:
-            cf: The CF it will be sent at.
-            key: Seed material of this step, bucket and rank.
-            dtype: The dtype that values have on the wire.
-            device: Where the bucket lies.
-            value: The value that is sent: 0, or NaN to make the mean non-finite on all ranks.
+        It takes part in the same rounds, with the sizes that the other ranks expect. See ``Compressor.blank``.
         """
         x = torch.full((self.numel,), value, device=device, dtype=torch.float32)
         return self.prepare(x, (cf,), key, dtype)

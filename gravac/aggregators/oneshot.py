@@ -153,8 +153,7 @@ class OneShot(OfCodec):
         return part
 
     def sender(self, layout: Layout) -> Collective:
-        ranks = self.communicator.size
-        return self.chooser.choose(Workload(layout.codec, layout.numel, layout.cf, layout.dtype, ranks))
+        return self.chooser.choose(Workload.of(layout, self.communicator.size))
 
     @property
     def sync_free(self) -> bool:  # type: ignore[override]  # it depends on the codec and the collective

@@ -8,7 +8,6 @@ from gravac.collectives.base import Collective, Exchange, Transfer, Workload
 from gravac.collectives.choice import (
     AUTO,
     COLLECTIVES,
-    Choice,
     CollectiveChooser,
     check,
     choose,
@@ -33,7 +32,6 @@ __all__ = [
     "AUTO",
     "COLLECTIVES",
     "AllReduce",
-    "Choice",
     "Collective",
     "CollectiveChooser",
     "Communicator",

@@ -31,6 +31,11 @@ class Workload(NamedTuple):
     dtype: torch.dtype
     ranks: int
 
+    @classmethod
+    def of(cls, layout: Layout, ranks: int) -> "Workload":
+        """Return the workload of payloads of a layout."""
+        return cls(layout.codec, layout.numel, layout.cf, layout.dtype, ranks)
+
     @property
     def wire_bytes(self) -> int:
         """Bytes of one payload; the expected ones if sizes vary."""

@@ -19,17 +19,11 @@ _DENSE, _STRONGEST = Dense(), 1e9
 
 class _Shards:
     """The shards of a bucket, one per rank: equally many whole blocks for each, so the last ones may be shorter or
-    empty.
-
-    Args:
-        codec: Its payloads are divided.
-        numel: Elements of the bucket.
-        cf: The CF asked for.
-        dtype: The dtype that values have on the wire.
-        ranks: How many ranks there are.
+    empty. Its payloads are divided.
     """
 
-    def __init__(self, codec: Compressor, numel: int, cf: float, dtype: torch.dtype, ranks: int) -> None:
+    def __init__(self, workload: Workload) -> None:
+        codec, numel, cf, dtype, ranks = workload
         block = codec.block_of(cf)
         assert block is not None
         self.size = block * max(1, ceil(numel / (block * ranks)))
@@ -90,7 +84,7 @@ class CompressedAllReduce(Collective):
     def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
         codec, ranks, rank = layout.codec, self.world_size, self.communicator.rank
         nothing = payload.values.new_empty(0, dtype=torch.uint8)
-        shards = _Shards(codec, layout.numel, layout.cf, layout.dtype, ranks)
+        shards = _Shards(Workload.of(layout, ranks))
         header = Header(layout, key)
         messages = [header.pack(piece.parts) for piece in codec.divide(payload, shards.size, layout.dtype)]
         messages += [nothing] * (ranks - len(messages))
@@ -161,4 +155,4 @@ class CompressedAllReduce(Collective):
 
 def _message_bytes(workload: Workload) -> int:
     """Return the bytes of a message of the longest shard; the expected ones if sizes vary."""
-    return _Shards(*workload).sizes[0]
+    return _Shards(workload).sizes[0]

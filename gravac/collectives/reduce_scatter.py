@@ -133,7 +133,7 @@ class ReduceScatter(Collective):
         assert payload.support is not None
         n, cf, ranks, rank = layout.numel, layout.cf, self.world_size, self.communicator.rank
         shards = Shards(n, ranks, key.shared_seed() & _SEED_BITS)
-        selector, entries = _entries(layout.codec, n, cf, layout.dtype, ranks)
+        selector, entries = _entries(Workload.of(layout, ranks))
         x = layout.codec.decode(payload) if x is None else x
         header, sums = Header(layout, key), Header(layout, owner_key(key, rank))
 
@@ -207,10 +207,9 @@ class ReduceScatter(Collective):
         return first + cost.all_gather(network, ranks, nbytes) + work
 
 
-def _entries(
-    codec: Compressor, numel: int, cf: float, dtype: torch.dtype, ranks: int
-) -> tuple[Compressor, Entries]:
+def _entries(workload: Workload) -> tuple[Compressor, Entries]:
     """Return the selector of a codec, and the layout of what a rank sends to each owner and an owner to all."""
+    codec, numel, cf, dtype, ranks = workload
     codecs = split_codec(codec)
     assert codecs is not None
     count = -(-kept_count(numel, cf) // ranks)
@@ -218,7 +217,7 @@ def _entries(
 
 
 def _message_bytes(workload: Workload) -> int:
-    return _entries(*workload)[1].nbytes
+    return _entries(workload)[1].nbytes
 
 
 def _payload(sent: list[_Elements], numel: int, cf: float, key: Key) -> Payload:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
+from gravac.kernels import add_finite
 from gravac.memories.states import VELOCITY, parameter_of, to_dense
 from gravac.protocol import Record
 from gravac.registry import as_text, check_settings
@@ -52,6 +53,18 @@ class PendingSum(NamedTuple):
     out: Tensor
     """float32, in which the next residual is left. It may be the residual itself; then elements of the gradient that
     are not finite count as 0, since nothing could undo them. It may be the gradient itself, which is not written."""
+
+    def write(self, gradient: Tensor, only_finite: bool) -> None:
+        """Write the sum. ``only_finite``: where ``out`` is the residual, elements that are not finite count as 0."""
+        residual, share, out = self
+        if residual is None:
+            out.copy_(gradient)
+        elif residual is not out:
+            torch.add(gradient, residual, alpha=share, out=out)
+        elif only_finite:
+            add_finite(out, gradient)
+        else:
+            out.add_(gradient)
 
 
 class BucketMemory(ABC):
@@ -347,8 +360,8 @@ class Memory(Transaction):
         return to_dense(state)
 
     def offered_share(self) -> float:
-        """Return 1 - β, the share of the residual that is added in each step."""
-        return 1.0
+        """Return 1 - β, the share of the residual that is added in each step; β is 0 if it is no setting."""
+        return 1.0 - float(getattr(self.settings, "beta", 0.0))
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
         """Return θ in ``E‖C(y) - y‖² <= θ‖y‖²``, proven for the way in which the residual y is stored.

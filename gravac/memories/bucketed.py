@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.kernels import add_finite
 from gravac.memories.base import Bucket, BucketMemory, Memory, PendingSum
 
 
@@ -36,17 +35,9 @@ class FlatMemory(BucketMemory):
     def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
         terms = self.pending_sum(gradient, dense=dense)
         assert terms is not None
-        residual, share, out = terms
-        if residual is None:
-            out.copy_(gradient)
-        elif residual is not out:
-            torch.add(gradient, residual, alpha=share, out=out)
-        elif self.unsettled:
-            add_finite(out, gradient)
-        else:
-            out.add_(gradient)
+        terms.write(gradient, only_finite=self.unsettled)
         self.sum_written()
-        return out
+        return terms.out
 
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         residual = self.begin(gradient.device) if self.residual is None else self.residual

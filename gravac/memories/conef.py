@@ -164,9 +164,6 @@ class ConEFMemory(Memory):
             )
         self._draws = 0
 
-    def offered_share(self) -> float:
-        return float(1.0 - self.settings.beta)
-
     def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
         """Return the codec that stores a residual, and its CF. The step sent with ``compressor`` at ``cf``."""
         return self._codec, self.settings.cf

@@ -29,6 +29,3 @@ class PartialMemory(ResidualMemory):
     )
     Settings = PartialSettings
     examples = ("beta=0.9",)
-
-    def offered_share(self) -> float:
-        return float(1.0 - self.settings.beta)

@@ -160,9 +160,6 @@ class SketchMemory(Memory):
         self.numels: dict[str, int] = {}
         """Elements of the parameters whose sketches are held."""
 
-    def offered_share(self) -> float:
-        return float(1.0 - self.settings.beta)
-
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
         return None  # the linear form has its own condition: beta >= least_beta(size)
 

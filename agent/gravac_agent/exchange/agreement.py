@@ -112,10 +112,8 @@ def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = No
     """
     if group.size() == 1:
         return [mine]
-    raw = mine.encode()[:_MAX_TEXT_BYTES]
-    text = torch.zeros(_MAX_TEXT_BYTES, dtype=torch.uint8)
-    text[: len(raw)] = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)[: len(raw)]
-    message = text.to(_device_of(group))
+    text = mine.encode()[:_MAX_TEXT_BYTES].ljust(_MAX_TEXT_BYTES, b"\0")
+    message = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(_device_of(group))
     everyone = [torch.empty_like(message) for _ in range(group.size())]
     try:
         work = dist.all_gather(everyone, message, group=group, async_op=True)

@@ -22,7 +22,6 @@ from gravac_agent.exchange.compensation import (
     NO_SURVEY,
     CompensatedGradient,
     Survey,
-    at_least_zero,
     compensate,
     norm_sq,
     unused_elements,
@@ -125,7 +124,8 @@ class BucketChannel:
     @property
     def label(self) -> str:
         """The bucket's parameters as text for a message."""
-        return bucket_label(self.bucket.names)
+        others = len(self.bucket.names) - 1
+        return self.bucket.names[0] + (f" and {others} more parameters" if others else "")
 
     def encode(
         self, plan: StepPlan, gradient: Tensor, key: Key, sums: StepSums, survey: Survey = NO_SURVEY
@@ -218,10 +218,6 @@ class BucketChannel:
         self.partial = False
         self.memory.gradient_stays = False  # the buffer is all-reduced in place, before the tick is read
         send_whole(self.memory, gradient, ranks, self.unused(gradient))
-
-    def go_dense(self) -> None:
-        """Send the bucket densely from now on, as the ranks agreed."""
-        self.dense, self.failures = True, 0
 
     def unused(self, gradient: Tensor) -> Tensor | None:
         """Return the elements whose residual stays in the memory, bool of shape ``(n,)``; None if there are none."""
@@ -384,9 +380,8 @@ class BucketChannel:
         own.sent_sq = sent_sq
         if compensated is not None and compensated.unused is not None and payload.support is None:
             noise = torch.where(compensated.unused, codec.decoded(payload), 0.0)
-            if not on_device(noise) and bool(
-                noise.any()
-            ):  # on a device, what DDP used cannot be read in time
+            # On a device, what DDP used cannot be read in time.
+            if not on_device(noise) and bool(noise.any()):
                 self.noise = noise
         if compensated is None or not compensated.full_residual or payload.support is None:
             residual = self.memory.update(codec, payload)
@@ -399,7 +394,9 @@ class BucketChannel:
         dot = kernels.inner(compensated.p, gradient) if compensated.dot is None else compensated.dot
         residual_dot = dot - codec.inner(payload, gradient)
         if self.memory.update(codec, payload) is not None:
-            self._add_residual(own, at_least_zero(residual_sq), residual_dot)
+            # A difference of rounded energies may be less than 0.
+            sq = residual_sq.clamp(min=0.0) if isinstance(residual_sq, Tensor) else max(0.0, residual_sq)
+            self._add_residual(own, sq, residual_dot)
 
     def _add_residual(self, own: BucketSums, sq: Scalar, dot_gradient: Scalar) -> None:
         # In units of gradients: a memory with momentum keeps their sums, which are 1 / (1 - m) times larger.
@@ -415,11 +412,6 @@ class BucketChannel:
 
     def _blank(self, plan: StepPlan, gradient: Tensor, key: Key, value: float) -> Draft:
         return self._route(plan).blank(plan.cf, key, gradient.dtype, gradient.device, value)
-
-
-def bucket_label(names: tuple[str, ...]) -> str:
-    """Return a bucket's parameters as text for a message."""
-    return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")
 
 
 def _held_bytes(transfer: Transfer) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, add_finite, energy, on_device, tally
+from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, energy, on_device, tally
 from gravac.memories import Bucket, BucketMemory
 from gravac.signals.spectrum import Curve, Spectrum
 
@@ -115,19 +115,14 @@ def compensate(
         memory.sum_written()
         if sifter is not None:
             sifter.update_threshold(histogram)
-        gradient_sq = _requested(histogram.gradient_sq)
-        dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
+        gradient_sq, residual_dot = histogram.gradient_sq, histogram.residual_dot_gradient
+        assert gradient_sq is not None
+        assert residual_dot is not None
+        dot = gradient_sq + share * residual_dot
         sq = _where_finite(gradient_sq, histogram.energy)
         return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, dot=dot)
     gradient_sq = energy(gradient)
-    if residual is None:
-        out.copy_(gradient)
-    elif residual is not out:
-        torch.add(gradient, residual, alpha=share, out=out)
-    elif not isinstance(gradient_sq, Tensor) and math.isfinite(gradient_sq):
-        out.add_(gradient)
-    else:  # the energy is not read, or some elements must stay out of the only buffer
-        add_finite(out, gradient)
+    terms.write(gradient, only_finite=isinstance(gradient_sq, Tensor) or not math.isfinite(gradient_sq))
     memory.sum_written()
     sq = gradient_sq if residual is None else _where_finite(gradient_sq, energy(out))
     return CompensatedGradient(out, gradient_sq, sq, None, None, share == 1.0)
@@ -138,11 +133,6 @@ def _where_finite(gradient_sq: Scalar, sq: Scalar) -> Scalar:
     if isinstance(gradient_sq, Tensor):
         return torch.where(gradient_sq.isfinite(), sq, gradient_sq)
     return sq if math.isfinite(gradient_sq) else math.inf
-
-
-def _requested(value: Scalar | None) -> Scalar:
-    assert value is not None  # ``sums=True`` computes it
-    return value
 
 
 @dataclass(slots=True)
@@ -191,8 +181,3 @@ def is_surveyed(step_of_window: int, window_steps: int) -> bool:
 def norm_sq(gradient: Tensor) -> Scalar:
     """Return the squared L2 norm of a flat or a sparse gradient."""
     return energy(gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient)
-
-
-def at_least_zero(x: Scalar) -> Scalar:
-    """Return ``x``, or 0 if it is less, as a difference of rounded energies may be."""
-    return x.clamp(min=0.0) if isinstance(x, Tensor) else max(0.0, x)

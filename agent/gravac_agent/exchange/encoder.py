@@ -38,19 +38,18 @@ class Encoder(RankCodecs):
 
     def begin(self, bucket: Bucket, plan: StepPlan) -> BucketChannel:
         """Return the channel of a bucket that is about to be encoded in a step with this plan."""
-        self._in_use, number, channels = plan.codec, bucket.number, self._channels
-        if number == 0 and self.unused_everywhere is not None:
+        self._in_use = plan.codec
+        if bucket.number == 0 and self.unused_everywhere is not None:
             # A backward that ended in an exception has no end of step, which would have dropped what was withheld in
             # it. This step would add to that.
             self.rollback()
-        channel = channels[number] if number < len(channels) else None
-        return self.channel(bucket) if channel is None or channel.bucket is not bucket else channel
+        return self.channel(bucket)
 
     def channel(self, bucket: Bucket) -> BucketChannel:
         """Return the channel of a bucket. A bucket of other parameters under the same number gets a new one."""
         number, channels = bucket.number, self._channels
         channel = channels[number] if number < len(channels) else None
-        if channel is not None and channel.bucket.names == bucket.names:
+        if channel is not None and (channel.bucket is bucket or channel.bucket.names == bucket.names):
             channel.bucket = bucket
             return channel
         names = set(bucket.names)

@@ -85,5 +85,5 @@ class FailingBuckets:
 def _go_dense(failing: Sequence[BucketChannel]) -> list[BucketChannel]:
     new = [channel for channel in failing if not channel.dense]
     for channel in new:
-        channel.go_dense()
+        channel.dense, channel.failures = True, 0
     return new

@@ -427,10 +427,8 @@ class HostExecutor:
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted
-        finite, sampled = (
-            bucket.channel.decode(bucket.transfer, submitted.out, bucket.in_place),
-            bucket.channel.sampled,
-        )
+        finite = bucket.channel.decode(bucket.transfer, submitted.out, bucket.in_place)
+        sampled = bucket.channel.sampled
         if submitted.out is submitted.buffer:
             if sampled is not None:
                 self._sample.copy(submitted.buffer, sampled, self._sample.exchanged)

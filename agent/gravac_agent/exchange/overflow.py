@@ -109,7 +109,8 @@ class Float16Means:
         if buffer.is_sparse or not buffer.numel() or has_room(buffer.dtype):
             return None
         mean = buffer if in_place else self._decoded(transfer, buffer)
-        return torch.linalg.vector_norm(mean, math.inf) <= torch.finfo(buffer.dtype).max
+        largest: Tensor = torch.linalg.vector_norm(mean, math.inf)
+        return largest <= torch.finfo(buffer.dtype).max
 
     def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
         """Return whether the mean is finite, before anything writes it. Only float16 is checked."""

@@ -43,7 +43,6 @@ class Coordinates:
         for name, places in self.places.items():
             self.slots[name] = slice(self.size, self.size + places.numel())
             self.size += places.numel()
-        self.names = tuple(self.places)
 
     def order(self, names: Sequence[str]) -> Tensor:
         """Return the places in the sample of these parameters' coordinates, one parameter after another."""

@@ -19,7 +19,8 @@ from gravac_agent.exchange import raw_mean
 from gravac_agent.exchange.plan import Directive, StepPlan
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
-_WORDS = len(fields(Directive))
+_WORDS = tuple(field.name for field in fields(Directive))
+_PHASE = _WORDS.index("phase")
 
 
 @dataclass(slots=True)
@@ -130,9 +131,7 @@ class Announcement:
 
     def __init__(self, setup: str, following: StepPlan, source: DirectiveSource | None) -> None:
         self._setup, self.following, self._source = setup, following, source
-        self._announced: tuple[StepPlan, tuple[int, int, int]] | None = (
-            None  # the last plan, and its fingerprint
-        )
+        self._announced: tuple[StepPlan, tuple[int, int, int]] | None = None  # a plan and its fingerprint
 
     @property
     def directive(self) -> Directive:
@@ -159,7 +158,7 @@ class TickCodec:
     world_size: int
     sampled: int = 0
     """Coordinates of the sample of raw gradients."""
-    size: int = field(default=len(NAMES) + _WORDS + 6 + raw_mean.SIZE, init=False)
+    size: int = field(default=len(NAMES) + len(_WORDS) + 6 + raw_mean.SIZE, init=False)
 
     def pack(
         self,
@@ -196,28 +195,13 @@ class TickCodec:
         measured: Sequence[Scalar],
     ) -> list[Scalar]:
         """Return the numbers of this rank's vector in order; see ``pack``. On a device some of them are tensors."""
+        energies, words = [getattr(sums, name) for name in NAMES], [0.0] * len(_WORDS)
         if self.rank == 0:
-            words: tuple[float, ...] = (
-                directive.epoch,
-                PHASES.index(directive.phase),
-                directive.cf_minimum,
-                directive.cf_candidate,
-                directive.epsilon,
-                directive.codec,
-                directive.window_steps,
-            )
-        else:
-            words = (0.0,) * _WORDS
+            words = [getattr(directive, name) for name in _WORDS]
+            words[_PHASE] = PHASES.index(directive.phase)
         # ``unpack`` compares the pieces of all ranks by their sums and those of their squares.
-        squares = tuple(piece * piece for piece in fingerprint)
-        return [
-            *(getattr(sums, name) for name in NAMES),
-            *words,
-            *fingerprint,
-            *squares,
-            *measured,
-            *statistics,
-        ]
+        squares = [piece * piece for piece in fingerprint]
+        return [*energies, *words, *fingerprint, *squares, *measured, *statistics]
 
     def pack_status(self, sums: StepSums, statistics: int) -> Tensor:
         """Return a vector of the same size for use outside a step. Its fingerprint is none that a plan can have, whose
@@ -231,7 +215,7 @@ class TickCodec:
         head, sample = vector.tensor_split((len(vector) - self.sampled,))
         values = head.tolist()
         count = len(NAMES)
-        agreed_at = count + _WORDS
+        agreed_at = count + len(_WORDS)
         epoch, phase, minimum, candidate, epsilon, codec, window_steps = values[count:agreed_at]
         pieces, squares = values[agreed_at : agreed_at + 3], values[agreed_at + 3 : agreed_at + 6]
         # All equal exactly when N·Σx² = (Σx)² (Cauchy-Schwarz); integers this small are exact in float64.

@@ -168,7 +168,7 @@ def agree(
         | {
             "codecs": codecs,
             "policy": rule.spec().model_dump(),
-            "sampled": ", ".join(coordinates.names),
+            "sampled": ", ".join(coordinates.places),
             "link": str(builder.link),
             "replicas": averaged,
             "agent": asked.number,
