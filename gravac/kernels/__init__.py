@@ -19,6 +19,7 @@ from gravac.kernels.linalg import (
 from gravac.kernels.nearest import (
     GRIDS,
     MOST_BLOCK,
+    add_nearest,
     dequantize_nearest,
     dither,
     nearest_sizes,
@@ -72,6 +73,7 @@ __all__ = [
     "Tally",
     "active",
     "add_finite",
+    "add_nearest",
     "add_run",
     "alignment",
     "blocked",

@@ -56,7 +56,7 @@ GRIDS = {
 the error of the best of all. Two levels have no zero: they are the signs."""
 
 
-def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor]:
+def quantize_nearest(x: Tensor, block: int, levels: int, sums: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Round each element to the nearest of its block's levels, ``-s·d, …, -d, 0, d, …, s·d``; two levels: ``±d``.
 
     To find the spacing d, three spacings are tried that clip the block at different shares of its largest magnitude.
@@ -67,6 +67,7 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
         x: Shape ``(n,)``.
         block: Elements that share a spacing, at most 16,384.
         levels: 39, 15, 7, 5, 3 or 2.
+        sums: float64 of shape ``(2,)``, on the host. If the kernel is compiled, ‖decoded‖² and ⟨decoded, x⟩ are added.
 
     Returns:
         Spacings, bfloat16 of shape ``(ceil(n / block),)``, not finite where an element is not; and codes, uint8 of
@@ -80,7 +81,7 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
     x = x.detach().float().flatten()
     if backend.compiled(x):
         codes = torch.empty(x.numel(), dtype=torch.uint8)
-        return _compiled(x, block, grid, 1.0, _NO_LIMIT, codes), codes
+        return _compiled(x, block, grid, 1.0, _NO_LIMIT, codes, sums), codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid)
     if not grid.reaches:
@@ -119,7 +120,7 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
         numel = x.numel()
         codes = torch.empty(numel, dtype=torch.uint8)
         nothing = codes[:0]  # not the nearest codes
-        spacings = _compiled(x, block, grid, spread, _widest(grid), nothing)
+        spacings = _compiled(x, block, grid, spread, _widest(grid), nothing, None)
         wide, given = spacings.float(), (x.data_ptr(), block, grid.steps, stream(seed))
         backend.host.clip_and_round(*given, wide.data_ptr(), codes.data_ptr(), wide.numel(), numel)
         return spacings, codes
@@ -137,16 +138,31 @@ def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int)
     Raises:
         ValueError: There are more or fewer spacings than blocks.
     """
+    out = torch.zeros(codes.numel(), dtype=torch.float32, device=codes.device)
+    add_nearest(out, spacings, codes, block, levels)
+    return out
+
+
+def add_nearest(
+    out: Tensor, spacings: Tensor, codes: Tensor, block: int, levels: int, scale: float = 1.0
+) -> None:
+    """Add the values that ``quantize_nearest`` stands for: ``out.add_(values, alpha=scale)``.
+
+    Raises:
+        ValueError: There are more or fewer spacings than blocks.
+    """
     grid, numel = grid_of(levels), codes.numel()
     block = block_of(spacings, numel, block)
-    wide = spacings.float()
     factor, offset = (1, grid.steps) if grid.reaches else (2, 1)
-    if codes.dtype == torch.uint8 and backend.compiled(wide, codes):
-        out = torch.empty(numel, dtype=torch.float32)
-        given = wide.data_ptr(), codes.data_ptr(), block, factor, offset, out.data_ptr()
-        backend.host.dequantize_nearest(*given, wide.numel(), numel)
-        return out
-    return (codes.float() * factor - offset) * torch.repeat_interleave(wide, block)[:numel]
+    kinds = out.dtype, spacings.dtype, codes.dtype, out.numel()
+    if kinds == (torch.float32, torch.bfloat16, torch.uint8, numel) and backend.compiled(
+        out, spacings, codes
+    ):
+        given = spacings.data_ptr(), codes.data_ptr(), block, factor, offset, scale, out.data_ptr()
+        backend.host.add_nearest(*given, spacings.numel(), numel)
+        return
+    values = (codes.float() * factor - offset) * torch.repeat_interleave(spacings.float(), block)[:numel]
+    out.add_(values.to(out.dtype), alpha=scale)
 
 
 def nearest_sizes(numel: int, block: int, levels: int) -> tuple[int, int]:
@@ -164,13 +180,18 @@ def shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
     return (rows / safe).nan_to_num(0.0).clamp(-steps, steps)
 
 
-def _compiled(x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor) -> Tensor:
+def _compiled(
+    x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor, sums: Tensor | None
+) -> Tensor:
     """Return the spacings, as ``_spacings`` does; write the nearest codes where ``codes`` is not empty."""
     blocks, factors = -(-x.numel() // block), torch.tensor(grid.factors, dtype=torch.int32)
-    spacings, spare = torch.empty(blocks, dtype=torch.bfloat16), torch.empty(block, dtype=torch.int32)
+    room = max(1024, -(-block // 32) * 32)
+    spacings, spare = torch.empty(blocks, dtype=torch.bfloat16), torch.empty(room, dtype=torch.int16)
+    if sums is None:
+        sums = torch.zeros(2, dtype=torch.float64)
     given = x.data_ptr(), block, grid.steps, factors.data_ptr(), spread, widest
-    found = spacings.data_ptr(), codes.data_ptr(), spare.data_ptr()
-    backend.host.quantize_nearest(*given, *found, block, blocks, codes.numel(), factors.numel(), x.numel())
+    found = spacings.data_ptr(), codes.data_ptr(), spare.data_ptr(), sums.data_ptr()
+    backend.host.quantize_nearest(*given, *found, blocks, codes.numel(), factors.numel(), x.numel(), room)
     return spacings
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload
 from gravac.compressors.quantize.nearest import Coding, Nearest
+from gravac.compressors.quantize.quantizer import Quantizer
 from gravac.kernels import GRIDS, dequantize_subtractive, dither, dither_subtractive
 from gravac.offers import Offer
 
@@ -61,7 +62,7 @@ class Dither(Nearest):
             raise ValueError(f"{self.name}: spread={spread} must be above 0 and finite, such as 2")
         self.spread = spread
 
-    def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
+    def round(self, x: Tensor, cf: float, key: Key, sums: Tensor) -> tuple[Tensor, Tensor]:
         return dither(x, self.block, self.level_count(cf), self.spread, key.own_seed())
 
     def block_of(self, cf: float) -> int | None:
@@ -105,7 +106,7 @@ class SubtractiveDither(Dither):
         random=True,
     )
 
-    def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
+    def round(self, x: Tensor, cf: float, key: Key, sums: Tensor) -> tuple[Tensor, Tensor]:
         return dither_subtractive(x, self.block, self.level_count(cf), self.spread, key.own_seed())
 
     def decode(self, payload: Payload) -> Tensor:
@@ -113,6 +114,9 @@ class SubtractiveDither(Dither):
         spacings, codes = self.unpacked(payload)
         seed, levels = payload.key.own_seed(), self.level_count(payload.cf)
         return dequantize_subtractive(spacings, codes, self.block, levels, seed)
+
+    decompress = Quantizer.decompress
+    remove = Quantizer.remove
 
     def block_of(self, cf: float) -> int | None:
         return None

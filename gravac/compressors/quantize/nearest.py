@@ -7,16 +7,17 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Payload, TensorSpec
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.kernels import (
     GRIDS,
     MOST_BLOCK,
+    add_nearest,
     decode_blocks,
-    dequantize_nearest,
     encode_blocks,
     expected_bytes,
     nearest_sizes,
+    on_device,
     pack_digits,
     quantize_nearest,
     unpack_digits,
@@ -131,19 +132,32 @@ class Nearest(Quantizer):
         blocks, _ = nearest_sizes(numel, self.block, levels)
         return expected_bytes(blocks, numel, GRIDS[levels].base, self.normal_bits[levels])
 
-    def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
-        """Return the spacing of each block and the code of each element."""
-        return quantize_nearest(x, self.block, self.level_count(cf))
+    def round(self, x: Tensor, cf: float, key: Key, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the spacing of each block and the code of each element. May add to ``sums``: see
+        ``quantize_nearest``."""
+        return quantize_nearest(x, self.block, self.level_count(cf), sums)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        spacings, codes = self.round(x, cf, key)
+        sums = torch.zeros(2, dtype=torch.float64)
+        spacings, codes = self.round(x, cf, key, sums)
         payload = Payload(self.pack(spacings, codes, cf), None, x.numel(), cf, key)
+        kept = payload.decoded
+        if not on_device(x):
+            energy, inner = sums.tolist()
+            if energy:  # else nobody has added to it, or all is zero
+                kept.energy, kept.inner = energy, inner
         if self.coding == "huffman":
-            payload.decoded.rounded = spacings, codes
+            kept.rounded = spacings, codes
         return payload
 
     def decode(self, payload: Payload) -> Tensor:
-        return dequantize_nearest(*self.unpacked(payload), self.block, self.level_count(payload.cf))
+        return Compressor.decode(self, payload)
+
+    def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
+        add_nearest(out, *self.unpacked(payload), self.block, self.level_count(payload.cf), scale)
+
+    def remove(self, payload: Payload, x: Tensor) -> None:
+        self.decompress(payload, x, -1.0)  # without a tensor of what it decodes to
 
     def pack(self, spacings: Tensor, codes: Tensor, cf: float) -> tuple[Tensor, ...]:
         """Return the parts of a payload."""

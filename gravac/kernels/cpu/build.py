@@ -34,7 +34,7 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 _exported: dict[str, tuple[Any, str]] = {}
 
 
-def jit(*signatures: str, **exported: str) -> Callable[[F], F]:
+def jit(*signatures: str, in_any_order: bool = False, **exported: str) -> Callable[[F], F]:
     """Compile a function for these signatures only.
 
     The caller checks bounds, because a kernel does not notice an index outside an array. Kernels index with unsigned
@@ -43,13 +43,14 @@ def jit(*signatures: str, **exported: str) -> Callable[[F], F]:
 
     Args:
         *signatures: Of kernels that other kernels call.
+        in_any_order: Whether sums of floats may be made in any order, so that a loop can become vector code.
         **exported: By name, those that Python calls. ``float32[n]`` stands for an array of n elements. Python gives
             the addresses of arrays, and behind all other arguments each named size once, in the order of their names.
     """
 
     def compile_(function: F) -> F:
         given = [*signatures, *(_SIZE.sub("[::1]", signature) for signature in exported.values())]
-        kernel = numba.njit(given, **_OPTIONS)(function)
+        kernel = numba.njit(given, fastmath={"reassoc"} if in_any_order else False, **_OPTIONS)(function)
         _exported.update({name: (kernel, signature) for name, signature in exported.items()})
         return cast(F, kernel)
 
@@ -133,9 +134,15 @@ def _room(typing: Any, dtype: Any, size: Any) -> Any:
         data = cgutils.alloca_once(  # type: ignore[no-untyped-call]
             builder, context.get_data_type(kind.dtype), count
         )
+        data.align = 64  # of a cache line, which no vector should cross
         return _filled(context, builder, kind, data, context.get_constant(types.intp, count))
 
     return kind(dtype, size), emit
+
+
+def _fused(typing: Any, x: Any, y: Any, z: Any) -> Any:
+    """Return ``x · y + z`` with one rounding, as torch adds a multiple of a tensor."""
+    return types.float32(*[types.float32] * 3), lambda context, builder, signature, args: builder.fma(*args)
 
 
 def _lowest(typing: Any, word: Any) -> Any:
@@ -146,4 +153,5 @@ def _lowest(typing: Any, word: Any) -> Any:
 
 
 room: Any = intrinsic(prefer_literal=True)(_room)
+fused: Any = intrinsic(_fused)
 lowest: Any = intrinsic(_lowest)
