@@ -4,6 +4,7 @@ A library leaves logging to the program. Where the program configures none, thes
 written to stderr while the agent runs (``GRAVAC_LOG_TO_STDERR=false`` turns that off).
 """
 
+import json
 import logging
 import shlex
 import sys
@@ -11,6 +12,7 @@ import threading
 from pathlib import Path
 
 from gravac import kernels
+from gravac.policies import ObservePolicy, observe
 from gravac.wording import display_path, format_plan, printable
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
@@ -105,6 +107,10 @@ class RunLog:
             "%s",
             f"job {parts.reporter.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
         )
+        state = parts.reporter.policy_state
+        if parts.spec.policy.name == ObservePolicy.name and state is not None:
+            for line in observe.lines(json.loads(state)["decision"]["reason"]):
+                log.info("%s", line)
         if self._on_stderr:
             _stderr.leave()
 

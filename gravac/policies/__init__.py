@@ -5,6 +5,7 @@ from typing import Any
 
 from gravac.policies.auto.policy import AutoPolicy
 from gravac.policies.base import ConfiguredPolicy, Plan, Policy, PolicySettings, PolicyState, Verdict
+from gravac.policies.observe import ObservePolicy
 from gravac.policies.paper.policy import GravacPolicy
 from gravac.policies.roundrobin import RoundRobinPolicy
 from gravac.policies.static import DensePolicy, StaticPolicy
@@ -21,6 +22,7 @@ POLICIES: Registry[ConfiguredPolicy[Any]] = Registry(
         StaticPolicy,
         WarmupPolicy,
         RoundRobinPolicy,
+        ObservePolicy,
     ),
     base=ConfiguredPolicy,
     group="gravac.policies",
@@ -56,6 +58,7 @@ __all__ = [
     "ConfiguredPolicy",
     "DensePolicy",
     "GravacPolicy",
+    "ObservePolicy",
     "Plan",
     "Policy",
     "PolicySettings",

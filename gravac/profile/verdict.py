@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from gravac.policies.observe import COUNTS
 from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
 from gravac.profile.measure import Gradients, Measurement, Row
 from gravac.profile.patterns import (
@@ -22,8 +23,6 @@ from gravac.profile.patterns import (
 from gravac.whatif.exchange import BUCKET_BYTES
 from gravac.wording import format_bytes, format_number, format_percent, format_rate, format_seconds
 
-COUNTS = 0.05
-"""From which exposed communication is the network's problem. [share of a step; chosen]"""
 MANY, SMALL_BYTES = 20, 1 << 20
 """All-reduces of a step, and bytes of the usual one, that say that nothing is bucketed. [1, bytes; chosen]"""
 MENTIONED = 0.02

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from gravac.policies.observe import lines
 from gravac.traces import TraceError
 from gravac.wording import format_plan, plan_in_words, printable
 from gravac_controller.cli.source import (
@@ -62,6 +63,11 @@ class Explanation:
     first_step: int | None = None
     last_step: int | None = None
     values: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIGURES})
+
+    @property
+    def listing(self) -> DecisionView:
+        """The decision whose plans are shown: the first, or the last where that knew of none."""
+        return self.began if self.began.decision.candidates or self.latest is None else self.latest
 
     def add(self, view: WindowView) -> None:
         """Add a window of the epoch. Only its figures are kept."""
@@ -137,7 +143,10 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "cf_before": found.began.cf_before,
         "codec": decision.codec or found.job.spec.compressor,
         "decision": decision.model_dump(mode="json"),
-        "plans": [row.model_dump(mode="json") for row in plan_views(decision, found.job.spec.compressor)],
+        "plans": [
+            row.model_dump(mode="json")
+            for row in plan_views(found.listing.decision, found.job.spec.compressor)
+        ],
         "confirmed": found.confirmed,
         "latest_reason": (found.latest or found.began).decision.reason,
         "windows": found.windows,
@@ -175,8 +184,9 @@ def _print(found: Explanation, everything: bool) -> None:
             f"Each step sends CF {factor(decision.cf_candidate)} if its gain is at least "
             f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} if its gain is, else dense."
         )
-    if any(candidate.window is not None for candidate in decision.candidates):
-        rows = plan_views(decision, found.job.spec.compressor)
+    listing = found.listing.decision
+    if any(candidate.window is not None for candidate in listing.candidates):
+        rows = plan_views(listing, found.job.spec.compressor)
         listed = [row for row in rows if everything or row.notable]
         console.print(_plans(listed))
         if len(listed) < len(rows):
@@ -186,7 +196,8 @@ def _print(found: Explanation, everything: bool) -> None:
     if found.latest is not None:
         last = found.latest.decision
         times = _many(found.confirmed, "later window")
-        say(f"Confirmed after {times}, last after window {last.window}: {printable(last.reason)}")
+        first, *more = map(printable, lines(last.reason))
+        say("\n".join((f"Confirmed after {times}, last after window {last.window}: {first}", *more)))
 
 
 def _many(count: int, what: str) -> str:
