@@ -255,8 +255,12 @@ def split(text: str, what: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), parse_settings(rest, f"{what}={text!r}: ")
 
 
-def parse_settings(rest: str, blame: str = "") -> dict[str, Any]:
-    """The settings in ``setting=value,setting=value``. Raises ValueError, which begins with ``blame``."""
+def parse_settings(rest: str, blame: str = "", *, as_texts: bool = False) -> dict[str, Any]:
+    """The settings in ``setting=value,setting=value``, whose values are as written with ``as_texts``.
+
+    Raises:
+        ValueError: It begins with ``blame``.
+    """
     found: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         setting, equals, value = (piece.strip() for piece in part.partition("="))
@@ -264,9 +268,12 @@ def parse_settings(rest: str, blame: str = "") -> dict[str, Any]:
             raise ValueError(f"{blame}{part!r} must be written setting=value")
         if setting in found:
             raise ValueError(f"{blame}setting {setting!r} is given twice")
-        found[setting] = (
-            [_value(item) for item in value.split("/") if item] if "/" in value else _value(value)
-        )
+        if as_texts:
+            found[setting] = value
+        else:
+            found[setting] = (
+                [_value(item) for item in value.split("/") if item] if "/" in value else _value(value)
+            )
     return found
 
 

@@ -78,7 +78,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
     ),
     "gravac_agent": (
         {"errors"},
-        {"devices", "network"},
+        {"devices", "network", "sinks"},
         {"settings"},
         {"exchange"},
         {"streams"},

@@ -114,7 +114,7 @@ def test_the_client_needs_no_torch() -> None:
 
 PARAMETERS = inspect.signature(gravac.Agent).parameters
 NOT_SETTINGS = ("module", "optimizer", "scaler", "replicate")
-ALSO = {"policy": gravac.Policy, "link": gravac.Link, "data_dir": str}
+ALSO = {"policy": gravac.Policy, "link": gravac.Link, "data_dir": str, "sink": object}
 """What keywords take besides the setting's own type."""
 
 
@@ -200,6 +200,7 @@ VALUES = {
     "step_rows": "0",
     "progress": "True",
     "log_to_stderr": "False",
+    "sink": "['tensorboard:dir=runs/x']",
     "steering": "'off'",
     "token": "None",
 }

@@ -9,7 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gravac import memories
+from gravac.policies import ObservePolicy, parse
 from gravac.policies.base import Policy
+from gravac_agent import sinks
 from gravac_agent.errors import ClosedError, SetupError
 from gravac_agent.fsdp.attach import exchange_densely
 from gravac_agent.fsdp.replicas import Replicas
@@ -66,8 +69,8 @@ class Agent:
         seed: Seed of codecs that draw random numbers. Default: 0.
         nonfinite: When a rank's gradient is NaN or infinite, ``skip`` skips the optimizer step on all ranks and
             ``propagate`` leaves it to the optimizer, as plain DDP does. Either way it stays out of the error memory. On
-            a GPU the optimizer gets it, unless a GradScaler or :meth:`clip_grad_norm_` is used (docs/gpus.md).
-            Default: ``skip``.
+            a GPU the optimizer gets it, unless a GradScaler or :meth:`clip_grad_norm_` is used (docs/gpus.md). Policy
+            ``observe`` propagates unless you say ``skip``. Default: ``skip``.
         rescale: Whether the residual follows the learning rate and the loss scale, so that it is applied as it was
             computed. Default: True.
         settle_steps: Steps after a change of CF that step times leave out. Default: 3.
@@ -86,6 +89,9 @@ class Agent:
             steps a plan costs. Default: True.
         log_to_stderr: Whether rank 0 writes its log (logger ``gravac.agent``) to stderr when the program configures no
             logging: the page's address at the start, a summary at the end. Default: True.
+        sink: Where rank 0 also writes its figures and decisions: ``wandb``, ``mlflow``, ``trackio``, ``tensorboard`` or
+            ``otlp``, with settings such as ``tensorboard:dir=runs/x``; several with ``;`` between. Or an object of one
+            of their clients, such as a ``wandb.Run`` or a ``SummaryWriter``, or a list. Default: ``none``.
         steering: Who may steer the job at a controller that rank 0 starts. ``off``: nobody; ``owner``: the owner of
             ``data_dir``, with ``gravac pin``, ``dense``, ``pause`` and ``resume``. Default: ``off``.
         token: Token of a controller that asks for one. Default: none.
@@ -137,6 +143,7 @@ class Agent:
         step_rows: int | None = None,
         progress: bool | None = None,
         log_to_stderr: bool | None = None,
+        sink: str | object | None = None,
         steering: Literal["off", "owner"] | None = None,
         token: str | None = None,
         scaler: Scaler | None = None,
@@ -146,10 +153,19 @@ class Agent:
         usage.check_instances(policy, link, data_dir)
         own_policy = given.pop("policy") if isinstance(policy, Policy) else None
         own_link = given.pop("link") if isinstance(link, Link) else None
+        given["sink"], own_sinks = sinks.split(sink)
         given["data_dir"] = data_dir and Path(data_dir)
         if controller is None:
             given["controller"] = "none"
         self.settings: AgentSettings = load(**given)
+        observes = isinstance(own_policy or parse(self.settings.policy), ObservePolicy)
+        if observes and memories.build(self.settings.memory).transforms:
+            raise SetupError(
+                f"memory={self.settings.memory!r} changes uncompressed gradients too, and policy 'observe' none: leave "
+                "memory out"
+            )
+        if observes and "nonfinite" not in self.settings.model_fields_set:
+            self.settings = self.settings.model_copy(update={"nonfinite": "propagate"})
         optimizer, scaler = usage.unwrapped(optimizer, scaler)
         usage.check_arguments(optimizer, scaler)
         inner = usage.unwrapped_module(module)
@@ -166,7 +182,9 @@ class Agent:
             usage.check_devices(trained)
             number = running.next_number(dist.get_process_group_ranks(trained.process_group))
             self._reminder = usage.warn_of_steps_outside(optimizer)
-        self._asked = Asked(self.settings, own_policy, own_link, scaler, replicate, job is not None, number)
+        self._asked = Asked(
+            self.settings, own_policy, own_link, scaler, replicate, job is not None, number, own_sinks
+        )
 
     def start(self) -> None:
         """Start compressing; ``with`` calls it. Every rank calls it, before the first step.
@@ -229,6 +247,19 @@ class Agent:
         usage.check_figures(loss, samples)
         if self.settings.enabled:
             self._running().log(loss, samples)
+
+    def figures(self) -> dict[str, float]:
+        """Return what sinks get of the newest window, by name, for a logger that has no sink; {} if not ``enabled``.
+
+        The other ranks than 0, and all before the first window, know only the plan in force.
+
+        Raises:
+            ClosedError: When the agent was closed.
+            SetupError: When it was not started.
+        """
+        if self._closed:
+            raise ClosedError("this Agent is closed: ask for its figures inside its `with` block")
+        return self._running().figures() if self.settings.enabled else {}
 
     def clip_grad_norm_(
         self,

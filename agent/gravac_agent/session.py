@@ -23,6 +23,7 @@ from gravac_agent.setup import running, usage
 from gravac_agent.setup.agree import Asked, agree
 from gravac_agent.setup.build import connect, start
 from gravac_agent.setup.describe import innermost, optimizer_kind
+from gravac_agent.sinks.base import figures_of_plan, figures_of_window
 from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
 from gravac_agent.state.regroup import Regrouper
@@ -230,6 +231,13 @@ class Session:
             samples_per_second=None if report is None else figures.samples_per_second(report),
             useful_samples_per_second=useful,
         )
+
+    def figures(self) -> dict[str, float]:
+        """Return figures for a logger. See ``Agent.figures``."""
+        plan, report = self.parts.loop.plan, self.parts.loop.last_report
+        if report is not None:
+            return figures_of_window(report, self.parts.spec)
+        return figures_of_plan(plan.directive.epoch, self.parts.encoder.codecs[plan.codec], plan.cf)
 
     def log(self, loss: float | Tensor | None, samples: int | None) -> None:
         """Note figures of the step just done; see ``Agent.log``."""

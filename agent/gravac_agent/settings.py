@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from gravac import aggregators, memories, policies
 from gravac.protocol import MAX_LISTED_STEPS, Choice
 from gravac.wording import did_you_mean, validator_message
+from gravac_agent import sinks
 from gravac_agent.errors import SetupError
 from gravac_agent.network import link
 
@@ -69,6 +70,11 @@ def _known_policy(text: str) -> str:
     return text
 
 
+def _known_sink(text: str) -> str:
+    sinks.parse(text)
+    return text
+
+
 def _link(text: str) -> str:
     link.parse(text)
     return text
@@ -111,6 +117,7 @@ class AgentSettings(BaseSettings):
     step_rows: int = Field(0, ge=0, le=MAX_LISTED_STEPS)
     progress: bool = True
     log_to_stderr: bool = True
+    sink: Annotated[str, AfterValidator(_known_sink)] = "none"
     steering: Literal["off", "owner"] = "off"
     token: str | None = Field(None, repr=False)
 
@@ -119,7 +126,8 @@ class AgentSettings(BaseSettings):
         elsewhere = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
         return self.model_dump(
             mode="json",
-            exclude=elsewhere | {"token", "data_dir", "controller", "page_port", "steering", "log_to_stderr"},
+            exclude=elsewhere
+            | {"token", "data_dir", "controller", "page_port", "steering", "log_to_stderr", "sink"},
         )
 
 

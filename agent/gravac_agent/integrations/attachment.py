@@ -1,9 +1,8 @@
-"""The agent of a framework's callback: settings, start on what the framework made, figures for its logger, end."""
+"""The agent of a framework's callback: settings, start on what the framework made, end."""
 
 import atexit
 import inspect
 import logging
-import re
 from typing import Any
 
 import torch.distributed as dist
@@ -77,24 +76,6 @@ class Attachment:
         if agent is not None:
             atexit.unregister(self.close)
             agent.close(clean=clean)
-
-    def figures(self) -> dict[str, float]:
-        """Return the decision in force, loss and throughput by name, for a logger. Some are known on rank 0 only."""
-        state = None if self.agent is None else self.agent.state
-        if state is None:
-            return {}
-        plan = "dense" if state.cf == 1.0 else re.sub(r"[^A-Za-z0-9_.-]+", "-", state.codec)
-        found = {
-            "decision": float(state.epoch),
-            "cf": state.cf,
-            f"plan/{plan}": state.cf,  # loggers take numbers only: a curve for each plan, where it was in force
-            "wire_cf": state.dense_bytes / state.payload_bytes if state.payload_bytes else None,
-            "gain": state.gain,
-            "loss": state.loss,
-            "samples_per_second": state.samples_per_second,
-            "useful_samples_per_second": state.useful_samples_per_second,
-        }
-        return {f"gravac/{name}": value for name, value in found.items() if value is not None}
 
     def _not_ddp(self, module: nn.Module) -> str:
         if any(is_sharded(one) for one in module.modules()):

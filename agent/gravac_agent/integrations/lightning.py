@@ -96,7 +96,7 @@ class GravacCallback(Callback):
         every = trainer.log_every_n_steps
         if trainer.is_global_zero and every and trainer.global_step % every == 0:
             pl_module.log_dict(
-                self._attachment.figures(), on_step=True, on_epoch=False, batch_size=1, rank_zero_only=True
+                agent.figures(), on_step=True, on_epoch=False, batch_size=1, rank_zero_only=True
             )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

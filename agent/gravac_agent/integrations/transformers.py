@@ -100,15 +100,14 @@ class GravacCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Log the agent's figures when the trainer logs a loss. All ranks do, as a trainer's ``log`` may need all."""
-        if self._logging or not logs or "loss" not in logs or self._trainer is None:
+        agent = self.agent
+        if self._logging or not logs or "loss" not in logs or self._trainer is None or agent is None:
             return
-        figures = self._attachment.figures()
-        if figures:
-            self._logging = True
-            try:
-                self._trainer.log(figures)
-            finally:
-                self._logging = False
+        self._logging = True
+        try:
+            self._trainer.log(agent.figures())
+        finally:
+            self._logging = False
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from gravac.policies import build
@@ -17,6 +18,8 @@ from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.outbox import FIRST_PAUSE_SECONDS, Outbox, OutboxRecord, RetryPauses, label
 from gravac_agent.reporting.reporter import renumbered, unfit, went_on, without_order
 from gravac_agent.settings import AgentSettings
+from gravac_agent.sinks import Sink
+from gravac_agent.sinks.feed import Feeds
 
 log = logging.getLogger("gravac.agent")
 
@@ -45,6 +48,7 @@ class HttpReporter:
         process: The agent's own controller; None: the settings name one that runs already.
         lock: Held until ``close``.
         asked: The name that the job had been given; None: as in ``spec``.
+        sinks: That are loaded.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class HttpReporter:
         process: ControllerProcess | None,
         lock: JobLock | None = None,
         asked: str | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         self._spec, self._process, self._job_lock = spec, process, lock
         self._asked = asked or spec.job
@@ -90,6 +95,7 @@ class HttpReporter:
         self._start_ended = None if process is not None else 0.0
         self._closing, self._closing_until = threading.Event(), 0.0
         self._wake.set()  # register at once
+        self._feeds = Feeds(sinks, spec)
         self._thread = threading.Thread(target=self._run, name="gravac-reporter", daemon=True)
         self._thread.start()
 
@@ -104,6 +110,7 @@ class HttpReporter:
     # -- called by the training -------------------------------------------------------------------------------
 
     def report_window(self, report: WindowReport) -> None:
+        self._feeds.window(report)
         with self._lock:
             dropped = self._outbox.dropped_windows
             if self._outbox.windows == 0:
@@ -190,6 +197,7 @@ class HttpReporter:
             self._process.close()
         if self._job_lock is not None:
             self._job_lock.release()
+        self._feeds.close()
 
     # -- the reporter thread ----------------------------------------------------------------------------------
 
@@ -323,6 +331,7 @@ class HttpReporter:
             self._registered = True
         if answer.note:
             log.warning("job %s: %s", answer.job, answer.note)
+        self._feeds.page(self.url)
         self._ready.set()
         log.debug("controller at %s decides for job %s", self.url, spec.job)
 
@@ -384,6 +393,7 @@ class HttpReporter:
         self._checker.accept(decision, policy_state, decided)
         self.policy_state = policy_state
         self._decided = self._directive_of(decision)
+        self._feeds.decision(decision)
         if not self._dense:
             self.directive = self._decided
 

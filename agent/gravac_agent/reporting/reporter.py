@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -16,6 +17,8 @@ from gravac.traces.parts import ACTIVE
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting.job_lock import JobLock
+from gravac_agent.sinks import Sink
+from gravac_agent.sinks.feed import Feeds
 
 log = logging.getLogger("gravac.agent")
 
@@ -123,6 +126,7 @@ class LocalReporter:
         policy: The decision rule; None: the registered one of ``spec``.
         lock: Held until ``close``.
         asked: The name that the job had been given; None: as in ``spec``.
+        sinks: That are loaded.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class LocalReporter:
         policy: Policy | None = None,
         lock: JobLock | None = None,
         asked: str | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         self._lock, self._data_dir, self._policy = lock, data_dir, policy
         self._asked = asked or spec.job
@@ -139,6 +144,8 @@ class LocalReporter:
         self._begin(spec)
         self.directive = self._directive_of(self._fold.decision)
         self.policy_state: str | None = self._fold.policy_state
+        self._feeds = Feeds(sinks, self._fold.spec)
+        self._feeds.decision(self._fold.decision)
 
     @property
     def job(self) -> str:
@@ -178,6 +185,8 @@ class LocalReporter:
         self._steps += figures.steps(report)
         self.policy_state = self._fold.policy_state
         self._write(report, decision)
+        self._feeds.window(report)
+        self._feeds.decision(decision)
         try:
             self.directive = self._directive_of(decision)
         except ValueError as error:
@@ -208,7 +217,7 @@ class LocalReporter:
         """Go on under the name that was asked for: a checkpoint continues its job. Raises SetupError where it runs."""
         name, spec = self.job, self._fold.spec.model_copy(update={"job": self._asked})
         lock = JobLock.acquire(self._data_dir, self._asked)
-        self.close(went_on(spec))
+        self._end_journal(went_on(spec))
         self._lock = lock
         self._begin(spec)
         log.warning("job %s: it goes on as job %s, from a checkpoint of that", name, self._asked)
@@ -218,6 +227,10 @@ class LocalReporter:
         return True
 
     def close(self, end: End) -> None:
+        self._end_journal(end)
+        self._feeds.close()
+
+    def _end_journal(self, end: End) -> None:
         self._write(end.with_totals(self._fold.next_window, self._steps))
         if self._writer is not None:
             self._writer.close()

@@ -43,6 +43,7 @@ from gravac_agent.setup.plan_costs import (
     without_waits,
 )
 from gravac_agent.setup.usage import Scaler, sparse_parameters
+from gravac_agent.sinks import Sink
 
 log = logging.getLogger("gravac.agent")
 
@@ -73,6 +74,7 @@ class Asked:
         replicate: As in ``Agent``.
         named: Whether the job's name was given to this agent, and not found in the environment.
         number: Number of the agent among those that this process made for these ranks.
+        sinks: Of objects that the user gave, besides those in the settings.
     """
 
     settings: AgentSettings
@@ -82,6 +84,7 @@ class Asked:
     replicate: Replicas | None
     named: bool
     number: int
+    sinks: tuple[Sink, ...]
 
 
 @dataclass(frozen=True, slots=True)

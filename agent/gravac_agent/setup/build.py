@@ -8,6 +8,7 @@ import torch.distributed as dist
 from gravac.collectives import ProcessGroupCommunicator
 from gravac.memories import Memory
 from gravac.protocol import JobSpec
+from gravac_agent import sinks
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import gather_texts
 from gravac_agent.exchange.encoder import Encoder
@@ -60,9 +61,12 @@ def connect(spec: JobSpec, asked: Asked) -> Reporter:
         asked: What the user asked for.
 
     Raises:
-        SetupError: Another run has the job's journal, or there is no folder for it.
+        SetupError: Another run has the job's journal, or there is no folder for it; or the client of a sink is missing.
     """
     settings = asked.settings
+    told = (*sinks.parse(settings.sink), *asked.sinks)
+    for sink in told:
+        sink.load()
     try:
         folder = settings.data_dir.absolute()  # which a later chdir does not move
     except FileNotFoundError:
@@ -76,10 +80,10 @@ def connect(spec: JobSpec, asked: Asked) -> Reporter:
         own, lock = JobLock.named(folder, spec)
         spec = spec.model_copy(update={"job": own})
     if settings.controller == "none":
-        return LocalReporter(spec, folder, asked.policy, lock, name)
+        return LocalReporter(spec, folder, asked.policy, lock, name, told)
     if settings.controller == "auto":
         process = ControllerProcess(folder, spec.job, settings.page_port, settings.steering == "owner")
-    return HttpReporter(spec, settings, process, lock, name)
+    return HttpReporter(spec, settings, process, lock, name, told)
 
 
 def start(

@@ -1,5 +1,7 @@
 """Gradients are neither lost nor doubled, and dense is plain DDP."""
 
+import logging
+import math
 import os
 import random
 import time
@@ -16,23 +18,71 @@ from tests.support.ranks.scenarios.undo import Undone
 
 
 def same_as_ddp(
-    rank: int, world: int, folder: str, how: str, steps: int = 50, **options: Any
+    rank: int, world: int, folder: str, how: str, steps: int = 50, nan_at: int | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Train plainly and with the agent at CF 1 or not enabled; parameters must be the same bits."""
+    """Train plainly and with the agent at CF 1 or not enabled; parameters must be the same bits.
+
+    ``nan_at``: one rank has a NaN in one gradient of this step's first bucket.
+    """
     results = []
+
+    def poisoned(gradient: torch.Tensor) -> torch.Tensor | None:
+        return None if rank else torch.full_like(gradient, math.nan)
+
     for with_agent in (False, True):
         module = wrapped(**options)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+        def run(module: Any = module, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            train(module, optimizer, rank, range(steps if nan_at is None else nan_at))
+            if nan_at is not None:
+                hook = next(module.parameters()).register_hook(poisoned)
+                train(module, optimizer, rank, range(nan_at, nan_at + 1))
+                hook.remove()
+                train(module, optimizer, rank, range(nan_at + 1, steps))
+
         if with_agent:
             chosen: dict[str, Any] = (
-                {"enabled": False} if how == "disabled" else {"policy": "dense", "controller": None}
+                {"enabled": False} if how == "disabled" else {"policy": how, "controller": None}
             )
             with Agent(module, optimizer, data_dir=folder, **chosen):
-                train(module, optimizer, rank, range(steps))
+                run()
         else:
-            train(module, optimizer, rank, range(steps))
+            run()
         results.append(fingerprint(module))
     return {"plain": results[0], "agent": results[1]}
+
+
+def observed(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Observe a job on a slow link and on none; what rank 0 logs at the end, and the last window."""
+    found: dict[str, Any] = {}
+    for link in ("20mbit", "none"):
+        module = wrapped(buckets=6)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        lines = _Lines()
+        log = logging.getLogger("gravac.agent")
+        log.addHandler(lines)
+        level = log.level
+        log.setLevel(logging.INFO)
+        try:
+            settings = {"policy": "observe", "controller": None, "link": link, "window": 10, "job": link}
+            with Agent(module, optimizer, data_dir=folder, **settings) as agent:  # type: ignore[arg-type]
+                train(module, optimizer, rank, range(40))
+                figures = agent.figures()
+        finally:
+            log.removeHandler(lines)
+            log.setLevel(level)
+        found[link] = {"lines": lines.lines, "figures": figures}
+    return found
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def switching(
