@@ -72,13 +72,18 @@ def rank(steps: int, kind: str, policy: str, folder: str) -> None:
         rows.append((name, now[0] - last[0], now[1] - last[1]))
         last = now
 
-    def train() -> None:
-        for _ in range(steps):
+    def train() -> float:
+        """Train, and return the peak of the second half in MiB (RSS, with files that are mapped)."""
+        for step in range(steps):
+            if step == steps // 2:
+                Path("/proc/self/clear_refs").write_text("5")
             module(torch.randint(256, (8, 65))).backward()
             optimizer.step()
             optimizer.zero_grad()
+        status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+        return int(status["VmHWM"].split()[0]) / 1024
 
-    train()
+    plain_peak = train()
     row(f"plain DDP, {steps} steps", trim=False)
     row("  kept free")
     importlib.import_module("pydantic_settings")
@@ -91,7 +96,7 @@ def rank(steps: int, kind: str, policy: str, folder: str) -> None:
     agent = Agent(module, optimizer, policy=policy, controller=None, data_dir=folder, job="memory")
     agent.__enter__()
     row("entering the agent: threads, groups, network")
-    train()
+    peak = train()
     row(f"{steps} steps with it", trim=False)
     row("  kept free")
     assert agent._parts is not None
@@ -110,6 +115,10 @@ def rank(steps: int, kind: str, policy: str, folder: str) -> None:
         uss, pss = added(rows[2:-1])
         print(f"{'together, beside plain DDP, without it':56}{uss:7.1f} {pss:7.1f}")
         print(f"of which the residual is {residual:.1f}; Python's threads: {threading.active_count()}")
+        over = peak - plain_peak
+        print(
+            f"peak of RSS within steps: {over:.1f} above plain DDP, {over - residual:.1f} without the residual"
+        )
     agent.close()
     dist.destroy_process_group()
 

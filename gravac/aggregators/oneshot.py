@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -28,13 +28,6 @@ from gravac.kernels import Scalar, SelectionHint, backend
 from gravac.memories.base import Bucket
 
 
-class Sender(Protocol):
-    """Exchanges payloads, as a collective does."""
-
-    def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
-        """Send a payload; see ``Collective.exchange``."""
-
-
 @dataclass(slots=True)
 class _Draft:
     part: "CodecBucket"
@@ -51,8 +44,8 @@ class _Draft:
 
     def send(self, cf: float) -> Exchange:
         part, payload, x = self.part, self.payloads[cf], self.x
-        sender: Sender = part.sender(cf, self.dtype)
-        exchange = sender.exchange(part.layout(cf, self.dtype), payload, x, self.key)
+        sender, layout = part.sender(cf, self.dtype), part.layout(cf, self.dtype)
+        exchange: Exchange = sender.exchange(layout, payload, x, self.key)
         if exchange.payload is not payload and x is not None:  # the collective passed on something else
             chosen = part.codec.kept_energy(payload, x)
             part.record(cf, chosen, aligned(exchange.codec, exchange.payload, x))
@@ -111,8 +104,8 @@ class OfCodec(Aggregator):
         self.name, self.source = compressor.name, compressor.source
 
     @abstractmethod
-    def sender(self, layout: Layout) -> Sender:
-        """Return what sends payloads of a layout."""
+    def sender(self, layout: Layout) -> Any:
+        """Return what sends payloads of a layout, by ``exchange`` as a ``Collective`` does."""
 
     def sizes(self, tensors: Bucket) -> tuple[Size, ...]:
         return self.compressor.sizes()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gravac.kernels import backend
 from gravac.kernels.histogram import Tally, check_terms
+from gravac.kernels.mapped import mapped
 from gravac.kernels.reference import COARSE_SHIFT
 
 SLACK = 0.2
@@ -50,10 +51,7 @@ class CandidateBuffers:
     def at_least(self, count: int) -> None:
         """Make room for ``count`` candidates. Those of the last pass are lost."""
         if count > self.places.numel():
-            self.places, self.values = (
-                torch.empty(count, dtype=torch.int32),
-                torch.empty(count, dtype=torch.float32),
-            )
+            self.places, self.values = mapped(count, torch.int32), mapped(count, torch.float32)
 
 
 class Sifter:

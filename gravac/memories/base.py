@@ -283,7 +283,7 @@ class Memory(Transaction):
         names = set(bucket.names)
         for part in [part for part in self.parts if not names.isdisjoint(part.bucket.names)]:
             part.rollback()
-            self._waiting |= _copies(part.state())
+            self._waiting |= {key: piece.float() for key, piece in part.state().items()}
             self.parts.remove(part)
         self.parts.append(self.part(self, bucket))
         self.parts[-1].load(self._taken(bucket))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
+from gravac.kernels.mapped import mapped
 from gravac.memories.base import Bucket, BucketMemory, Memory, PendingSum
 
 
@@ -42,7 +43,7 @@ class FlatMemory(BucketMemory):
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         residual = self.begin(gradient.device) if self.residual is None else self.residual
         if self.draft is None:
-            self.draft = torch.empty_like(residual)
+            self.draft = mapped(residual.numel(), residual.dtype, residual.device)
         self._pending_share, self.draft_has_residual = 1.0 if dense else self._share, None
         return PendingSum(residual if self.has_residual else None, self._pending_share, self.draft)
 
@@ -101,7 +102,7 @@ class FlatMemory(BucketMemory):
 
     def gathered(self, device: torch.device, prefix: str = "") -> Tensor:
         """Return what was loaded of the bucket's parameters under ``prefix``, as one float32 tensor, else zeros."""
-        flat = torch.zeros(sum(self.bucket.numels), device=device, dtype=torch.float32)
+        flat = mapped(sum(self.bucket.numels), torch.float32, device)
         for name, piece in self.bucket.split(flat):
             loaded = self.loaded.get(prefix + name)
             if loaded is not None and loaded.numel() != piece.numel():

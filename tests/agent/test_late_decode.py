@@ -15,9 +15,9 @@ from gravac.collectives import AllReduce
 from gravac.collectives.communicator import Communicator, Done
 from gravac.memories import Bucket
 from gravac_agent.exchange import host_executor
-from gravac_agent.exchange.channel import BucketChannel
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_executor import HostExecutor
+from gravac_agent.exchange.overflow import Float16Means
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
@@ -231,10 +231,10 @@ def test_a_mean_that_overflows_float16_undoes_the_buckets_before_it(monkeypatch:
         running.encoder.commit()
         before = running.encoder.memory.state_dict()
         running.begin_step(PLAN, 1, surveyed=False)
-        is_finite = BucketChannel.is_finite
+        is_finite = Float16Means.is_finite
         last = given[-1]
         monkeypatch.setattr(
-            BucketChannel,
+            Float16Means,
             "is_finite",
             lambda self, sent, buffer: buffer is not last and is_finite(self, sent, buffer),
         )

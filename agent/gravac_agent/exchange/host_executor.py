@@ -24,6 +24,7 @@ from torch import Tensor
 
 from gravac.collectives import Communicator, Transfer, communicator
 from gravac.compressors import Key
+from gravac.kernels.mapped import mapped
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.agreement import PART_SECONDS
@@ -372,7 +373,7 @@ class HostExecutor:
             if bucket.error is not None:
                 return  # a rank is gone, so nothing can be agreed on, and the step fails
             try:
-                bucket.transfer.mean_into(torch.empty_like(bucket.submitted.out))
+                bucket.transfer.mean_into(mapped(bucket.submitted.out.numel(), bucket.submitted.out.dtype))
             except Exception:
                 log.exception(
                     "bucket %d cannot be decoded: it is sent densely", bucket.submitted.bucket.number
@@ -398,7 +399,8 @@ class HostExecutor:
         """Settle these buckets in the memory, write their means into the buffers, and complete the futures."""
         step = self._step
         assert step is not None
-        for bucket in buckets:
+        while buckets:  # not ``for``: a bucket's payload is freed before the next one is decoded
+            bucket = buckets.pop(0)
             self._ended.remove(bucket)
             submitted, begin = bucket.submitted, time.monotonic()
             try:
