@@ -5,6 +5,7 @@ it is. Here one that is a little too low gives candidates, and the k largest of 
 """
 
 import math
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from gravac.kernels import backend
 from gravac.kernels.histogram import Tally, check_terms
-from gravac.kernels.mapped import mapped
 from gravac.kernels.reference import COARSE_SHIFT
 
 SLACK = 0.2
@@ -40,6 +40,21 @@ class Sifted:
     """⟨e, g⟩ of the residual before the step."""
     places: Tensor | None
     values: Tensor | None
+
+
+_LEAST_BYTES = 1 << 18
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+
+
+def mapped(numel: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """Return zeros of shape ``(numel,)`` for a large buffer that stays, in a mapping of its own.
+
+    It goes back to the system when it is freed. In a thread's heap, what is freed around it would remain resident.
+    """
+    nbytes = numel * dtype.itemsize
+    if nbytes < _LEAST_BYTES or torch.device(device).type != "cpu":
+        return torch.zeros(numel, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, nbytes, **_PRIVATE), dtype=dtype)
 
 
 class CandidateBuffers:

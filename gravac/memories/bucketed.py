@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.kernels.mapped import mapped
+from gravac.kernels.sifting import mapped
 from gravac.memories.base import Bucket, BucketMemory, Memory, PendingSum
 
 

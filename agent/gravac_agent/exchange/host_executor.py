@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gravac.collectives import Communicator, Transfer, communicator
 from gravac.compressors import Key
-from gravac.kernels.mapped import mapped
+from gravac.kernels.sifting import mapped
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.agreement import PART_SECONDS
