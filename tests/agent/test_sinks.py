@@ -17,9 +17,12 @@ import torch
 import gravac
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac_agent.errors import SetupError
+from gravac_agent.reporting.http_reporter import HttpReporter
+from gravac_agent.settings import AgentSettings
 from gravac_agent.sinks import SINKS, Row, Sink, feed, parse
 from gravac_agent.sinks.base import METRICS, figures_of_window
 from gravac_controller.metrics.table import TABLE
+from tests.support.peer import SPEC, TOKEN, eventually, job_end, serving, window_report
 from tests.support.small_model import pair, step
 
 pytestmark = [
@@ -99,6 +102,23 @@ def test_rows_are_the_windows_and_decisions_of_the_journal() -> None:
     assert [row.decision for row in sink.rows if row.decision is not None] == decisions
     assert sink.threads == {"gravac-sink-listed"}
     assert sink.ended
+
+
+def test_a_controllers_decisions_and_its_page_are_told() -> None:
+    sink = Listed()
+    with serving(SPEC, TOKEN) as peer:
+        settings = AgentSettings(controller=peer.url, token=TOKEN)
+        reporter = HttpReporter(SPEC, settings, process=None, sinks=[sink])
+        reports = [window_report(window) for window in range(3)]
+        for number, report in enumerate(reports):
+            reporter.report_window(report)
+            eventually(lambda number=number: len(peer.windows) == number + 1)
+        reporter.close(job_end(3))
+        assert [row.page for row in sink.rows if row.page is not None] == [peer.url]
+        decided = [row.decision for row in sink.rows if row.decision is not None]
+        assert decided[-1] == peer.fold.decision
+    assert [row.step for row in sink.rows if row.figures] == [each.last_step + 1 for each in reports]
+    assert len(decided) == 4
 
 
 def test_rows_that_come_quickly_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:

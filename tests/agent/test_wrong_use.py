@@ -88,6 +88,10 @@ def test_compiled_but_not_ddp() -> None:
     ("wrong", "message"),
     [
         ({"optimizer": None}, r"optimizer=None is not a torch\.optim\.Optimizer: pass the one"),
+        (
+            {"policy": "observe", "memory": "momentum"},
+            r"memory='momentum' changes uncompressed gradients too",
+        ),
         ({"scaler": 3}, r"scaler=3 is not a torch\.amp\.GradScaler: pass the one that scales the loss"),
     ],
 )
@@ -360,7 +364,7 @@ def test_a_failed_start_may_be_repeated(world_of_one: None, tmp_path: Path) -> N
 def test_ddps_hook_and_torchs_hooks_are_not_methods_of_the_agent() -> None:
     public = {name for name in dir(Agent) if not name.startswith("_")}
     methods = {"start", "close", "log", "wait_ready", "state_dict", "load_state_dict", "switch"}
-    methods |= {"clip_grad_norm_", "finish_backward"}
+    methods |= {"clip_grad_norm_", "figures", "finish_backward"}
     assert public == methods | {"state", "url", "trace_path"}
 
 

@@ -59,7 +59,7 @@ class OtlpSink(Sink):
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.sdk._logs import ReadableLogRecord
 
-        said = []
+        said: list[tuple[str, str, dict[str, Any]]] = []
         if row.decision is not None:
             labels = {"rule": row.decision.rule, "epoch": row.decision.epoch, "cf": row.decision.cf_candidate}
             said.append(("gravac.decision", row.decision.reason, labels))
