@@ -19,6 +19,7 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "Link",
     "LoadPlanner",
     "integrations",
+    "observe",
     "optim",
     # errors of the agent
     "AgentError",
@@ -112,6 +113,7 @@ _HOMES = {
     "Verdict": "gravac.policies",
     "WindowReport": "gravac.protocol",
     "integrations": "gravac_agent",
+    "observe": "gravac_agent.observe",
     "check": "gravac.traces.replay",
     "read_trace": "gravac.traces",
     "redecide": "gravac.traces.redecide",

@@ -77,7 +77,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"pytest_plugin"},
     ),
     "gravac_agent": (
-        {"errors"},
+        {"errors", "observe"},
         {"devices", "network", "sinks"},
         {"settings"},
         {"exchange"},

@@ -230,5 +230,5 @@ def _is_read(variable: str) -> bool:
     Kubernetes sets some in each pod beside a service of the name ``gravac``.
     """
     name = variable.removeprefix("GRAVAC_")
-    ours = name.lower() in AgentSettings.model_fields or name.startswith("CONTROLLER_")
+    ours = name.lower() in AgentSettings.model_fields or name == "OBSERVE" or name.startswith("CONTROLLER_")
     return ours or re.fullmatch(r"SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP).*)?", name) is not None

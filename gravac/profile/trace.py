@@ -159,6 +159,7 @@ class RankTrace:
         steps: Start, end and number of each step that the profiler knows.
         optimizer_steps: Start and end of each step of an optimizer.
         optimizer: Its class; empty: unknown.
+        about: What ``gravac observe`` says of the process.
         backend_threads: On which a backend on the CPU transfers.
         loader: When a thread waited for a data loader.
         gradients: When a gradient was accumulated, and its elements; None: unknown.
@@ -183,6 +184,7 @@ class RankTrace:
     steps: list[tuple[float, float, int]] = field(default_factory=list)
     optimizer_steps: list[tuple[float, float]] = field(default_factory=list)
     optimizer: str = ""
+    about: dict[str, Any] = field(default_factory=dict)
     backend_threads: set[Hashable] = field(default_factory=set)
     loader: Spans = field(default_factory=Spans)
     gradients: list[tuple[float, int | None]] = field(default_factory=list)
@@ -207,6 +209,12 @@ def read(path: Path) -> RankTrace:
         else:
             kept.head(name, value)
     trace = kept.trace
+    whole = _whole(trace.about.get("whole_steps"))
+    if whole is not None:  # the program ended, or its own profiler began, in the middle of the last one
+        trace.steps = sorted(trace.steps)[:whole]
+    optimizer = trace.about.get("optimizer")
+    if isinstance(optimizer, str):
+        trace.optimizer = optimizer[:100]
     if len(kept.ours) < OWN_KERNELS:  # another program's kernel may have the name of one of ours
         trace.ours.clear()
     if not (trace.kernels or trace.operators or trace.calls):
@@ -239,6 +247,8 @@ class _Keeping:
         trace = self.trace
         if name == "baseTimeNanoseconds" and _whole(value) is not None:
             trace.base = value / 1000
+        elif name == "gravac" and isinstance(value, dict):
+            trace.about = value
         elif name == "distributedInfo" and isinstance(value, dict):
             trace.rank, trace.world = _whole(value.get("rank")), _whole(value.get("world_size"))
             groups = value.get("pg_config")

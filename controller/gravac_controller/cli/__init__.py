@@ -9,6 +9,7 @@ from importlib import import_module
 import click
 
 COMMANDS = {
+    "observe": "Run a training, unchanged, and say whether it waits for its network.",
     "demo": "Train a small model on this machine and watch the compression adapt.",
     "serve": "Run the controller, which decides for jobs and serves the live page.",
     "top": "Watch jobs: CF, reasons, step time, ranks, decisions.",

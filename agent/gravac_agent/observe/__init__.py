@@ -1,0 +1,50 @@
+"""Records some steps of any training for ``gravac observe``, without a change to the training.
+
+This room needs only the standard library and torch, and imports nothing of gravac: ``inject/sitecustomize.py`` loads it
+by its path, also into an environment in which gravac is not installed.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from .recorder import Recorder
+
+VARIABLE = "GRAVAC_OBSERVE"
+"""What ``gravac observe`` asks of the processes of its command: folder, steps and warmup, as JSON."""
+_recorder: Recorder | None = None
+
+
+def observe(steps: int = 5, warmup: int = 10, folder: str | Path | None = None) -> None:
+    """Say in three lines whether this training waits for its network: what ``gravac observe`` does, as a line in a script.
+
+    Call it on each rank, before the training. Once ``warmup`` steps are over, torch's profiler records the next
+    ``steps`` of them. Then nothing is left in the training, and a process of its own prints the verdict to the stderr
+    of rank 0. Under ``gravac observe`` this does nothing.
+
+    Args:
+        steps: How many are recorded.
+        warmup: How many steps of the optimizer go before: the first ones build buckets, compile, and allocate.
+        folder: Where rank 0 keeps the traces. Default: a new one in ``gravac-runs/observe``.
+
+    Raises:
+        ValueError: ``steps`` or ``warmup`` is no positive number.
+    """
+    for name, value in (("steps", steps), ("warmup", warmup)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name}={value!r:.100}: give a whole number from 1 on, such as {name}=5")
+    if VARIABLE not in os.environ:
+        _start(Recorder(steps, warmup, None if folder is None else Path(folder).absolute(), judges=True))
+
+
+def observe_as_asked() -> None:
+    """Record as ``gravac observe`` asks, in a process of its command."""
+    asked = json.loads(os.environ[VARIABLE])
+    _start(Recorder(int(asked["steps"]), int(asked["warmup"]), Path(asked["folder"]), judges=False))
+
+
+def _start(recorder: Recorder) -> None:
+    global _recorder
+    if _recorder is None:
+        _recorder = recorder
+        recorder.start()

@@ -1,0 +1,257 @@
+"""Counts the steps of a training by its optimizers, and records some of them with torch's profiler."""
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from .delivery import Delivery, own_store, recording, say
+
+EXCHANGING = "gravac-exchange"
+"""Name of the thread in which an Agent issues collectives, where torch's profiler does not look by itself."""
+
+
+class Recorder:
+    """Records the steps of this process once its optimizers have made some. Whatever fails, the training goes on.
+
+    A process that steps no optimizer, such as a worker of a data loader, is left alone.
+
+    Args:
+        steps: How many are recorded.
+        warmup: Steps before; the profiler warms up in the last one.
+        folder: Where traces are kept, if all ranks of this machine know it already.
+        judges: Whether rank 0 starts a process that prints the verdict.
+    """
+
+    def __init__(self, steps: int, warmup: int, folder: Path | None, judges: bool) -> None:
+        self._steps, self._warmup, self._folder, self._judges = steps, warmup, folder, judges
+        self._process = os.getpid()
+        self._hook: Any = None
+        self._made: Counter[Hashable] = Counter()  # steps, by who made them
+        self._counted: Hashable = None
+        self._whole = -1  # recorded steps; -1: the profiler warms up
+        self._profiler: Any = None
+        self._others = _OtherProfilers(self._step_aside)
+        self._rank, self._world, self._store = 0, 1, None
+        self._delivery: Delivery | None = None
+
+    def start(self) -> None:
+        """Wait for the first steps."""
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if os.getpid() != self._process:  # a fork
+            return
+        try:
+            self._count(optimizer)
+        except Exception as error:
+            self._give_up(f"cannot record: {error!r:.300}")
+
+    def _count(self, optimizer: Optimizer) -> None:
+        stepping = _who_steps(optimizer)
+        if self._profiler is None:
+            if not self._made:
+                atexit.register(self._at_exit)
+                self._others.watch()
+            self._made[stepping] += 1
+            # A step is a round of all optimizers, so the rarest one counts them, of equals the one that ends the round.
+            if next(iter(self._made.values())) >= self._warmup and stepping == self._rarest():
+                self._counted = stepping
+                self._begin(optimizer)
+        elif stepping == self._counted:
+            self._whole += 1
+            if self._whole == self._steps:
+                self._end()
+            else:
+                with self._others.unwatched():
+                    self._profiler.step()
+
+    def _rarest(self) -> Hashable:
+        """Return who makes the fewest steps, of those who make more than one."""
+        repeated = {who: count for who, count in self._made.items() if count > 1} or self._made
+        return min(reversed(repeated), key=lambda who: repeated[who])
+
+    def _begin(self, optimizer: Optimizer) -> None:
+        """Warm the profiler up, for one step."""
+        self._rank, self._world = _place()
+        first = self._folder is None or not (self._folder / f"rank{self._rank}.json.gz").exists()
+        if self._rank not in recording(self._world) or not first:  # another program of the command was first
+            self._leave()
+            return
+        if self._others.active or torch.autograd._profiler_enabled():
+            self._step_aside()
+            return
+        self._about = {
+            "optimizer": type(optimizer).__name__,
+            "parameters": sum(each.numel() for group in optimizer.param_groups for each in group["params"]),
+            "host": socket.gethostname(),
+            "framework": "deepspeed" if "deepspeed.runtime.engine" in sys.modules else "",
+        }
+        if self._world > 1:
+            self._store = own_store()
+        with self._others.unwatched():
+            self._profiler = _profiler(self._steps)
+            self._profiler.start()
+
+    def _end(self) -> None:
+        """Stop the profiler, write the trace, and leave the training."""
+        profiler, self._profiler = self._profiler, None
+        about = {**self._about, "whole_steps": self._whole}
+        with self._others.unwatched():
+            profiler.add_metadata_json("gravac", json.dumps(about))
+            profiler.stop()
+        self._leave()
+        home = Path(tempfile.mkdtemp(prefix="gravac-observe-")) if self._folder is None else self._folder
+        home.mkdir(0o700, parents=True, exist_ok=True)
+        trace = home / f"rank{self._rank}.json"
+        profiler.export_chrome_trace(str(trace))
+        self._delivery = Delivery(trace, self._rank, self._world, self._store, self._folder, self._judges)
+        self._delivery.start()
+
+    def _step_aside(self) -> None:
+        """Leave torch's profiler to the program, which asks for it."""
+        if self._profiler is not None and self._whole > 0:
+            self._end()
+        else:
+            self._give_up(
+                "the program records itself with torch.profiler, so this recording steps aside; judge the program's "
+                "own traces with: gravac doctor --profile FILE…",
+                only_first=True,
+            )
+
+    def _leave(self) -> None:
+        hooks = self._hook.hooks_dict_ref()
+        if next(reversed(hooks), None) == self._hook.id:
+            self._hook.remove()
+        elif self._hook.id in hooks:  # torch may be walking through them, towards those after ours
+            hooks[self._hook.id] = _nothing
+        self._others.unwatch()
+        self._made.clear()
+
+    def _give_up(self, why: str, only_first: bool = False) -> None:
+        """Say why, in a line on stderr, and leave the training."""
+        profiler, self._profiler = self._profiler, None
+        with contextlib.suppress(Exception):
+            self._leave()
+            if profiler is not None:
+                profiler.stop()
+        if self._rank == 0 or not only_first:
+            say(why, self._folder)
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._process:
+            return
+        try:
+            if self._profiler is not None and self._whole > 0:
+                self._end()
+            elif self._made:
+                made = max(self._made.values())
+                self._give_up(
+                    f"the program ended after {made + max(0, self._whole)} steps of its optimizer, and "
+                    f"{self._warmup + 1} are needed: record earlier with a smaller warmup",
+                    only_first=True,
+                )
+        except Exception as error:
+            self._give_up(f"cannot record: {error!r:.300}")
+        if self._delivery is not None:
+            self._delivery.finish()
+
+
+class _OtherProfilers:
+    """Notices when the program starts a profiler of torch, of which there can be one at a time.
+
+    Args:
+        aside: Is called before one starts.
+
+    Attributes:
+        active: How many of the program's run.
+    """
+
+    def __init__(self, aside: Any) -> None:
+        self.active = 0
+        self._aside, self._watching, self._restore = aside, False, lambda: None
+
+    def watch(self) -> None:
+        """Notice each start and end of a profiler."""
+        from torch.autograd.profiler import profile
+
+        prepare, leave = profile._prepare_trace, profile.__exit__
+
+        def preparing(profiler: Any) -> Any:
+            if self._watching:
+                self.active += 1
+                self._aside()
+            return prepare(profiler)
+
+        def leaving(profiler: Any, *error: Any) -> Any:
+            if self._watching:
+                self.active -= 1
+            return leave(profiler, *error)
+
+        def restore() -> None:
+            profile._prepare_trace, profile.__exit__ = prepare, leave  # type: ignore[method-assign]
+
+        profile._prepare_trace, profile.__exit__ = preparing, leaving  # type: ignore[method-assign]
+        self._watching, self._restore = True, restore
+
+    def unwatch(self) -> None:
+        """Leave torch's profiler as it was."""
+        self._restore()
+        self._watching, self._restore = False, lambda: None
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Do something with our own profiler."""
+        before, self._watching = self._watching, False
+        try:
+            yield
+        finally:
+            self._watching = before
+
+
+def _profiler(steps: int) -> Any:
+    """Return a profiler that warms up for one step and then records, with marks around each step."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        activities.append(ProfilerActivity.CUDA)
+    more: dict[str, Any] = {}
+    if any(thread.name == EXCHANGING for thread in threading.enumerate()):
+        with contextlib.suppress(TypeError):  # an older torch
+            more["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    # One more than is recorded: the recorder stops the profiler, before it would do so by itself.
+    plan = schedule(wait=0, warmup=1, active=steps + 1, repeat=1)
+    return profile(activities=activities, record_shapes=True, schedule=plan, **more)
+
+
+def _who_steps(optimizer: Optimizer) -> Hashable:
+    """Return what tells steps of a round apart: DeepSpeed steps one optimizer for each group of parameters in turn."""
+    firsts = (id(group["params"][0]) for group in optimizer.param_groups if group["params"])
+    return id(optimizer), *firsts
+
+
+def _place() -> tuple[int, int]:
+    """Return rank and number of ranks."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _nothing(*_: Any) -> None:
+    """Stand in for a hook that is no more."""

@@ -1,0 +1,205 @@
+"""``gravac observe``: whether any training waits for its network, from some of its steps, without a change to it."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from gravac.traces.own_files import make_folder
+from gravac.wording import display_path
+from gravac_controller.cli.source import DEFAULT_FOLDER, FOLDER, CannotUse
+
+POLL_SECONDS = 0.2
+NOT_RUN = 127
+"""What a shell exits with where there is no such command."""
+LAUNCHERS = {"torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun"}
+"""What the first word of a command is never the script of."""
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option(
+    "--steps", type=click.IntRange(1, 1000), default=5, show_default=True, help="Steps that are recorded."
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(1, 1_000_000),
+    default=10,
+    show_default=True,
+    help="Steps before. The first ones build buckets, compile and allocate.",
+)
+@click.option(
+    "--link",
+    "--bandwidth",
+    "link",
+    metavar="RATE",
+    help="Ask about another network: nominal bandwidth of each rank's link, 100mbit, 10G.",
+)
+@click.option("--ranks", type=click.IntRange(2, 100_000), help="Ask about so many ranks.")
+@click.option(
+    "--codec-speed",
+    type=click.FloatRange(1e-3, 1e5),
+    metavar="GB/S",
+    help="Gradients that the device encodes a second.  [default: assumed and printed]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the verdict as one HTML page, with a timeline of a step.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout, at the end.")
+def observe(
+    command: tuple[str, ...],
+    steps: int,
+    warmup: int,
+    link: str | None,
+    ranks: int | None,
+    codec_speed: float | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Run COMMAND, a training, and say in three lines whether it waits for its network, on what, and what to do next.
+
+    The training is not changed, and its results are the same to the bit. torch's profiler records some steps on each
+    rank, then nothing of it is left. The verdict appears on stderr once they are recorded. The exit code is COMMAND's.
+    The traces stay in gravac-runs/observe.
+
+    On several machines, put the same in front of the command of each. Rank 0's prints the verdict.
+
+    \b
+    Examples:
+      gravac observe -- torchrun --nproc-per-node 8 train.py
+      gravac observe --steps 10 -o report.html -- python train.py
+    """
+    if not command:
+        raise click.UsageError("give the command of a training: gravac observe -- torchrun … train.py")
+    questions = [
+        *(() if link is None else ("--link", link)),
+        *(() if ranks is None else ("--ranks", str(ranks))),
+        *(() if codec_speed is None else ("--codec-speed", str(codec_speed))),
+        *(() if output is None else ("--output", str(output.absolute()))),
+        *(("--json",) if as_json else ()),
+    ]
+    folder = _new_folder(command)
+    with _started(command, folder, steps, warmup) as program:
+        judged = False
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = program.wait(POLL_SECONDS)
+                break
+            if not judged and not as_json and (folder / "complete").exists():
+                judged = True
+                _judge(folder, questions)
+    if not judged:
+        _conclude(command, folder, questions)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def _new_folder(command: tuple[str, ...]) -> Path:
+    """Make the folder of this run, named after the script, as journals are."""
+    script = next((word for word in command if word.endswith(".py")), command[0])
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(script).stem)[:40]
+    name = stem + time.strftime("-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+    folder = Path(os.environ.get(FOLDER) or DEFAULT_FOLDER).absolute() / "observe" / name
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise CannotUse(
+            f"{folder}: cannot be made: {error.strerror}. Name another folder with {FOLDER}"
+        ) from None
+    return folder
+
+
+@contextlib.contextmanager
+def _started(
+    command: tuple[str, ...], folder: Path, steps: int, warmup: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the program so that its trainers record, and pass signals on to it."""
+    agent = importlib.util.find_spec("gravac_agent")
+    assert agent is not None
+    assert agent.submodule_search_locations is not None
+    paths = [f"{next(iter(agent.submodule_search_locations))}/observe/inject", os.environ.get("PYTHONPATH")]
+    environment = {
+        "KINETO_LOG_LEVEL": "99",  # torch 2.13 notes on stderr when its profiler starts
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "GRAVAC_OBSERVE": json.dumps({"folder": str(folder), "steps": steps, "warmup": warmup}),
+    }
+    try:
+        program = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        folder.rmdir()
+        hint = (
+            f": gravac observe -- python {shlex.join(command)}"
+            if command[0].endswith(".py")
+            else f" ({error.strerror})"
+        )
+        click.echo(f"Error: {command[0]}: there is no such command{hint}", err=True)
+        sys.exit(NOT_RUN)
+
+    def pass_on(number: int, _: object) -> None:
+        if number != signal.SIGINT or not _in_foreground():  # else the terminal sends it to the program, too
+            program.send_signal(number)
+
+    before = {
+        number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield program
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    try:
+        with open("/dev/tty") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _judge(folder: Path, questions: list[str]) -> None:
+    """Print the verdict on the traces of a folder, by a process that steps back behind all others."""
+    command = [sys.executable, "-m", "gravac_controller", "doctor", "--profile", str(folder), *questions]
+    subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=None if "--json" in questions else sys.stderr.fileno(),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: os.nice(19),
+        check=False,
+    )
+    click.echo(f"The traces are kept: {display_path(folder)}", err=True)
+
+
+def _conclude(command: tuple[str, ...], folder: Path, questions: list[str]) -> None:
+    """Judge what there is after the program has ended, or say why there is nothing."""
+    if any(folder.glob("*.json.gz")):
+        _judge(folder, questions)
+        return
+    if (folder / "sent").exists():
+        click.echo(
+            "gravac observe: the traces of this machine went to rank 0, whose gravac observe judges", err=True
+        )
+    elif not (folder / "said").exists():
+        click.echo(
+            f"gravac observe: no verdict: no process of `{shlex.join(command)}` stepped an optimizer of torch.optim. "
+            "If its trainers start elsewhere, as with Ray, call gravac.observe() in the script",
+            err=True,
+        )
+    for left in folder.iterdir():
+        left.unlink()
+    folder.rmdir()
