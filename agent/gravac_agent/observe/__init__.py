@@ -16,7 +16,7 @@ _recorder: Recorder | None = None
 
 
 def observe(steps: int = 5, warmup: int = 10, folder: str | Path | None = None) -> None:
-    """Say in three lines whether this training waits for its network: what ``gravac observe`` does, as a line in a script.
+    """Say in three lines whether this training waits for its network: ``gravac observe`` as a line in a script.
 
     Call it on each rank, before the training. Once ``warmup`` steps are over, torch's profiler records the next
     ``steps`` of them. Then nothing is left in the training, and a process of its own prints the verdict to the stderr

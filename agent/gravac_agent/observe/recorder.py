@@ -68,7 +68,7 @@ class Recorder:
                 self._others.watch()
             self._made[stepping] += 1
             # A step is a round of all optimizers, so the rarest one counts them, of equals the one that ends the round.
-            if next(iter(self._made.values())) >= self._warmup and stepping == self._rarest():
+            if next(iter(self._made.values())) >= max(1, self._warmup - 1) and stepping == self._rarest():
                 self._counted = stepping
                 self._begin(optimizer)
         elif stepping == self._counted:
@@ -161,7 +161,7 @@ class Recorder:
                 made = max(self._made.values())
                 self._give_up(
                     f"the program ended after {made + max(0, self._whole)} steps of its optimizer, and "
-                    f"{self._warmup + 1} are needed: record earlier with a smaller warmup",
+                    f"{max(2, self._warmup) + 1} are needed: record earlier with a smaller warmup",
                     only_first=True,
                 )
         except Exception as error:
