@@ -120,7 +120,7 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
         raise CannotSay("the traces do not show the size of the gradient; give it with --elements")
     if max(elements, (found and found.elements) or 0) > MOST_ELEMENTS:
         raise CannotSay("the traces show a larger gradient than any model has: they are damaged")
-    if question.elements is None and found is None:
+    if question.elements is None and found is None and "parameters" not in measured.lanes[0].trace.about:
         assumed.append(f"each step has one backward, so the model has {elements:,} parameters (--elements)")
     own = None if found is None else found.size or measured.world
     ranks = question.ranks or own

@@ -101,7 +101,10 @@ class _Phases:
     def __init__(self, trace: RankTrace) -> None:
         self._nodes = {thread: spans.union() for thread, spans in trace.nodes.items()}
         self._backward = sorted(start for spans in trace.nodes.values() for start in spans.starts)
-        self._optimizer = Union.of(trace.optimizer_steps)
+        ends = sorted(end for spans in trace.nodes.values() for end in spans.ends)
+        self._optimizer = Union.of(
+            (_after_backward(start, end, ends), end) for start, end in trace.optimizer_steps
+        )
         self._ends = sorted(end for _, end in trace.optimizer_steps) or sorted(
             end for _, end, _ in trace.steps
         )
@@ -134,3 +137,9 @@ class _Phases:
         if at and ended < len(self._ends) and (ended == 0 or self._backward[at - 1] > self._ends[ended - 1]):
             return "after"
         return "other"
+
+
+def _after_backward(start: float, end: float, backward: Sequence[float]) -> float:
+    """Return where an optimizer begins to step: after the last backward within, if it calls a closure for that."""
+    at = bisect_right(backward, end) - 1
+    return max(start, backward[at]) if at >= 0 else start

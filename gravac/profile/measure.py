@@ -120,6 +120,8 @@ class Measurement:
         parameters: Their elements; None: unknown.
         late: How many seconds each rank came after the first one, at the latest call of a step; empty: unknown.
         optimizer: Its class; empty: unknown.
+        wrapper: What exchanges gradients: agent, deepspeed, fsdp2, fsdp1, ddp; empty: unknown.
+        hosts: Names of the machines; empty: unknown.
         encoding: Seconds in kernels that encode and decode.
         unknown: What the traces do not show, in a sentence each.
         lanes: What it was measured from.
@@ -142,6 +144,8 @@ class Measurement:
     parameters: int | None
     late: Mapping[int, float]
     optimizer: str
+    wrapper: str
+    hosts: tuple[str, ...]
     encoding: float
     unknown: tuple[str, ...]
     lanes: tuple[Lane, ...]
@@ -165,6 +169,9 @@ class Measurement:
             "loader_seconds": self.loader,
             "late_seconds": dict(self.late),
             "optimizer": self.optimizer,
+            "parameters": self.parameters,
+            "wrapper": self.wrapper or None,
+            "hosts": list(self.hosts),
             "communication": [row.record() for row in self.rows],
         }
 
@@ -217,11 +224,11 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
         rows=tuple(_rows(lanes, waited)),
         gradients=_gradients(lanes, waited),
         tensors=len(accumulated := _accumulated(lanes[0])) / lanes[0].steps,
-        parameters=round(sum(count or 0 for count in accumulated) / lanes[0].steps)
-        if accumulated and all(accumulated)
-        else None,
+        parameters=_parameters(lanes[0], accumulated),
         late=late,
         optimizer=next((trace.optimizer for trace in traces if trace.optimizer), ""),
+        wrapper=next(filter(None, map(_wrapper, traces)), ""),
+        hosts=tuple(sorted({host for trace in traces if (host := _text(trace, "host"))})),
         encoding=fmean(
             lane.trace.ours[lane.device].union().within(*_extent(lane)) / lane.steps
             if lane.device in lane.trace.ours
@@ -421,6 +428,36 @@ def _gradients(lanes: Sequence[Lane], waited: Mapping[int, float]) -> Gradients 
     )
 
 
+def _parameters(lane: Lane, accumulated: Sequence[int | None]) -> int | None:
+    """Return the number of parameters; without ``gravac observe``, as one backward in each step has them."""
+    said = lane.trace.about.get("parameters")
+    if type(said) is int and 0 < said < 1 << 62:
+        return said
+    return (
+        round(sum(count or 0 for count in accumulated) / lane.steps)
+        if accumulated and all(accumulated)
+        else None
+    )
+
+
+def _text(trace: RankTrace, name: str) -> str:
+    value = trace.about.get(name)
+    return value[:100] if isinstance(value, str) else ""
+
+
+def _wrapper(trace: RankTrace) -> str:
+    """Return what exchanges gradients in a trace."""
+    names = {name for regions in trace.regions.values() for _, _, name in regions}
+    inside = (
+        ("fsdp2", "FSDP::"),
+        ("fsdp1", "FullyShardedDataParallel"),
+        ("ddp", "DistributedDataParallel.forward"),
+    )
+    return _text(trace, "framework") or next(
+        (wrapper for wrapper, start in inside if any(name.startswith(start) for name in names)), ""
+    )
+
+
 def _accumulated(lane: Lane) -> list[int | None]:
     """Return the elements of each gradient that backward accumulated in the steps; None: shapes were not recorded."""
     first = min([lane.edges[0], *(start for start, _, _ in lane.trace.steps)])
@@ -445,6 +482,12 @@ def _unknown(lanes: Sequence[Lane], why: str) -> Iterator[str]:
         yield "whether gradients between replicas wait for those within: both count as communication"
     if not any(trace.steps or len(trace.optimizer_steps) > 1 for trace in traces):
         yield "where steps begin: nothing marks them, so the whole trace counts as one; call profiler.step()"
+    skipped = max(
+        sum(lane.edges[0] <= moment < lane.edges[-1] for moment in lane.trace.scaler_updates) - lane.steps
+        for lane in lanes
+    )
+    if skipped > 0:
+        yield f"how long {skipped} steps took that the gradient scaler skipped: each counts to the next one"
     outside = sum(len(lane.calls) - len(lane.inside) for lane in lanes)
     if outside:
         yield f"the step of {outside} calls that were issued before or after the recorded steps: they are left out"

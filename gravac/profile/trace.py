@@ -160,6 +160,7 @@ class RankTrace:
         optimizer_steps: Start and end of each step of an optimizer.
         optimizer: Its class; empty: unknown.
         about: What ``gravac observe`` says of the process.
+        scaler_updates: When a gradient scaler ended a step, also one that it skipped.
         backend_threads: On which a backend on the CPU transfers.
         loader: When a thread waited for a data loader.
         gradients: When a gradient was accumulated, and its elements; None: unknown.
@@ -185,6 +186,7 @@ class RankTrace:
     optimizer_steps: list[tuple[float, float]] = field(default_factory=list)
     optimizer: str = ""
     about: dict[str, Any] = field(default_factory=dict)
+    scaler_updates: list[float] = field(default_factory=list)
     backend_threads: set[Hashable] = field(default_factory=set)
     loader: Spans = field(default_factory=Spans)
     gradients: list[tuple[float, int | None]] = field(default_factory=list)
@@ -330,6 +332,8 @@ class _Keeping:
             return lambda _, start, end, *__: self.trace.loader.add(start, end)
         if name == "torch::autograd::AccumulateGrad":
             return self._gradient
+        if name == "aten::_amp_update_scale_":
+            return self._scaler_update
         if name.startswith("autograd::engine::evaluate_function"):
             return lambda _, start, end, thread, __: self.trace.nodes[thread].add(start, end)
         if "::" in name and not name.startswith(_NODES):
@@ -353,6 +357,10 @@ class _Keeping:
         if name.startswith("Optimizer.step#"):
             self.trace.optimizer_steps.append((start, end))
             self.trace.optimizer = name.partition("#")[2].removesuffix(".step")
+
+    def _scaler_update(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
+        self.trace.scaler_updates.append(start)
+        self.trace.operators[thread].add(start, end)
 
     def _gradient(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         self.trace.gradients.append((start, elements_of(args.get("Input Dims"))))

@@ -40,6 +40,15 @@ OTHERWISE = {
     OTHER: "find out what the calls below are for",
 }
 """What helps where other things than gradients are exposed."""
+BY_AGENT = "by gravac.Agent(model, optimizer)"
+DRIVERS = {
+    "ddp": BY_AGENT,
+    "fsdp2": BY_AGENT,
+    "fsdp1": f"{BY_AGENT}, once FullyShardedDataParallel is fully_shard (FSDP2)",
+    "deepspeed": f"{BY_AGENT}, once the training has left DeepSpeed for DistributedDataParallel or fully_shard (FSDP2)",
+    "": f"{BY_AGENT}, once the model is in DistributedDataParallel, or sharded by fully_shard (FSDP2)",
+}
+"""How compression comes into a job, by what exchanges its gradients."""
 AS_RECORDED = Question()
 
 
@@ -173,6 +182,8 @@ def _is_unbucketed(measured: Measurement, found: Gradients) -> bool:
 def _compress(measured: Measurement, predicted: Forecast | None) -> str:
     """Return what to do about exposed communication."""
     most = measured.rows[0].pattern if measured.rows else GRADIENTS
+    if measured.wrapper == "agent":
+        return "gravac.Agent decides already how far to compress: gravac explain says why"
     if predicted is None or predicted.chosen.cf == 1.0:
         if most in OTHERWISE:
             return OTHERWISE[most]
@@ -182,12 +193,13 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
         return sentence[:1].lower() + sentence[1:]
     chosen = predicted.chosen
     besides = f"; besides, {OTHERWISE[most]}" if most in OTHERWISE else ""
+    optimizer = f" under {measured.optimizer}" if measured.optimizer else ""
     way = f", collective={predicted.collective!r}" if predicted.collective else ""
     return (
         f"compress gradients {chosen.cf:g}x with {chosen.named}{way}: steps of about "
         f"{format_seconds(chosen.step.seconds)} ({format_number(predicted.dense / chosen.step.seconds)}x, "
-        f"±{format_percent(predicted.error)}), expected to keep {format_percent(chosen.efficiency)} of the progress, "
-        f"by gravac.Agent(model, optimizer){besides}"
+        f"±{format_percent(predicted.error)}), expected to keep {format_percent(chosen.efficiency)} of the progress"
+        f"{optimizer}, {DRIVERS[measured.wrapper if measured.wrapper in DRIVERS else '']}{besides}"
     )
 
 

@@ -52,7 +52,7 @@ def test_a_step_that_waits(tmp_path: Path) -> None:
     assert found.forecast is not None
     chosen = found.forecast.chosen
     assert following.startswith(f"Next: compress gradients {chosen.cf:g}x with {chosen.label} (")
-    assert following.endswith(" of the progress, by gravac.Agent(model, optimizer).")
+    assert following.endswith(" of the progress under AdamW, by gravac.Agent(model, optimizer).")
     assert chosen.step.seconds < dense(found)
     assert dense(found) == pytest.approx(1.0), "the recorded exchange takes what it took"
     assert "codecs encode 95.0 GB/s, as Top-k on an H100 (--codec-speed)" in found.assumed

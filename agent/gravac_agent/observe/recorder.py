@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from pathlib import Path
@@ -17,9 +16,6 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from .delivery import Delivery, own_store, recording, say
-
-EXCHANGING = "gravac-exchange"
-"""Name of the thread in which an Agent issues collectives, where torch's profiler does not look by itself."""
 
 
 class Recorder:
@@ -98,7 +94,7 @@ class Recorder:
             "optimizer": type(optimizer).__name__,
             "parameters": sum(each.numel() for group in optimizer.param_groups for each in group["params"]),
             "host": socket.gethostname(),
-            "framework": "deepspeed" if "deepspeed.runtime.engine" in sys.modules else "",
+            "framework": _framework(),
         }
         if self._world > 1:
             self._store = own_store()
@@ -230,7 +226,9 @@ def _profiler(steps: int) -> Any:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         activities.append(ProfilerActivity.CUDA)
     more: dict[str, Any] = {}
-    if any(thread.name == EXCHANGING for thread in threading.enumerate()):
+    if (
+        _framework() == "agent"
+    ):  # which issues collectives in a thread of its own, where the profiler does not look
         with contextlib.suppress(TypeError):  # an older torch
             more["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     # One more than is recorded: the recorder stops the profiler, before it would do so by itself.
@@ -242,6 +240,14 @@ def _who_steps(optimizer: Optimizer) -> Hashable:
     """Return what tells steps of a round apart: DeepSpeed steps one optimizer for each group of parameters in turn."""
     firsts = (id(group["params"][0]) for group in optimizer.param_groups if group["params"])
     return id(optimizer), *firsts
+
+
+def _framework() -> str:
+    """Return what exchanges gradients, where the trace does not show it."""
+    agents = sys.modules.get("gravac_agent.setup.running")
+    if agents is not None and agents._running:
+        return "agent"
+    return "deepspeed" if "deepspeed.runtime.engine" in sys.modules else ""
 
 
 def _place() -> tuple[int, int]:

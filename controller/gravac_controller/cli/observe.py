@@ -13,18 +13,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gravac.traces.own_files import make_folder
 from gravac.wording import display_path
 from gravac_controller.cli.source import DEFAULT_FOLDER, FOLDER, CannotUse
+from gravac_controller.cli.whatif import profile, quantities
+from gravac_controller.cli.wording import printer
 
 POLL_SECONDS = 0.2
 NOT_RUN = 127
 """What a shell exits with where there is no such command."""
-LAUNCHERS = {"torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun"}
-"""What the first word of a command is never the script of."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -43,6 +44,7 @@ LAUNCHERS = {"torchrun", "python", "python3", "accelerate", "deepspeed", "srun",
     "--link",
     "--bandwidth",
     "link",
+    callback=quantities.single(quantities.bandwidth),
     metavar="RATE",
     help="Ask about another network: nominal bandwidth of each rank's link, 100mbit, 10G.",
 )
@@ -59,15 +61,22 @@ LAUNCHERS = {"torchrun", "python", "python3", "accelerate", "deepspeed", "srun",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the verdict as one HTML page, with a timeline of a step.",
 )
+@click.option(
+    "--compare",
+    nargs=2,
+    metavar="BEFORE AFTER",
+    help="Run nothing: compare two kept runs, by name in gravac-runs/observe or by folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout, at the end.")
 def observe(
     command: tuple[str, ...],
     steps: int,
     warmup: int,
-    link: str | None,
+    link: float | None,
     ranks: int | None,
     codec_speed: float | None,
     output: Path | None,
+    compare: tuple[str, str] | None,
     as_json: bool,
 ) -> None:
     """Run COMMAND, a training, and say in three lines whether it waits for its network, on what, and what to do next.
@@ -82,16 +91,29 @@ def observe(
     Examples:
       gravac observe -- torchrun --nproc-per-node 8 train.py
       gravac observe --steps 10 -o report.html -- python train.py
+      gravac observe --compare train-20261126-213538-bd98 train-20261126-220112-04f1 -o both.html
     """
+    question = {
+        "bits_per_second": link,
+        "ranks": ranks,
+        "codec_bytes": None if codec_speed is None else 1e9 * codec_speed,
+    }
+    if compare:
+        if command:
+            raise click.UsageError("--compare reads two kept runs and runs no command: leave the command out")
+        _compare(compare, question, output, as_json)
+        return
     if not command:
         raise click.UsageError("give the command of a training: gravac observe -- torchrun … train.py")
     questions = [
-        *(() if link is None else ("--link", link)),
+        *(() if link is None else ("--link", f"{link:.0f}bit")),
         *(() if ranks is None else ("--ranks", str(ranks))),
         *(() if codec_speed is None else ("--codec-speed", str(codec_speed))),
         *(() if output is None else ("--output", str(output.absolute()))),
         *(("--json",) if as_json else ()),
     ]
+    if output is not None and not output.absolute().parent.is_dir():
+        raise CannotUse(f"{output}: there is no folder {output.parent}")
     folder = _new_folder(command)
     with _started(command, folder, steps, warmup) as program:
         judged = False
@@ -107,12 +129,29 @@ def observe(
     sys.exit(code if code >= 0 else 128 - code)
 
 
+def _compare(runs: tuple[str, str], question: dict[str, Any], output: Path | None, as_json: bool) -> None:
+    """Show two kept runs beside each other."""
+    kept = _kept()
+    folders = [kept / run if (kept / run).is_dir() else Path(run) for run in runs]
+    verdicts = [(folder.name, profile.judged((str(folder),), **question)) for folder in folders]
+    if as_json:
+        click.echo(json.dumps({name: verdict.record() for name, verdict in verdicts}))
+    else:
+        profile.compare(verdicts, printer())
+    if output is not None:
+        profile.write_page(verdicts, output)
+
+
+def _kept() -> Path:
+    return Path(os.environ.get(FOLDER) or DEFAULT_FOLDER).absolute() / "observe"
+
+
 def _new_folder(command: tuple[str, ...]) -> Path:
     """Make the folder of this run, named after the script, as journals are."""
     script = next((word for word in command if word.endswith(".py")), command[0])
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(script).stem)[:40]
     name = stem + time.strftime("-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
-    folder = Path(os.environ.get(FOLDER) or DEFAULT_FOLDER).absolute() / "observe" / name
+    folder = _kept() / name
     try:
         make_folder(folder)
     except OSError as error:

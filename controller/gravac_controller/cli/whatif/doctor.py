@@ -13,7 +13,7 @@ from gravac.traces import TraceError, read_trace
 from gravac.wording import format_rate, plan_in_words, printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif.profile import judged
+from gravac_controller.cli.whatif.profile import judged, write_page
 from gravac_controller.cli.whatif.profile import show as show_verdict
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
@@ -77,6 +77,12 @@ DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
     show_default=True,
     help="Largest loss of statistical efficiency that you accept. 1: any.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --profile: also write one HTML page, with a timeline of a step.",
+)
 @json_option
 def doctor(
     words: tuple[str, ...],
@@ -89,6 +95,7 @@ def doctor(
     optimizer: str | None,
     codec_speed: float | None,
     bound: float,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Say whether to compress, with what, and what it is worth.
@@ -128,9 +135,12 @@ def doctor(
             click.echo(json.dumps(found.record()))
         else:
             show_verdict(found, printer())
+        if output is not None:
+            write_page([(Path(words[0]).name, found)], output)
         return
-    if codec_speed is not None:
-        raise click.UsageError("--codec-speed is for --profile")
+    for given, name in ((codec_speed, "--codec-speed"), (output, "--output")):
+        if given is not None:
+            raise click.UsageError(f"{name} is for --profile")
     if len(words) > 1:
         raise click.UsageError("give one TRACE, or --profile and the traces of PyTorch's profiler")
     trace = TraceFile().convert(words[0], None, None) if words else None

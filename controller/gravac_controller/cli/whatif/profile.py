@@ -10,6 +10,7 @@ from gravac.profile import ProfileError, Row, measure, read
 from gravac.wording import did_you_mean, format_bytes, format_seconds, printable
 from gravac_controller.cli.source import CannotUse, needing_torch
 from gravac_controller.cli.wording import Listing, number
+from gravac_controller.report.verdict_page import figures, page
 
 if TYPE_CHECKING:
     from gravac.profile.verdict import Verdict
@@ -60,6 +61,24 @@ def show(found: "Verdict", console: Console) -> None:
         console.print(f"assumed: {printable(sentence)}")
     for sentence in found.unknown:
         console.print(f"not known: {printable(sentence)}")
+
+
+def write_page(verdicts: Sequence[tuple[str, "Verdict"]], output: Path) -> None:
+    """Write verdicts, with their names, as one HTML file."""
+    try:
+        output.write_text(page(verdicts), encoding="utf-8")
+    except OSError as error:
+        raise CannotUse(printable(f"{output}: cannot be written: {error.strerror}")) from None
+
+
+def compare(verdicts: Sequence[tuple[str, "Verdict"]], console: Console) -> None:
+    """Print each verdict in a line, then their figures beside each other."""
+    for name, verdict in verdicts:
+        console.print(printable(f"{name}: {verdict.verdict}"), style="bold")
+    table = Listing(("",), tuple(printable(name) for name, _ in verdicts))
+    for row in zip(*(figures(verdict) for _, verdict in verdicts), strict=True):
+        table.add_row(row[0][0], *(value for _, value in row))
+    console.print(table)
 
 
 def _table(rows: Sequence[Row]) -> Listing:
