@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections import Counter
+import time
 from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Recorder:
         self._steps, self._warmup, self._folder, self._judges = steps, warmup, folder, judges
         self._process = os.getpid()
         self._hook: Any = None
-        self._made: Counter[Hashable] = Counter()  # steps, by who made them
+        self._made: dict[Hashable, list[float]] = {}  # when each step ended, by who made it
         self._counted: Hashable = None
         self._whole = -1  # recorded steps; -1: the profiler warms up
         self._profiler: Any = None
@@ -62,9 +62,9 @@ class Recorder:
             if not self._made:
                 atexit.register(self._at_exit)
                 self._others.watch()
-            self._made[stepping] += 1
+            self._made.setdefault(stepping, []).append(time.perf_counter())
             # A step is a round of all optimizers, so the rarest one counts them, of equals the one that ends the round.
-            if next(iter(self._made.values())) >= max(1, self._warmup - 1) and stepping == self._rarest():
+            if len(next(iter(self._made.values()))) >= max(1, self._warmup - 1) and stepping == self._rarest():
                 self._counted = stepping
                 self._begin(optimizer)
         elif stepping == self._counted:
@@ -77,8 +77,14 @@ class Recorder:
 
     def _rarest(self) -> Hashable:
         """Return who makes the fewest steps, of those who make more than one."""
-        repeated = {who: count for who, count in self._made.items() if count > 1} or self._made
-        return min(reversed(repeated), key=lambda who: repeated[who])
+        repeated = {who: ends for who, ends in self._made.items() if len(ends) > 1} or self._made
+        return min(reversed(repeated), key=lambda who: len(repeated[who]))
+
+    def _plain_seconds(self) -> float | None:
+        """Return how long a step takes without the profiler, in the second half of those so far."""
+        ends = self._made[self._counted]
+        half = ends[len(ends) // 2 :]
+        return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else None
 
     def _begin(self, optimizer: Optimizer) -> None:
         """Warm the profiler up, for one step."""
@@ -95,6 +101,7 @@ class Recorder:
             "parameters": sum(each.numel() for group in optimizer.param_groups for each in group["params"]),
             "host": socket.gethostname(),
             "framework": _framework(),
+            "step_seconds": self._plain_seconds(),
         }
         if self._world > 1:
             self._store = own_store()
@@ -154,7 +161,7 @@ class Recorder:
             if self._profiler is not None and self._whole > 0:
                 self._end()
             elif self._made:
-                made = max(self._made.values())
+                made = max(map(len, self._made.values()))
                 self._give_up(
                     f"the program ended after {made + max(0, self._whole)} steps of its optimizer, and "
                     f"{max(2, self._warmup) + 1} are needed: record earlier with a smaller warmup",
