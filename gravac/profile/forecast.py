@@ -115,6 +115,8 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
         CannotSay: the traces and the question do not determine them.
     """
     found, assumed = measured.gradients, list[str]()
+    if measured.wrapper == "agent":
+        raise CannotSay("gravac.Agent compresses already; ask its journal with gravac whatif")
     elements = question.elements or (found and found.elements) or measured.parameters
     if not elements:
         raise CannotSay("the traces do not show the size of the gradient; give it with --elements")

@@ -190,7 +190,8 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
     lanes = []
     for trace in traces:
         link(trace)
-        classify(trace.calls, {elements for _, elements in trace.gradients})
+        agent = _wrapper(trace) == "agent"
+        classify(trace.calls, {elements for _, elements in trace.gradients}, agent)
         lanes += lanes_of(trace)
     for lane in lanes:
         if not lane.edges[-1] > lane.edges[0]:

@@ -23,18 +23,21 @@ WORDS = {
 """The patterns, and what they are called."""
 MESSAGES = ("send", "recv", "send/recv")
 """Kinds of calls between two ranks."""
+OF_AGENTS = ("all-gather", "all-reduce", "all-to-all", "reduce-scatter")
+"""Kinds of calls by which an Agent exchanges compressed gradients."""
 FEW = 64
 """Elements up to which a call outside of backward carries numbers, such as a loss."""
 
 
-def classify(calls: Sequence[Call], gradients: Collection[int | None] = ()) -> None:
+def classify(calls: Sequence[Call], gradients: Collection[int | None] = (), agent: bool = False) -> None:
     """Give each call its pattern, by its kind, its phase and what its group does else.
 
     Args:
         calls: Of one rank.
         gradients: Elements of the gradients that backward accumulated.
+        agent: Whether an Agent exchanges gradients, in its own ways.
     """
-    seen = _Seen(calls, frozenset(gradients))
+    seen = _Seen(calls, frozenset(gradients), agent)
     for call in calls:
         call.pattern = _pattern(call, seen)
 
@@ -46,10 +49,11 @@ class _Seen:
         split: Groups, or sizes where groups are unknown, that exchange activations in forward: tensor parallel.
         sharded: Groups that reduce-scatter gradients.
         gradients: Elements of gradients.
+        agent: Whether an Agent exchanges them.
     """
 
-    def __init__(self, calls: Sequence[Call], gradients: frozenset[int | None]) -> None:
-        self.gradients = gradients
+    def __init__(self, calls: Sequence[Call], gradients: frozenset[int | None], agent: bool) -> None:
+        self.gradients, self.agent = gradients, agent
         self.split = {
             _key(call)
             for call in calls
@@ -79,6 +83,13 @@ def _pattern(call: Call, seen: _Seen) -> str:
     kind, phase = call.about.kind, call.phase
     if kind == "barrier":
         return BARRIER
+    if (
+        seen.agent
+        and kind in OF_AGENTS
+        and not call.region.startswith(("FSDP", "Fully"))
+        and not _is_few(call)
+    ):
+        return GRADIENTS
     if kind == "all-to-all":
         return EXPERTS
     if kind in MESSAGES:

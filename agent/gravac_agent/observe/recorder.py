@@ -64,7 +64,10 @@ class Recorder:
                 self._others.watch()
             self._made.setdefault(stepping, []).append(time.perf_counter())
             # A step is a round of all optimizers, so the rarest one counts them, of equals the one that ends the round.
-            if len(next(iter(self._made.values()))) >= max(1, self._warmup - 1) and stepping == self._rarest():
+            if (
+                len(next(iter(self._made.values()))) >= max(1, self._warmup - 1)
+                and stepping == self._rarest()
+            ):
                 self._counted = stepping
                 self._begin(optimizer)
         elif stepping == self._counted:
