@@ -185,7 +185,9 @@ def check_gravac(words: list[str]) -> None:
         assert command is not None, f"there is no `{name}`"
     assert command is not None
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    for word in words:
+    for word in words[
+        : words.index("--") if "--" in words else None
+    ]:  # after that comes another program's command
         if word.startswith("--"):
             assert word.partition("=")[0] in known | {"--help"}, f"gravac {' '.join(words)}"
 

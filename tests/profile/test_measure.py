@@ -1,5 +1,6 @@
 """What a trace shows: exposed and hidden time, sizes, groups, purposes, steps, and ranks that come late."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,53 @@ def test_a_rank_that_sleeps_is_late_by_its_sleep() -> None:
     assert found.waiting > found.exposed / 2
     assert found.late[1] == pytest.approx(50e-3, rel=0.2)
     assert found.late[0] < 5e-3
+
+
+def test_backward_within_an_optimizers_closure_is_backward(tmp_path: Path) -> None:
+    """As Lightning steps its optimizers, and LBFGS always is. What follows the backward is the optimizer's."""
+    made = Made.usual()
+    for event in made.events:
+        if event["name"].startswith("Optimizer.step#"):
+            event["dur"] = event["ts"] % 1000.0 + event["dur"] - 10.0
+            event["ts"] -= event["ts"] % 1000.0 - 10.0
+    for step in (0, 1):
+        made.backward(1000.0 * step + 500.0, 100.0)
+        made.call("allreduce", 1000.0 * step + 840.0, 5.0, 5000, thread=MAIN)
+    assert patterns(of(tmp_path, made)) == {("gradients", "all-reduce"): 2, ("optimizer", "all-reduce"): 1}
+
+
+def test_steps_that_a_scaler_skipped_are_named(tmp_path: Path) -> None:
+    made = Made.usual()
+    for moment in (100.0, 600.0, 1600.0):
+        made.add("cpu_op", "aten::_amp_update_scale_", moment, 1.0, MAIN)
+    assert "how long 1 steps took that the gradient scaler skipped: each counts to the next one" in (
+        of(tmp_path, made).unknown
+    )
+
+
+def test_what_gravac_observe_writes_beside_the_events(tmp_path: Path) -> None:
+    made = Made.usual()
+    about = {"optimizer": "Lion", "parameters": 77, "host": "one", "framework": "deepspeed", "whole_steps": 1}
+    path = made.write(tmp_path)
+    path.write_text(json.dumps({**json.loads(made.text()), "gravac": about}))
+    found = measure([read(path)])
+    assert (found.optimizer, found.parameters, found.hosts, found.wrapper) == (
+        "Lion",
+        77,
+        ("one",),
+        "deepspeed",
+    )
+    assert found.steps == 1, "the second one did not end"
+    hostile = {"optimizer": [], "parameters": -1, "host": {}, "framework": 3, "whole_steps": "x"}
+    path.write_text(json.dumps({**json.loads(made.text()), "gravac": hostile}))
+    found = measure([read(path)])
+    assert (found.optimizer, found.parameters, found.hosts, found.wrapper) == ("AdamW", 1_000_000, (), "ddp")
+
+
+def test_the_calls_of_an_agent_are_gradients(tmp_path: Path) -> None:
+    made = Made.usual()
+    made.call("_allgather_base", 450.0, 5.0, 5000)
+    path = made.write(tmp_path)
+    assert patterns(measure([read(path)]))["activations", "all-gather"] == 0.5
+    path.write_text(json.dumps({**json.loads(made.text()), "gravac": {"framework": "agent"}}))
+    assert patterns(measure([read(path)]))["gradients", "all-gather"] == 0.5

@@ -9,7 +9,7 @@ import pytest
 from gravac.profile import Measurement
 from gravac.profile.forecast import Question, kind_of
 from gravac.profile.patterns import WORDS
-from gravac.profile.verdict import OTHERWISE, Verdict, judge
+from gravac.profile.verdict import DRIVERS, OTHERWISE, Verdict, judge
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.profiles import MAIN, Made, late, of, recorded
 
@@ -244,3 +244,12 @@ def test_recorded_ddp_is_predicted_as_it_ran() -> None:
 )
 def test_kinds_of_optimizers(name: str, kind: str) -> None:
     assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize("wrapper", [*DRIVERS, "agent", "another"])
+def test_the_next_step_fits_what_exchanges_gradients(tmp_path: Path, wrapper: str) -> None:
+    following = judge(replace(large(tmp_path), wrapper=wrapper)).next
+    if wrapper == "agent":
+        assert following == "gravac.Agent decides already how far to compress: gravac explain says why"
+    else:
+        assert following.endswith(f" under AdamW, {DRIVERS.get(wrapper, DRIVERS[''])}")

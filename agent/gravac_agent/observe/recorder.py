@@ -87,7 +87,7 @@ class Recorder:
         """Return how long a step takes without the profiler, in the second half of those so far."""
         ends = self._made[self._counted]
         half = ends[len(ends) // 2 :]
-        return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 1 else None
+        return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 2 else None
 
     def _begin(self, optimizer: Optimizer) -> None:
         """Warm the profiler up, for one step."""

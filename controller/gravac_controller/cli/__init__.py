@@ -86,6 +86,7 @@ def main() -> None:
 
     \b
     Start with:
+      gravac observe -- torchrun … train.py   does this training wait for its network?
       gravac demo                     watch a real training run adapt, on this machine
       gravac replay TRACE --check     verify that its decisions follow from the measurements
     """

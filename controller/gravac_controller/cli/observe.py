@@ -239,6 +239,7 @@ def _conclude(command: tuple[str, ...], folder: Path, questions: list[str]) -> N
             "If its trainers start elsewhere, as with Ray, call gravac.observe() in the script",
             err=True,
         )
-    for left in folder.iterdir():
-        left.unlink()
-    folder.rmdir()
+    with contextlib.suppress(OSError):
+        for left in folder.iterdir():
+            left.unlink()
+        folder.rmdir()

@@ -1,0 +1,121 @@
+"""``gravac observe -- …`` on real processes: the program is as it would be without, and a verdict follows it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gravac.profile import read
+
+PROGRAM = Path(__file__).with_name("program.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+GRAVAC = [sys.executable, "-m", "gravac_controller"]
+
+TRAINING = (*TORCHRUN, PROGRAM, "14", "--end", "3")
+
+pytestmark = pytest.mark.distributed
+
+
+def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder that has a sitecustomize."""
+    (folder / "site").mkdir(exist_ok=True)
+    (folder / "site" / "sitecustomize.py").write_text(
+        "import os\nos.environ['OTHER_SITECUSTOMIZE'] = 'ran'\n"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(folder / "site"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "gravac-runs" / "observe").glob("*"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """Return the program's end without gravac."""
+    return run(tmp_path_factory.mktemp("plain"), *TRAINING)
+
+
+def test_a_training_is_as_it_would_be_without(
+    tmp_path: Path, plain: subprocess.CompletedProcess[str]
+) -> None:
+    found = run(tmp_path, *GRAVAC, "observe", "--warmup", "5", "-o", "page.html", "--", *TRAINING)
+    assert found.stdout == plain.stdout, found.stderr
+    assert found.stdout.endswith("ran 0\n"), "the environment's own sitecustomize ran, and no hook is left"
+    assert found.returncode == plain.returncode == 1, "torchrun's, whose ranks ended with 3"
+    verdict = re.search(
+        r"^(.*of a step is exposed communication.*)\nWhy: .*\nNext: .*", found.stderr, re.MULTILINE
+    )
+    assert verdict is not None, found.stderr
+    assert verdict[1][:40] in (tmp_path / "page.html").read_text()
+    (folder,) = kept(tmp_path)
+    assert {each.name for each in folder.iterdir()} == {"rank0.json.gz", "rank1.json.gz", "complete"}
+    traces = [read(folder / f"rank{rank}.json.gz") for rank in (0, 1)]
+    assert [len(trace.steps) for trace in traces] == [5, 5]
+    assert [trace.optimizer for trace in traces] == ["AdamW", "AdamW"]
+    assert {trace.about["parameters"] for trace in traces} == {4 * 64 * 65}
+    assert all(0.0 < trace.about["step_seconds"] < 10.0 for trace in traces)
+
+
+def test_a_program_that_ends_early_or_too_early(tmp_path: Path) -> None:
+    found = run(tmp_path, *GRAVAC, "observe", "--warmup", "3", "--json", "--", *TORCHRUN, PROGRAM, "6")
+    assert found.returncode == 0, found.stderr
+    printed = json.loads(found.stdout.splitlines()[-1])
+    assert (printed["steps"], printed["traces"], printed["wrapper"]) == (3, 2, "ddp")
+    found = run(tmp_path, *GRAVAC, "observe", "--warmup", "5", "--", *TORCHRUN, PROGRAM, "5")
+    assert (
+        found.stderr.count(
+            "gravac observe: the program ended after 5 steps of its optimizer, and 6 are needed"
+        )
+        == 1
+    )
+    assert len(kept(tmp_path)) == 1, "nothing is kept of a run without a trace"
+
+
+def test_what_fails_in_the_recorder_does_not_fail_the_training(
+    tmp_path: Path, plain: subprocess.CompletedProcess[str]
+) -> None:
+    """The place of its folder is taken by a file."""
+    found = run(tmp_path, *GRAVAC, "observe", "--warmup", "2", "--", *TRAINING, "--without-folder")
+    assert found.stdout == plain.stdout, found.stderr
+    assert found.returncode == plain.returncode
+    assert "gravac observe: cannot record: " in found.stderr
+
+
+def test_what_steps_no_optimizer_and_what_is_no_command(tmp_path: Path) -> None:
+    found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", "import sys; sys.exit(7)")
+    assert found.returncode == 7
+    assert "stepped an optimizer of torch.optim" in found.stderr
+    assert kept(tmp_path) == []
+    found = run(tmp_path, *GRAVAC, "observe", "--", "train.py")
+    assert found.returncode == 127
+    assert "gravac observe -- python train.py" in found.stderr
+
+
+def test_signals_reach_the_program(tmp_path: Path) -> None:
+    code = "import signal, sys\nsignal.signal(15, lambda *_: sys.exit(5))\nprint('up', flush=True)\nsignal.pause()"
+    process = subprocess.Popen(
+        [*GRAVAC, "observe", "--", sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 5

@@ -1,0 +1,139 @@
+"""The recorder in this process: what it counts as a step, when it steps aside, and that nothing of it is left."""
+
+import atexit
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.profiler import profile as lowest_profile
+from torch.optim import optimizer as torch_optimizer
+from torch.profiler import ProfilerActivity, profile
+
+from gravac.profile import RankTrace, measure, read
+from gravac_agent.observe import observe
+from gravac_agent.observe.recorder import Recorder
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    """A recorder of two steps, of which no hook, method or thread may be left."""
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    hooks, methods = dict(torch_optimizer._global_optimizer_post_hooks), vars(lowest_profile).copy()
+    made = Recorder(2, 2, tmp_path, judges=False)
+    made.start()
+    yield made
+    made._at_exit()
+    assert dict(torch_optimizer._global_optimizer_post_hooks) == hooks
+    assert vars(lowest_profile) == methods
+    assert not torch.autograd._profiler_enabled()
+    assert made._delivery is None or not made._delivery.is_alive()
+
+
+def training(kind: type[torch.optim.Optimizer] = torch.optim.SGD) -> Callable[[], None]:
+    model = nn.Linear(8, 8)
+    trained = kind(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        def closure() -> torch.Tensor:
+            trained.zero_grad()
+            loss = model(torch.ones(2, 8)).square().mean()
+            loss.backward()
+            return loss
+
+        trained.step(closure)
+
+    return step
+
+
+def trace(recorder: Recorder, folder: Path) -> RankTrace:
+    recorder._at_exit()
+    return read(folder / "rank0.json.gz")
+
+
+def test_a_step_is_a_round_of_all_optimizers(recorder: Recorder, tmp_path: Path) -> None:
+    recorder._warmup = 6
+    often, rarely = training(), training(torch.optim.Adam)
+    for _ in range(8):
+        often()
+        often()
+        rarely()
+    found = trace(recorder, tmp_path)
+    assert len(found.steps) == 2
+    assert found.optimizer == "Adam"
+    inside = [end for _, end in found.optimizer_steps if found.steps[0][0] < end <= found.steps[-1][1] + 1e5]
+    assert len(inside) == 6, "two rounds of three"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
+def test_backward_within_a_closure(
+    recorder: Recorder, tmp_path: Path, kind: type[torch.optim.Optimizer]
+) -> None:
+    step = training(kind)
+    for _ in range(6):
+        step()
+    found = trace(recorder, tmp_path)
+    assert len(found.steps) == 2
+    assert found.optimizer == kind.__name__
+    assert measure([found]).steps == 2
+
+
+def test_the_last_step_counts_if_it_is_whole(recorder: Recorder, tmp_path: Path) -> None:
+    step = training()
+    for _ in range(3):
+        step()
+    assert len(trace(recorder, tmp_path).steps) == 1
+
+
+def test_a_hook_of_the_program_that_comes_later(recorder: Recorder, tmp_path: Path) -> None:
+    seen: list[object] = []
+    handle = torch_optimizer.register_optimizer_step_post_hook(lambda *_: seen.append(None))
+    step = training()
+    for _ in range(6):
+        step()
+    handle.remove()
+    assert len(seen) == 6
+    assert len(trace(recorder, tmp_path).steps) == 2
+    recorder._hook.remove()  # in its place stands a function that does nothing
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_it_leaves_the_profiler_to_the_program(
+    recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str], before: int
+) -> None:
+    """Which starts its own before the recording, or during its second step."""
+    step = training()
+    for _ in range(before):
+        step()
+    with profile(activities=[ProfilerActivity.CPU]) as own:
+        for _ in range(4):
+            step()
+    assert any("Optimizer.step" in event.key for event in own.key_averages())
+    said = capsys.readouterr().err
+    if before:
+        assert len(trace(recorder, tmp_path).steps) == 1
+    else:
+        assert said.count("gravac doctor --profile") == 1
+        assert not list(tmp_path.glob("*.gz"))
+
+
+def test_what_fails_is_said_once(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no profiler today")
+
+    monkeypatch.setattr(torch.profiler, "profile", broken)
+    step = training()
+    for _ in range(6):
+        step()
+    said = capsys.readouterr().err
+    assert said == "gravac observe: cannot record: RuntimeError('no profiler today')\n"
+
+
+def test_arguments() -> None:
+    with pytest.raises(ValueError, match="steps=0: give a whole number from 1 on"):
+        observe(steps=0)
+    with pytest.raises(ValueError, match="warmup='2'"):
+        observe(warmup="2")  # type: ignore[arg-type]
