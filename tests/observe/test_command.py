@@ -52,7 +52,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProce
 def test_a_training_is_as_it_would_be_without(
     tmp_path: Path, plain: subprocess.CompletedProcess[str]
 ) -> None:
-    found = run(tmp_path, *GRAVAC, "observe", "--warmup", "5", "-o", "page.html", "--", *TRAINING)
+    found = run(tmp_path, *GRAVAC, "observe", "--warmup", "6", "-o", "page.html", "--", *TRAINING)
     assert found.stdout == plain.stdout, found.stderr
     assert found.stdout.endswith("ran 0\n"), "the environment's own sitecustomize ran, and no hook is left"
     assert found.returncode == plain.returncode == 1, "torchrun's, whose ranks ended with 3"
@@ -70,19 +70,11 @@ def test_a_training_is_as_it_would_be_without(
     assert all(0.0 < trace.about["step_seconds"] < 10.0 for trace in traces)
 
 
-def test_a_program_that_ends_early_or_too_early(tmp_path: Path) -> None:
+def test_a_program_that_ends_early(tmp_path: Path) -> None:
     found = run(tmp_path, *GRAVAC, "observe", "--warmup", "3", "--json", "--", *TORCHRUN, PROGRAM, "6")
     assert found.returncode == 0, found.stderr
     printed = json.loads(found.stdout.splitlines()[-1])
     assert (printed["steps"], printed["traces"], printed["wrapper"]) == (3, 2, "ddp")
-    found = run(tmp_path, *GRAVAC, "observe", "--warmup", "5", "--", *TORCHRUN, PROGRAM, "5")
-    assert (
-        found.stderr.count(
-            "gravac observe: the program ended after 5 steps of its optimizer, and 6 are needed"
-        )
-        == 1
-    )
-    assert len(kept(tmp_path)) == 1, "nothing is kept of a run without a trace"
 
 
 def test_what_fails_in_the_recorder_does_not_fail_the_training(

@@ -31,9 +31,9 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     assert made._delivery is None or not made._delivery.is_alive()
 
 
-def training(kind: type[torch.optim.Optimizer] = torch.optim.SGD) -> Callable[[], None]:
+def training(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **settings: int) -> Callable[[], None]:
     model = nn.Linear(8, 8)
-    trained = kind(model.parameters(), lr=0.01)
+    trained = kind(model.parameters(), lr=0.01, **settings)  # type: ignore[call-arg]
 
     def step() -> None:
         def closure() -> torch.Tensor:
@@ -66,24 +66,32 @@ def test_a_step_is_a_round_of_all_optimizers(recorder: Recorder, tmp_path: Path)
     assert len(inside) == 6, "two rounds of three"
 
 
-@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
-def test_backward_within_a_closure(
-    recorder: Recorder, tmp_path: Path, kind: type[torch.optim.Optimizer]
-) -> None:
-    step = training(kind)
+def test_several_backwards_within_a_closure(recorder: Recorder, tmp_path: Path) -> None:
+    step = training(torch.optim.LBFGS, max_iter=3)
     for _ in range(6):
         step()
     found = trace(recorder, tmp_path)
     assert len(found.steps) == 2
-    assert found.optimizer == kind.__name__
-    assert measure([found]).steps == 2
+    assert found.optimizer == "LBFGS"
+    assert measure([found]).tensors > 2, "gradients of weight and bias, several times a step"
 
 
-def test_the_last_step_counts_if_it_is_whole(recorder: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_program_that_ends_early(
+    recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int
+) -> None:
+    """The whole steps so far count, if there are any."""
     step = training()
-    for _ in range(3):
+    for _ in range(steps):
         step()
-    assert len(trace(recorder, tmp_path).steps) == 1
+    if steps == 3:
+        assert len(trace(recorder, tmp_path).steps) == 1
+    else:
+        recorder._at_exit()
+        assert (
+            f"the program ended after {steps} steps of its optimizer, and 3 are needed"
+            in capsys.readouterr().err
+        )
 
 
 def test_a_hook_of_the_program_that_comes_later(recorder: Recorder, tmp_path: Path) -> None:

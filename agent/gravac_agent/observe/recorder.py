@@ -166,7 +166,7 @@ class Recorder:
             elif self._made:
                 made = max(map(len, self._made.values()))
                 self._give_up(
-                    f"the program ended after {made + max(0, self._whole)} steps of its optimizer, and "
+                    f"the program ended after {made + self._whole + 1} steps of its optimizer, and "
                     f"{max(2, self._warmup) + 1} are needed: record earlier with a smaller warmup",
                     only_first=True,
                 )
