@@ -294,7 +294,8 @@ def test_the_readme_is_read_in_a_minute() -> None:
     (example,) = blocks(ROOT / "README.md", "python")
     assert len([line for line in example.splitlines() if line.strip()]) == 6
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert headings == ["Install", "Use", "What it says to you", "Does it pay?", "Try", "Limits", "Links"]
+    assert headings == ["Ask", "Use", "Does it pay?", "Try", "Limits", "Links"]
+    assert blocks(ROOT / "README.md", "sh")[0].startswith("gravac observe -- torchrun ")
     assert len(text.split()) < 600
 
 
