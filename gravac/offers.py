@@ -14,7 +14,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-TableKind = Literal["sgd", "adam"]
+TableKind = Literal["sgd", "adam", "aged", "matrix"]
+"""Which simulations count: of SGD, of Adam, of ``gravac.optim``, of optimizers of whole matrices such as Muon."""
 Kept = Mapping[float, tuple[float, float, float]]
 """Statistical efficiency by CF: of the task that bears it worst, likely, of the task that bears it best."""
 
@@ -43,6 +44,8 @@ class Offer:
     """The same, of plans for users to list."""
     strengths: tuple[float, ...] = ()
     """CFs that ``auto`` chooses by itself, of a codec that takes any."""
+    aged_strengths: tuple[float, ...] = ()
+    """The same, only under the optimizers of ``gravac.optim``."""
     encode_ns: float = 3.0
     """Encoding, for each element, on one core of an AMD EPYC. Windows correct it."""
     decode_ns: float = 3.0
@@ -53,8 +56,12 @@ class Offer:
     """Efficiency under SGD, by ascending CF: of a quantizer its wire CF, of a selector elements in / elements kept."""
     adam: Kept = field(default_factory=dict)
     """Efficiency under all other optimizers."""
+    aged: Kept = field(default_factory=dict)
+    """Efficiency under ``gravac.optim``, of a codec that sends a part of the elements; others lose what Adam does."""
+    matrix: Kept = field(default_factory=dict)
+    """Efficiency under Muon."""
     like: str = ""
-    """A codec that loses as much at equal CF; instead of ``sgd`` and ``adam``."""
+    """A codec that loses as much at equal CF; instead of the efficiencies."""
     random: bool = False
     """Rounds at random, which delays nothing: a less noisy gradient does not make it lose more."""
     averages_out: bool = False
@@ -68,7 +75,8 @@ class Offer:
         """Return the efficiencies under a kind of optimizer, by ascending CF; empty: unknown."""
         if self.like:
             return of(self.like).rows(kind)
-        return tuple(Row(cf, *kept) for cf, kept in (self.sgd if kind == "sgd" else self.adam).items())
+        kept: Kept = getattr(self, kind)
+        return tuple(Row(cf, *three) for cf, three in kept.items())
 
 
 UNKNOWN = Offer()

@@ -42,7 +42,8 @@ class Agent:
 
     Args:
         module: The DDP module, or the model after ``fully_shard`` (FSDP2), or ``torch.compile`` of one.
-        optimizer: The optimizer that steps the module's parameters, or Accelerate's wrapper of it.
+        optimizer: The optimizer that steps the module's parameters, or Accelerate's wrapper of it; a list of several
+            that step different parameters.
         enabled: False trains without the agent: nothing is registered and nothing is started. Default: True.
         compressor: Codec or aggregator, ``name`` or ``name:setting=value,…``; ``gravac codecs`` lists them. The default
             sends 16-bit values, so CF 10 is 15 on the wire; the residual keeps the rounding error.
@@ -87,6 +88,8 @@ class Agent:
         progress: Whether to measure how far the parameters go in the direction in which dense gradients would take
             them: a second optimizer of the same class steps 512 sampled elements. Policies predict from it how many
             steps a plan costs. Default: True.
+        adapt_optimizer: Whether a ``torch.optim.AdamW`` or ``Adam`` steps as that of ``gravac.optim`` while the agent
+            runs (docs/adam.md). Default: False.
         log_to_stderr: Whether rank 0 writes its log (logger ``gravac.agent``) to stderr when the program configures no
             logging: the page's address at the start, a summary at the end. Default: True.
         sink: Where rank 0 also writes its figures and decisions: ``wandb``, ``mlflow``, ``trackio``, ``tensorboard`` or
@@ -117,7 +120,7 @@ class Agent:
     def __init__(
         self,
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         enabled: bool | None = None,
         compressor: str | None = None,
@@ -142,6 +145,7 @@ class Agent:
         rank_rows: int | None = None,
         step_rows: int | None = None,
         progress: bool | None = None,
+        adapt_optimizer: bool | None = None,
         log_to_stderr: bool | None = None,
         sink: str | object | None = None,
         steering: Literal["off", "owner"] | None = None,
@@ -166,13 +170,16 @@ class Agent:
             )
         if observes and "nonfinite" not in self.settings.model_fields_set:
             self.settings = self.settings.model_copy(update={"nonfinite": "propagate"})
-        optimizer, scaler = usage.unwrapped(optimizer, scaler)
-        usage.check_arguments(optimizer, scaler)
+        optimizers = []
+        for one in optimizer if isinstance(optimizer, list | tuple) and optimizer else (optimizer,):
+            unwrapped, scaler = usage.unwrapped(one, scaler)
+            usage.check_arguments(unwrapped, scaler)
+            optimizers.append(unwrapped)
         inner = usage.unwrapped_module(module)
-        self._module, self._optimizer = module, optimizer
+        self._module, self._optimizers = module, optimizers
         self._session: Session | None = None
         self._started = self._closed = False
-        number, self._reminder = 0, None
+        number, self._reminders = 0, []
         if not dist.is_initialized():
             raise SetupError("no process group: call torch.distributed.init_process_group first")
         if self.settings.enabled or replicate is not None:
@@ -181,7 +188,7 @@ class Agent:
         if self.settings.enabled:
             usage.check_devices(trained)
             number = running.next_number(dist.get_process_group_ranks(trained.process_group))
-            self._reminder = usage.warn_of_steps_outside(optimizer)
+            self._reminders = [usage.warn_of_steps_outside(one) for one in optimizers]
         self._asked = Asked(
             self.settings, own_policy, own_link, scaler, replicate, job is not None, number, own_sinks
         )
@@ -199,7 +206,7 @@ class Agent:
         if self._started:
             raise SetupError("this Agent was started already: call start() once, or use `with` without it")
         if self.settings.enabled:
-            self._session = Session(self._module, self._optimizer, self._asked)
+            self._session = Session(self._module, self._optimizers, self._asked)
         self._started = True
         self._drop_reminder()
 
@@ -397,7 +404,7 @@ class Agent:
         session = self._running()
         session.finish_step()
         if memory is not None:
-            usage.check_memory(memory, session.module, session.optimizer)
+            usage.check_memory(memory, session.module, session.optimizers)
         switch(session.parts, compressor, memory, collective)
 
     @property
@@ -416,6 +423,6 @@ class Agent:
         return self._session
 
     def _drop_reminder(self) -> None:
-        if self._reminder is not None:
-            self._reminder.remove()
-            self._reminder = None
+        for reminder in self._reminders:
+            reminder.remove()
+        self._reminders.clear()

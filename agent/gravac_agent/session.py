@@ -1,6 +1,7 @@
 """A running agent on one rank: it takes DDP's buckets, and ends steps and windows between the trainer's calls."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from gravac_agent.run_log import RunLog
 from gravac_agent.setup import running, usage
 from gravac_agent.setup.agree import Asked, agree
 from gravac_agent.setup.build import connect, start
-from gravac_agent.setup.describe import innermost, optimizer_kind
+from gravac_agent.setup.describe import decisive, innermost
 from gravac_agent.sinks.base import figures_of_plan, figures_of_window
 from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
@@ -99,12 +100,12 @@ class Session:
     - ``_after_step`` begins the wait for data.
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, asked: Asked) -> None:
+    def __init__(self, module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], asked: Asked) -> None:
         """Agree with the other ranks, start this rank's threads, and take over the module's buckets.
 
         Args:
             module: As in ``Agent``.
-            optimizer: As in ``Agent``.
+            optimizers: As in ``Agent``.
             asked: What else the user asked for.
 
         Raises:
@@ -112,7 +113,8 @@ class Session:
             AgreementError: On all ranks, when their settings differ.
         """
         self.module = usage.data_parallel(module, asked.replicate)
-        self.optimizer, self._settings = optimizer, asked.settings
+        self.optimizers, self._settings = optimizers, asked.settings
+        self._followed = decisive(optimizers)  # its progress is measured
         settings, seconds = asked.settings, asked.settings.agreement_seconds
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
@@ -137,7 +139,9 @@ class Session:
             if isinstance(self.module, ReplicatedModel):
                 self.module.connect(seconds, groups)
             with fail_together(self.module.process_group, seconds):
-                usage.check(self.module, optimizer, settings.memory, settings.collective)
+                usage.check(self.module, optimizers, settings.memory, settings.collective)
+                for undo in usage.adapted(optimizers) if settings.adapt_optimizer else ():
+                    made.callback(undo)
                 self._slot = attach(self.module)
                 self._entry = running.enter(self.module, settings, asked.named)
                 made.callback(running.leave, self._entry)
@@ -145,8 +149,8 @@ class Session:
                 self._entry.job, settings.job is not None, self.module.process_group, seconds
             )
             pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
-            self.rates = LearningRates(optimizer, asked.scaler, self._entry.parameters, pieces)
-            agreed = agree(self.module, optimizer, asked, self._slot.leftover, groups, job)
+            self.rates = LearningRates(optimizers, asked.scaler, self._entry.parameters, pieces)
+            agreed = agree(self.module, optimizers, asked, self._slot.leftover, groups, job)
             self._end = End(
                 incarnation=agreed.spec.incarnation, windows=0, steps=0, message="could not start"
             )
@@ -155,9 +159,13 @@ class Session:
                 if agreed.tick_group.rank() == 0:
                     reporter = connect(agreed.spec, asked)
                     made.callback(lambda reporter: reporter.close(self._end), reporter)
-            self.parts = start(agreed, reporter, optimizer, settings, self._slot)
+            self.parts = start(agreed, reporter, self._followed, settings, self._slot)
             made.callback(self._stop)
-            self._arrivals = Arrivals.of(innermost(optimizer), self.module, self.parts.encoder)
+            self._arrivals = {
+                id(one): arrivals
+                for one in optimizers
+                if (arrivals := Arrivals.of(innermost(one), self.module, self.parts.encoder)) is not None
+            }
             if isinstance(self.module, ReplicatedModel) and self.module.differ():
                 log.warning(
                     "the replicas start with different parameters, and stay different: call torch.manual_seed with the "
@@ -168,9 +176,10 @@ class Session:
             for handle in (
                 # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
                 module.register_forward_pre_hook(ForwardHook(self._before_forward), with_kwargs=True),
-                *usage.around_steps(optimizer, self._before_step, self._after_step),
-                optimizer.register_step_pre_hook(self._before_own_step),  # after the hooks of all optimizers
-                optimizer.register_step_post_hook(self._after_own_step),  # before them
+                *usage.around_steps(optimizers, self._before_step, self._after_step),
+                # After the hooks of all optimizers, and before them.
+                *(one.register_step_pre_hook(self._before_own_step) for one in optimizers),
+                *(one.register_step_post_hook(self._after_own_step) for one in optimizers),
             ):
                 made.callback(handle.remove)
             self._run_log = RunLog(self.parts, settings)
@@ -211,8 +220,8 @@ class Session:
         report = loop.last_report
         useful = None
         if report is not None:
-            kind = optimizer_kind(type(innermost(self.optimizer)))
-            useful = figures.useful_samples_per_second(report, kind, parts.encoder.compressor)
+            kind, compressor = parts.spec.optimizer_kind, parts.encoder.compressor
+            useful = figures.useful_samples_per_second(report, kind, compressor, parts.world_size)
         return AgentState(
             job=loop.job if parts.reporter is None else parts.reporter.job,
             rank=parts.rank,
@@ -387,36 +396,38 @@ class Session:
         self._in_flight = False
         if self._error is not None:
             self._check()
-        self._late = id(self.optimizer) in self._stepping
+        self._late = any(id(one) in self._stepping for one in self.optimizers)
         self._nonfinite, self._skipped = not self.parts.loop.end_step(dropped), False
         if not executor.defers_result:
             self.intake.end_step()
 
     def _before_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._own_stepped = True
-        loop = self.parts.loop
-        if loop.progress.on:
+        loop, arrivals = self.parts.loop, self._arrivals.get(id(optimizer))
+        if loop.progress.on and optimizer is self._followed:
             loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
-        if self._arrivals is not None and not usage.has_closure(args, kwargs):  # which makes the gradients
-            self._arrivals.before_step()
+        if arrivals is not None and not usage.has_closure(args, kwargs):  # which makes the gradients
+            arrivals.before_step()
 
     def _after_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         evaluated, self._late = self._in_flight or self._late, False
-        if self.parts.loop.progress.on:
+        if self.parts.loop.progress.on and optimizer is self._followed:
             self.parts.loop.progress.after_step(evaluated)
-        if self._arrivals is not None:
-            self._arrivals.after_step()
+        arrivals = self._arrivals.get(id(optimizer))
+        if arrivals is not None:
+            arrivals.after_step()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if id(optimizer) not in self._stepping:
             return  # it steps nothing of the module
         self._stepping.remove(id(optimizer))
         self.parts.loop.clock.optimizer_ended()
-        if not (self._stepping or self._own_stepped) and usage.is_foreign(optimizer, self.optimizer):
+        if not (self._stepping or self._own_stepped) and usage.is_foreign(optimizer, self.optimizers):
+            given = " and ".join(type(one).__name__ for one in self.optimizers)
             self.parts.encoder.note(
-                f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the "
-                f"{type(self.optimizer).__name__} that the Agent was given, whose learning rates the residual follows. "
-                "For good, close the Agent and make one with the new optimizer."
+                f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the {given} that "
+                "the Agent was given, whose learning rates the residual follows. For good, close the Agent and make "
+                "one with the new optimizer."
             )
 
     # -- what not every step has --------------------------------------------------------------------------------
@@ -445,10 +456,12 @@ class Session:
         if self._stepping:
             self.finish_step()
             if self._nonfinite:
-                self._skip(self.optimizer, zeros=False)
-            if id(self.optimizer) in self._stepping:
-                self._late = False
-                self._before_own_step(self.optimizer, (), {})
+                for one in self.optimizers:
+                    self._skip(one, zeros=False)
+            for one in self.optimizers:
+                if id(one) in self._stepping:
+                    self._late = False
+                    self._before_own_step(one, (), {})
 
     def _finish_unused_step(self) -> None:
         """End the step in flight before a forward: no optimizer that torch shows has used its gradients.

@@ -116,6 +116,7 @@ class AgentSettings(BaseSettings):
     rank_rows: int = Field(1024, ge=0, le=1024)
     step_rows: int = Field(0, ge=0, le=MAX_LISTED_STEPS)
     progress: bool = True
+    adapt_optimizer: bool = False
     log_to_stderr: bool = True
     sink: Annotated[str, AfterValidator(_known_sink)] = "none"
     steering: Literal["off", "owner"] = "off"

@@ -5,7 +5,7 @@ it once more, and v decays meanwhile. Here an element that arrives makes up for 
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
@@ -180,9 +180,7 @@ class _Aged(torch.optim.Optimizer):
         """Take a state in, also that of torch's class. Loading makes ages floats, as it does all of a state."""
         super().__setstate__(state)
         self._supports = {}
-        for one in self.state.values():
-            if "age" in one:
-                one["age"] = one["age"].clamp(1, CAP).to(torch.int8)
+        _read_ages(self)
 
 
 class Adam(_Aged, torch.optim.Adam):
@@ -212,6 +210,57 @@ class AdamW(_Aged, torch.optim.AdamW):
     It does what :class:`Adam` does, but the weights of all elements decay in every step, also of those that did not
     arrive.
     """
+
+
+PLAIN: dict[type[torch.optim.Optimizer], type[_Aged]] = {torch.optim.Adam: Adam, torch.optim.AdamW: AdamW}
+"""What steps late elements by their age, by the class that it is otherwise."""
+
+
+def adopt(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Make a plain ``torch.optim.Adam`` or ``AdamW`` one of these classes, in place: it keeps its groups and state.
+
+    Args:
+        optimizer: It may be adopted several times, and stays so until each was undone. One of these classes stays it.
+
+    Returns:
+        What undoes it, and drops its ages. Further calls do nothing.
+    """
+    own = vars(optimizer)
+    if type(optimizer) in PLAIN:
+        own["_adopted"] = 0, type(optimizer)
+        optimizer.__class__ = PLAIN[type(optimizer)]
+        _read_ages(optimizer)  # of a checkpoint that was loaded before
+    elif "_adopted" not in own:
+        return lambda: None
+    own["_adopted"] = own["_adopted"][0] + 1, own["_adopted"][1]
+    left = [True]
+
+    def undo() -> None:
+        if not left:
+            return
+        left.clear()
+        users, plain = own["_adopted"]
+        own["_adopted"] = users - 1, plain
+        if users > 1:
+            return
+        for name in ("_adopted", "_supports", "_compiled"):
+            own.pop(name, None)
+        for state in optimizer.state.values():
+            state.pop("age", None)
+        optimizer.__class__ = plain
+
+    return undo
+
+
+def excluded(optimizer: torch.optim.Optimizer) -> str:
+    """Return a setting of the optimizer with which there is no step by age; empty without one."""
+    return next((name for name in EXCLUDED if any(group.get(name) for group in optimizer.param_groups)), "")
+
+
+def _read_ages(optimizer: torch.optim.Optimizer) -> None:
+    for state in optimizer.state.values():
+        if "age" in state:
+            state["age"] = state["age"].clamp(1, CAP).to(torch.int8)
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -313,7 +313,7 @@ class _Model:
             )
         self.assumed.append(self._codec_words())
         advice = advise(
-            usual_plans(),
+            usual_plans(kind=kind),
             lambda codec, cf: self._fastest(codec, cf)[0],
             kind,
             self.question.bound,

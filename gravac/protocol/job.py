@@ -54,13 +54,14 @@ class ModelShape(Record):
     digest: Text | None = None  # of names and shapes of all parameters; null: unknown
 
 
+OptimizerKind = Literal["sgd", "adam", "adam-aged", "matrix", "sign", "other"]
+
+
 class OptimizerSpec(Record):
     """The optimizer as the job began. What compression costs depends on its kind."""
 
     name: Text  # class, such as AdamW
-    kind: Literal[
-        "sgd", "adam", "sign", "other"
-    ]  # sgd: steps by the gradient; adam: divides by √v; sign: takes signs
+    kind: OptimizerKind  # adam: divides by √v; adam-aged: gravac.optim's; matrix: of whole matrices; sign: takes signs
     learning_rate: (
         Annotated[float, Field(ge=0, le=1e15)] | None
     )  # of its first parameter group; null: unknown

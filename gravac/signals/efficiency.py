@@ -31,6 +31,13 @@ PER_BACKLOG = 0.65
 [steps; simulated]"""
 PER_BACKLOG_OTHERS = 2.0
 """The same for optimizers that divide by √v or take signs, which a late gradient misleads more. [steps; simulated]"""
+AGED_PROGRESS_LOSS, AGED_BACKLOG = 1.0, 0.25
+"""ln 1/P and backlog up to which late gradients lose nothing under ``gravac.optim``, which makes up for them: at the
+end of a block they still wait. In simulations that kept 0.82 to 1, P was 0.37 to 0.74 and τ 0.15 to 0.25, in no order.
+[1, steps; simulated]"""
+MATRIX_TIMES = 1.5
+"""Optimizers of whole matrices lose this many times what Adam loses, where nothing of their own was simulated.
+[times; simulated]"""
 TELLING = frozenset({"sgd"})
 """Kinds of optimizer for which ``measured`` says more than ``expected`` where no dense reference was measured."""
 CREDIBLE = 0.1
@@ -47,7 +54,8 @@ LEAST_TIMES, MOST_TIMES = 0.1, 1.5
 """Range of that factor, as far as simulations go. Random rounding, which delays nothing, never loses more for it.
 [times; simulated]"""
 SIMULATED_RANKS = 4
-"""With fewer, codecs whose errors average out over ranks lose more. [ranks; simulated]"""
+"""With fewer, codecs whose errors average out over ranks lose more; with more, an element that arrives brings a smaller
+share of what waits, of which the age under ``gravac.optim`` knows nothing. [ranks; simulated]"""
 _LOG_2 = 0.6931471805599453
 
 
@@ -81,7 +89,7 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
     Args:
         codec: Name with settings, such as ``nearest:levels=7``; the settings do not count, as ``cf`` says how strong.
         cf: Compression factor; 1 is dense.
-        kind: Of the optimizer: sgd, adam, sign, other. All but sgd count as adam.
+        kind: Of the optimizer, as in ``gravac.protocol.OptimizerSpec``. Sign and other count as adam.
         confirmed: ρ of this training, see ``measured``; None: not known, or as simulated. It counts under SGD only, up
             to the largest CF that was simulated.
 
@@ -90,9 +98,12 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
     """
     if cf <= 1.0:
         return CERTAIN
-    table = _table(kind)
+    table = table_of(codec, kind)
     rows = offers.of(codec).rows(table)
-    return _at(rows, cf, noise_times(codec, confirmed) if table == "sgd" else 1.0) if rows else None
+    times = noise_times(codec, confirmed) if table == "sgd" else 1.0
+    if kind == "matrix" and table == "adam":
+        times = MATRIX_TIMES
+    return _at(rows, cf, times) if rows else None
 
 
 def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None) -> Efficiency | None:
@@ -109,29 +120,34 @@ def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None
         None for a codec that was not simulated.
     """
     found = expected(codec, cf, kind, confirmed)
-    return None if found is None else with_ranks(found, codec, ranks)
+    return None if found is None else with_ranks(found, codec, ranks, kind)
 
 
-def errs_more(codec: str, ranks: int) -> bool:
+def errs_more(codec: str, ranks: int, kind: str) -> bool:
     """Return whether a codec errs more with this number of ranks than it did in the simulations."""
+    if table_of(codec, kind) == "aged":
+        return ranks > SIMULATED_RANKS
     return ranks < SIMULATED_RANKS and offers.of(codec).averages_out
 
 
-def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
+def with_ranks(found: Efficiency, codec: str, ranks: int, kind: str) -> Efficiency:
     """Return ``expected`` for a number of ranks: random errors average out over ranks, so with fewer they cost more.
 
     The loss counts (4/n)² times, as measured with 2 ranks (docs/efficiency.md). With more ranks than were simulated it
-    is not raised, as the least that a codec loses is not known.
+    is not raised, as the least that a codec loses is not known. Under ``gravac.optim`` what comes late counts (n/4)²
+    times with more ranks, as measured with 8.
 
     Args:
         found: As simulated.
         codec: As in ``expected``.
         ranks: World size.
+        kind: As in ``expected``.
     """
-    if not errs_more(codec, ranks):
+    if not errs_more(codec, ranks, kind):
         return found
-    fewer = SIMULATED_RANKS / max(1, ranks)
-    lost = _lose(found, fewer * fewer)
+    times = SIMULATED_RANKS / max(1, ranks)
+    times = max(times, 1.0 / times)
+    lost = _lose(found, times * times)
     return _between(lost.likely, lost.low, lost.likely)
 
 
@@ -160,7 +176,12 @@ def confirmed_by(sums: GainSums) -> float | None:
 
 
 def measured(
-    sums: GainSums, codec: str, cf: float, kind: str, confirmed: float | None = None
+    sums: GainSums,
+    codec: str,
+    cf: float,
+    kind: str,
+    confirmed: float | None = None,
+    ranks: int = SIMULATED_RANKS,
 ) -> Efficiency | None:
     """Return η of a plan in a window that sent with it.
 
@@ -168,6 +189,7 @@ def measured(
     what simulations showed: τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖² is the backlog, P = Σ⟨moved, reference⟩ /
     Σ‖reference‖² the progress ratio, and ρ = Σ⟨ḡ, next ḡ⟩ / Σ‖ḡ‖² the part of the mean gradient that is not noise.
     The more steps, the less the simulations count.
+    Under ``gravac.optim``, what simulations showed counts alone unless the window is worse than all of them.
     Without one, the backlog places η within the range of the simulations, and below it where the window is far worse
     than anything simulated. Under SGD ρ counts where earlier windows showed it.
 
@@ -177,6 +199,7 @@ def measured(
         cf: As in ``expected``.
         kind: As in ``expected``.
         confirmed: ρ by more windows than this one; None: by this window.
+        ranks: World size.
 
     Returns:
         None where the window shows no gradient.
@@ -187,28 +210,44 @@ def measured(
         return None
     own = confirmed_by(sums)
     known = own if confirmed is None else confirmed
-    table = expected(codec, cf, kind, known)
+    table, counts = of_job(codec, cf, kind, ranks, known), table_of(codec, kind)
+    if counts == "aged" and table is not None:
+        shown = _beyond_late(sums, own is not None)
+        return _between(shown * table.likely, shown * table.low, shown * table.high)
     if own is not None and known is not None and sums.reference_sq > 0.0:
         found = of_progress(
             sums.residual_dot_gradient / sums.gradient_sq,
             sums.moved_dot_reference / sums.reference_sq,
             known,
-            kind,
+            counts,
         )
         share = 0.0 if table is None else TABLE_STEPS / (TABLE_STEPS + sums.progress_steps)
         likely = found if table is None else found + share * (table.likely - found)
         return _between(likely, likely - UNCERTAIN, likely + UNCERTAIN)
     lost = PER_BACKLOG_OTHERS
-    if _table(kind) == "sgd":
+    if counts == "sgd":
         lost = PER_BACKLOG if known is None else PER_LATE * known
     backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
     shown = 1.0 / (1.0 + lost * backlog)
     if table is None:
         return _between(shown, shown - CREDIBLE, shown + CREDIBLE)
-    if _table(kind) != "sgd":  # under Adam the backlog does not order plans within the range
+    if counts != "sgd":  # under Adam the backlog does not order plans within the range
         return _between(table.likely - max(0.0, table.low - CREDIBLE - shown), table.low, table.high)
     likely = min(table.high, max(table.low, shown)) - max(0.0, table.low - CREDIBLE - shown)
     return _between(likely, table.low, table.high)
+
+
+def _beyond_late(sums: GainSums, followed: bool) -> float:
+    """Return what a window under ``gravac.optim`` keeps of what was simulated: 1 unless it is worse than all of that.
+
+    Args:
+        sums: As in ``measured``.
+        followed: It has enough steps next to a dense reference.
+    """
+    if followed and sums.reference_sq > 0.0:
+        return of_progress(0.0, sums.moved_dot_reference / sums.reference_sq, 0.0, "aged")
+    backlog = min(1e6, sums.residual_dot_gradient / sums.gradient_sq)
+    return 1.0 / (1.0 + PER_BACKLOG_OTHERS * max(0.0, backlog - AGED_BACKLOG))
 
 
 def of_progress(backlog: float, progress: float, confirmed: float, kind: str) -> float:
@@ -220,7 +259,7 @@ def of_progress(backlog: float, progress: float, confirmed: float, kind: str) ->
         backlog: τ, in steps.
         progress: P, the progress ratio.
         confirmed: ρ, the part of the mean gradient that is not noise.
-        kind: Of the optimizer, as in ``expected``.
+        kind: Of the optimizer, as in ``expected``; aged: of ``gravac.optim``, where a part of the elements is sent.
     """
     late = PER_LATE * min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
     return 1.0 / (1.0 + late + PER_LOST * progress_loss(progress, kind))
@@ -231,16 +270,22 @@ def progress_loss(progress: float, kind: str) -> float:
 
     Args:
         progress: P, the progress ratio.
-        kind: Of the optimizer, as in ``expected``.
+        kind: As in ``of_progress``.
     """
-    if _table(kind) == "adam":
-        return log(1.0 / min(1.0, max(LOWEST, progress)))
+    if kind != "sgd":
+        lost = log(1.0 / min(1.0, max(LOWEST, progress)))
+        return max(0.0, lost - AGED_PROGRESS_LOSS) if kind == "aged" else lost
     ratio = min(1.0 / LOWEST, max(LOWEST, progress))
     return max(0.0, log(max(ratio, 1.0 / ratio)) - PROGRESS_NOISE)
 
 
-def _table(kind: str) -> TableKind:
-    return "sgd" if kind == "sgd" else "adam"
+def table_of(codec: str, kind: str) -> TableKind:
+    """Return which simulations count for a codec and a kind of optimizer. Arguments as in ``expected``."""
+    if kind == "sgd":
+        return "sgd"
+    if kind == "adam-aged" and offers.of(codec).rows("aged"):
+        return "aged"
+    return "matrix" if kind == "matrix" and offers.of(codec).rows("matrix") else "adam"
 
 
 def _lose(found: Efficiency, times: float) -> Efficiency:

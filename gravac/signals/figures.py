@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gravac import offers
 from gravac.protocol import GainSums, LevelSums, PlanCost, RankRow, WindowReport
 from gravac.signals.diversity import DiversityTracker, diversity
-from gravac.signals.efficiency import CERTAIN, Efficiency, measured
+from gravac.signals.efficiency import CERTAIN, SIMULATED_RANKS, Efficiency, measured
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -162,22 +162,25 @@ def compression_throughput(report: WindowReport) -> float | None:
     return None if throughput is None or sent is None else _finite(throughput * sent)
 
 
-def efficiency(report: WindowReport, kind: str, compressor: str) -> Efficiency | None:
+def efficiency(
+    report: WindowReport, kind: str, compressor: str, ranks: int = SIMULATED_RANKS
+) -> Efficiency | None:
     """Return the statistical efficiency η of a window: steps that dense training needs / steps that it needs so.
 
     The mean over its levels, weighted by their steps, of ``gravac.signals.efficiency.measured``; of dense steps 1.
 
     Args:
         report: the window.
-        kind: of the optimizer: sgd, adam, sign, other.
+        kind: of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         compressor: the job's, which a level without a codec was sent with.
+        ranks: world size.
 
     Returns:
         None where no level shows it: there was no gradient, or no error memory, without which the backlog says nothing.
     """
     known: list[tuple[int, Efficiency]] = []
     for level in report.levels:
-        found = level_efficiency(level, kind, compressor)
+        found = level_efficiency(level, kind, compressor, ranks)
         if found is not None and level.steps > 0:
             known.append((level.steps, found))
     if len(known) == 1:
@@ -192,7 +195,9 @@ def efficiency(report: WindowReport, kind: str, compressor: str) -> Efficiency |
     )
 
 
-def level_efficiency(level: LevelSums, kind: str, compressor: str) -> Efficiency | None:
+def level_efficiency(
+    level: LevelSums, kind: str, compressor: str, ranks: int = SIMULATED_RANKS
+) -> Efficiency | None:
     """Return the statistical efficiency η of the steps of a level; as ``efficiency`` of a window."""
     codec = level.codec or compressor
     if level.cf == 1.0:
@@ -203,15 +208,17 @@ def level_efficiency(level: LevelSums, kind: str, compressor: str) -> Efficiency
     )  # no error memory has what is missing
     if forgotten and not offers.of(codec).lossless:
         return None
-    return measured(level.sums, codec, level.cf, kind)
+    return measured(level.sums, codec, level.cf, kind, ranks=ranks)
 
 
-def useful_samples_per_second(report: WindowReport, kind: str, compressor: str) -> float | None:
+def useful_samples_per_second(
+    report: WindowReport, kind: str, compressor: str, ranks: int = SIMULATED_RANKS
+) -> float | None:
     """Return the useful throughput T_sys · η: samples per second that count as much as those of dense training.
 
     The arguments are those of ``efficiency``.
     """
-    throughput, found = samples_per_second(report), efficiency(report, kind, compressor)
+    throughput, found = samples_per_second(report), efficiency(report, kind, compressor, ranks)
     return None if throughput is None or found is None else _finite(throughput * found.likely)
 
 

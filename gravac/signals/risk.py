@@ -12,7 +12,7 @@ from typing import Literal
 
 from gravac.protocol import PolicySpec, Record, WindowReport
 from gravac.signals import figures
-from gravac.signals.efficiency import ROUNDING, Efficiency
+from gravac.signals.efficiency import ROUNDING, SIMULATED_RANKS, Efficiency
 from gravac.wording import format_number, format_percent
 
 Level = Literal["none", "low", "raised", "high", "unknown"]
@@ -86,12 +86,12 @@ class RiskLight:
         compressor: str,
         accepted: float = ACCEPTED,
         loss_slope: float | None = None,
+        ranks: int = SIMULATED_RANKS,
     ) -> None:
         """Add a window; the arguments are those of ``judge``."""
         before = self.state
-        found = judge(
-            report, epsilon, kind, compressor, accepted, loss_slope, None if before is None else before.shown
-        )
+        last_shown = None if before is None else before.shown
+        found = judge(report, epsilon, kind, compressor, accepted, loss_slope, last_shown, ranks)
         shown = found.level
         if before is not None and {before.shown, before.last, shown} <= {"low", "raised", "high"}:
             last, now = sorted((_ORDER.index(before.last), _ORDER.index(shown)))
@@ -117,19 +117,21 @@ def judge(
     accepted: float = ACCEPTED,
     loss_slope: float | None = None,
     shown: Level | None = None,
+    ranks: int = SIMULATED_RANKS,
 ) -> Risk:
     """Judge the risk of one window.
 
     Args:
         report: the window.
         epsilon: smallest gain at which the decision in force sends a CF, 0 to 1.
-        kind: of the optimizer: sgd, adam, sign, other.
+        kind: of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         compressor: the job's, which a level without a codec was sent with.
         accepted: loss of η that the user accepts, 0 to 1.
         loss_slope: at which the training loss falls (``gravac.signals.loss_slope``); None: not known.
         shown: level that the light shows, which it keeps more easily; None: none.
+        ranks: world size.
     """
-    efficiency = figures.efficiency(report, kind, compressor)
+    efficiency = figures.efficiency(report, kind, compressor, ranks)
     residual, gain = figures.residual_ratio(report), figures.gain(report)
     skipped = report.nonfinite_steps
     left_out = (

@@ -90,10 +90,12 @@ class Advice:
     sentence: str
 
 
-def usual_plans(compressor: str = DEFAULT_COMPRESSOR) -> tuple[Plan, ...]:
+def usual_plans(compressor: str = DEFAULT_COMPRESSOR, kind: str = "other") -> tuple[Plan, ...]:
     """Return the plans that the auto policy chooses from by default, and the strengths of a job's compressor."""
     found = (
-        Plan(codec or each, cf) for each in (DEFAULT_COMPRESSOR, compressor) for codec, cf in plans((), each)
+        Plan(codec or each, cf)
+        for each in (DEFAULT_COMPRESSOR, compressor)
+        for codec, cf in plans((), each, kind)
     )
     return tuple(dict.fromkeys(plan for plan in found if plan.cf > 1.0))
 

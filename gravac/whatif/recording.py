@@ -165,12 +165,12 @@ class Recording:
         self.samples += report.samples
         self.seconds += report.seconds
         kind, compressor = self.spec.optimizer_kind, self.spec.compressor
-        learned = figures.efficiency(report, kind, compressor)
+        learned = figures.efficiency(report, kind, compressor, self.ranks)
         self.useful_samples += report.samples * (1.0 if learned is None else learned.likely)
         for level in report.levels:
             codec = level.codec or compressor
             self.sent[codec if level.cf > 1.0 else compressor, level.cf] += level.steps
-            shown = None if level.cf == 1.0 else figures.level_efficiency(level, kind, compressor)
+            shown = None if level.cf == 1.0 else figures.level_efficiency(level, kind, compressor, self.ranks)
             if shown is not None:
                 _append(self.efficiencies, (codec, level.cf), shown)
             if level.sums.progress_steps >= LEAST_STEPS:

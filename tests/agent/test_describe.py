@@ -83,6 +83,10 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": -1.0, "momentum": "0.x", "weight_decay": None})
 
 
+class MuonWithAuxAdam(Muon):
+    """Its name holds that of another kind."""
+
+
 class MyTrainersOptimizer(torch.optim.AdamW):
     """The kind is that of the class it derives from."""
 
@@ -107,14 +111,30 @@ def test_optimizers_are_described() -> None:
     assert found(Wrapper(Wrapper(sgd))) == found(sgd)
     assert found(Lamb(weights)) == ("Lamb", "adam", None, None, None)
     assert found(SignSGD(weights, lr=1.0))[:2] == ("SignSGD", "sign")
-    assert found(Muon(weights)) == ("Muon", "other", None, None, None)
+    assert found(Muon(weights)) == ("Muon", "matrix", None, None, None)
+    assert found(MuonWithAuxAdam(weights))[:2] == ("MuonWithAuxAdam", "matrix")
     assert found(MyTrainersOptimizer(weights))[:2] == ("MyTrainersOptimizer", "adam")
-    assert found(optim.AdamW(weights, lr=0.25))[:4] == ("gravac.optim.AdamW", "adam", 0.25, 0.9)
+    assert found(optim.AdamW(weights, lr=0.25))[:4] == ("gravac.optim.AdamW", "adam-aged", 0.25, 0.9)
+    assert found(Wrapper(optim.Adam(weights)))[:2] == ("gravac.optim.Adam", "adam-aged")
     for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam, torch.optim.Adamax):
         assert found(kind(weights))[1] == "adam"
     itself = Wrapper(None)
     itself.optimizer = itself
     assert found(itself)[:2] == ("Wrapper", "other"), "a wrapper of itself ends"
+
+
+def test_of_several_optimizers_the_most_careful_that_matters_counts() -> None:
+    few, some, many = ([torch.zeros(size, requires_grad=True)] for size in (5, 40, 60))
+
+    def kind(*optimizers: torch.optim.Optimizer) -> tuple[str, str]:
+        spec = describe.optimizer_spec(*optimizers)
+        return spec.name, spec.kind
+
+    muon, adam = Muon(some), torch.optim.AdamW(many)
+    assert kind(muon, adam) == ("Muon, AdamW", "matrix"), "though AdamW steps more"
+    assert kind(Muon(few), adam) == ("Muon, AdamW", "adam"), "less than a tenth"
+    assert kind(optim.AdamW(some), torch.optim.SGD(many, lr=1.0))[1] == "adam-aged"
+    assert kind(optim.AdamW(many), adam)[1] == "adam"
 
 
 def test_a_job_is_named_after_the_experiment_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:

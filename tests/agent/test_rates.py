@@ -26,7 +26,7 @@ def watched(*rates: float, scaler: FakeScaler | None = None) -> tuple[torch.opti
     """One parameter a group, named g0, g1, …"""
     steps = optimizer(*rates)
     names = {id(group["params"][0]): f"g{number}" for number, group in enumerate(steps.param_groups)}
-    return steps, LearningRates(steps, scaler, names)
+    return steps, LearningRates([steps], scaler, names)
 
 
 def memory_with_residual() -> ResidualMemory:
@@ -54,7 +54,7 @@ def test_the_residual_follows_rate_and_scale() -> None:
     assert residuals(memory) == [0.5, 0.5]
     saved = rates.state()
     steps.param_groups[0]["lr"], steps.param_groups[1]["lr"] = 0.5, 1.0
-    again = LearningRates(steps, scaler, {})
+    again = LearningRates([steps], scaler, {})
     again.restore(saved)
     again.follow(memory)
     assert residuals(memory) == pytest.approx([0.05, 0.05])
@@ -86,7 +86,7 @@ def test_rate_outside_equals_rate_inside_only_with_rescaling(rescale: bool, tmp_
     outside, memory = torch.zeros(50), ResidualMemory()
     inside, residual = torch.zeros(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
     part, steps = memory.open(bucket), optimizer(1.0)
-    rates = LearningRates(steps, None, {})
+    rates = LearningRates([steps], None, {})
     for step in range(30):
         rate = steps.param_groups[0]["lr"] = 2.0 ** -(step // 5)
         gradient = torch.randint(-9, 9, (50,), generator=generator).float()

@@ -144,12 +144,12 @@ class World:
         codec = plan.codec or space.DEFAULT_COMPRESSOR
         found = efficiency.expected(codec, plan.cf, self.kind, self.confirmed)
         assert found is not None
-        return efficiency.with_ranks(found, codec, self.ranks).likely
+        return efficiency.with_ranks(found, codec, self.ranks, self.kind).likely
 
     def shown(self, plan: Plan) -> bool:
         """Whether windows show what a plan loses where they are not next to a dense reference."""
         codec = plan.codec or space.DEFAULT_COMPRESSOR
-        return self.kind in efficiency.TELLING and not efficiency.errs_more(codec, self.ranks)
+        return self.kind in efficiency.TELLING and not efficiency.errs_more(codec, self.ranks, self.kind)
 
     def plans(self) -> tuple[Plan, ...]:
         return self._space.plans

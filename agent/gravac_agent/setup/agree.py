@@ -5,7 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -111,7 +111,7 @@ class Agreement:
 
 def agree(
     module: DataParallel,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     asked: Asked,
     leftover: Memory,
     groups: OwnGroups,
@@ -121,7 +121,7 @@ def agree(
 
     Args:
         module: The module.
-        optimizer: Steps its parameters.
+        optimizers: Step its parameters.
         asked: What the user asked for.
         leftover: The residual of an earlier agent on this module.
         groups: Makes the agent's process groups.
@@ -146,7 +146,7 @@ def agree(
     # What may fail on one host alone comes before the first collective, in which the others would wait for it.
     with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, asked.policy)
-        spec = _spec(module, optimizer, settings, rule, link, job)
+        spec = _spec(module, optimizers, settings, rule, link, job)
         rule = rule.fitted(spec)
         codecs = checked_codecs(rule, settings.collective)
         if by_rows:
@@ -228,7 +228,7 @@ def agree(
 
 def _spec(
     module: DataParallel,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     settings: AgentSettings,
     rule: Policy,
     link: links.Link | None,
@@ -249,7 +249,7 @@ def _spec(
         environment=environment(module, revision() if module.process_group.rank() == 0 else None),
         link=None if link is None else link.spec(),
         settings=settings.described(),
-        optimizer=optimizer_spec(optimizer),
+        optimizer=optimizer_spec(*optimizers),
     )
 
 

@@ -9,25 +9,29 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from gravac import optim
-from gravac.protocol import Environment, ModelShape, OptimizerSpec
+from gravac.protocol import Environment, ModelShape, OptimizerKind, OptimizerSpec
 from gravac.version import __version__
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.fsdp.model import DataParallel
 
-OptimizerKind = Literal["sgd", "adam", "sign", "other"]
 KINDS: dict[OptimizerKind, tuple[str, ...]] = {
-    # The order counts: the name of a rarer kind may hold that of another, as SignSGD does.
+    # The order counts: the name of a rarer kind may hold that of another, as SignSGD and MuonWithAuxAdam do.
+    "matrix": ("muon", "soap", "shampoo", "dion"),
     "sign": ("sign", "lion"),
     "adam": ("adam", "adagrad", "adadelta", "rmsprop", "lamb", "adabelief", "yogi"),
     "sgd": ("sgd", "lars"),
 }
 """Parts of class names, in lower case, by the kind of step."""
+CAREFUL: tuple[OptimizerKind, ...] = ("sgd", "adam-aged", "adam", "other", "sign", "matrix")
+"""Kinds by how much the same plan costs them, by the efficiencies of codecs."""
+MATTERS = 0.1
+"""Share of a gradient from which an optimizer's kind counts for the plan of all. [share; chosen]"""
 GIT_SECONDS = 2.0
 """Longest wait for git at the start of a job."""
 
@@ -125,30 +129,47 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def optimizer_spec(optimizer: Any) -> OptimizerSpec:
-    """Return the optimizer's class, kind and first settings.
+def optimizer_spec(*optimizers: Any) -> OptimizerSpec:
+    """Return class, kind and first settings of the ``decisive`` optimizer, with the names of all.
 
-    The kind follows from the name of the class or of one that it derives from. What the first parameter group does not
-    state as a number in range is unknown.
+    What its first parameter group does not state as a number in range is unknown.
     """
-    optimizer = innermost(optimizer)
+    optimizer = innermost(decisive(optimizers))
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     momentum = _number(group.get("momentum"), 1.0)
     if momentum is None and isinstance(betas := group.get("betas"), Sequence) and betas:
         momentum = _number(betas[0], 1.0)
-    kind = type(optimizer)
-    aged = kind in (optim.Adam, optim.AdamW)  # torch's have the same name
     return OptimizerSpec(
-        name=f"gravac.optim.{kind.__name__}" if aged else kind.__name__[:1000],
-        kind=optimizer_kind(kind),
+        name=", ".join(optimizer_name(innermost(each)) for each in optimizers)[:1000],
+        kind=optimizer_kind(type(optimizer)),
         learning_rate=_number(group.get("lr")),
         momentum=momentum,
         weight_decay=_number(group.get("weight_decay")),
     )
 
 
+def decisive(optimizers: Sequence[Any]) -> Any:
+    """Return the optimizer whose kind plans are chosen for: of those that matter the one that bears compression worst.
+
+    One plan is sent of the whole gradient. So it has to suit every optimizer that steps a tenth of it or more.
+    """
+    sizes = [
+        sum(param.numel() for group in one.param_groups for param in group["params"]) for one in optimizers
+    ]
+    mattering = [one for one, size in zip(optimizers, sizes, strict=True) if size >= MATTERS * sum(sizes)]
+    return max(mattering, key=lambda one: CAREFUL.index(optimizer_kind(type(innermost(one)))))
+
+
+def optimizer_name(optimizer: Any) -> str:
+    """Return the name of an optimizer's class; torch's have the names of those of ``gravac.optim``."""
+    kind = type(optimizer)
+    return f"gravac.optim.{kind.__name__}" if kind in (optim.Adam, optim.AdamW) else kind.__name__
+
+
 def optimizer_kind(optimizer: type) -> OptimizerKind:
-    """Return how an optimizer of this class steps."""
+    """Return how an optimizer of this class steps, by its name or that of a class that it derives from."""
+    if issubclass(optimizer, optim.Adam | optim.AdamW):
+        return "adam-aged"
     for one in optimizer.__mro__:
         name = one.__name__.lower()
         for kind, parts in KINDS.items():

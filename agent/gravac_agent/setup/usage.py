@@ -1,7 +1,7 @@
 """Checks what an agent is attached to, with clear errors before anything starts."""
 
 import logging
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gravac import memories
 from gravac.collectives import AUTO
-from gravac.optim.adam import EXCLUDED, Adam, AdamW
+from gravac.optim.adam import PLAIN, Adam, AdamW, adopt, excluded
 from gravac.policies.base import Policy
 from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
@@ -114,14 +114,13 @@ def unwrapped(optimizer: Any, scaler: Any) -> tuple[Any, Any]:
 
 
 def check_arguments(optimizer: object, scaler: object) -> None:
-    """Check that the optimizer and the scaler have the methods that the agent calls. Raises SetupError."""
+    """Check that an optimizer and the scaler have the methods that the agent calls. Raises SetupError."""
     if isinstance(optimizer, list | tuple | dict):
         kinds = ", ".join(
             type(one).__name__ for one in (optimizer.values() if isinstance(optimizer, dict) else optimizer)
         )
         raise SetupError(
-            f"optimizer= is a {type(optimizer).__name__} of {len(optimizer)} ({kinds[:100]}): pass one of them, whose "
-            "learning rate the residual follows; the steps of the others are seen as well"
+            f"optimizer= is a {type(optimizer).__name__} of {len(optimizer)} ({kinds[:100]}): pass a list of optimizers"
         )
     if isinstance(optimizer, type):
         raise SetupError(
@@ -199,21 +198,31 @@ def check_devices(module: DataParallel) -> None:
         )
 
 
-def check(module: DataParallel, optimizer: torch.optim.Optimizer, memory: str, collective: str) -> None:
+def check(
+    module: DataParallel, optimizers: Sequence[torch.optim.Optimizer], memory: str, collective: str
+) -> None:
     """Check what only a running agent needs. Raises SetupError."""
-    _check_owned(module, optimizer)
+    _check_owned(module, optimizers)
     if isinstance(module, ShardedModel) and module.exchanges_rows and collective != AUTO:
         raise SetupError(
             f"collective={collective!r} exchanges whole gradients, and FSDP2 reduces each to a shard: leave it out"
         )
-    check_memory(memory, module, optimizer)
-    _check_aged(innermost(optimizer))
+    check_memory(memory, module, optimizers)
+    for optimizer in optimizers:
+        _check_aged(innermost(optimizer))
     check_join(module)
     _check_reducer(module)
 
 
-def _check_owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> None:
-    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+def _check_owned(module: DataParallel, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    every = [id(parameter) for group in groups_of(optimizers) for parameter in group["params"]]
+    stepped = set(every)
+    if len(stepped) < len(every) and len(optimizers) > 1:
+        raise SetupError(
+            f"optimizer= lists {len(optimizers)} optimizers, and {len(every) - len(stepped)} parameters are stepped by "
+            "two of them: the residual of each follows one learning rate, so give each parameter one optimizer"
+        )
+    kinds = " and ".join(type(one).__name__ for one in optimizers)
     trainable = [id(parameter) for parameter in module.parameters() if parameter.requires_grad]
     owned, there = len(stepped.intersection(trainable)), len(trainable)
     if not there:
@@ -222,7 +231,7 @@ def _check_owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> None
         )
     if not owned:
         raise SetupError(
-            f"optimizer={type(optimizer).__name__} steps none of the module's {there} trainable parameters, so the "
+            f"optimizer={kinds} steps none of the module's {there} trainable parameters, so the "
             "agent cannot skip a step with a non-finite gradient: make it from module.parameters()"
         )
     if owned < there:
@@ -234,19 +243,40 @@ def _check_owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> None
         )
 
 
+def adapted(optimizers: Sequence[torch.optim.Optimizer]) -> list[Callable[[], None]]:
+    """Let the optimizers that are torch's AdamW or Adam step by age, and return what undoes it.
+
+    Raises:
+        SetupError: None of them can, or one has a setting with which it cannot.
+    """
+    inner = [innermost(one) for one in optimizers]
+    if not any(type(one) in PLAIN or isinstance(one, Adam | AdamW) for one in inner):
+        kinds = " and ".join(type(one).__name__ for one in inner)
+        raise SetupError(
+            f"adapt_optimizer=True takes over a torch.optim.AdamW or Adam, and no class derived from them, and "
+            f"optimizer={kinds}: leave it out"
+        )
+    for one in inner:
+        if type(one) in PLAIN and (name := excluded(one)):
+            raise SetupError(
+                f"adapt_optimizer=True, and optimizer={type(one).__name__} has {name}=True, with which it cannot step "
+                f"elements by their age: leave out {name} or adapt_optimizer"
+            )
+    return [adopt(one) for one in inner if type(one) in PLAIN or type(one) in PLAIN.values()]
+
+
 def _check_aged(optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(optimizer, Adam | AdamW):
         return
     kind = type(optimizer).__name__
-    for name in EXCLUDED:
-        if any(group.get(name) for group in optimizer.param_groups):
-            raise SetupError(
-                f"optimizer={kind} of gravac.optim has {name}=True, with which it cannot step elements by their age: "
-                f"leave {name} out, or use torch.optim.{kind}"
-            )
+    if name := excluded(optimizer):
+        raise SetupError(
+            f"optimizer={kind} of gravac.optim has {name}=True, with which it cannot step elements by their age: leave "
+            f"{name} out, or use torch.optim.{kind}"
+        )
 
 
-def check_memory(memory: str, module: DataParallel, optimizer: torch.optim.Optimizer) -> None:
+def check_memory(memory: str, module: DataParallel, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Check that only the memory applies a momentum, if it does, and to all gradients. Raises SetupError."""
     try:
         if not memories.build(memory).transforms:
@@ -254,7 +284,7 @@ def check_memory(memory: str, module: DataParallel, optimizer: torch.optim.Optim
     except ValueError as error:
         raise SetupError(str(error)) from None
     # Applied by both, it would count twice.
-    own = max(float(group.get("momentum") or 0.0) for group in optimizer.param_groups)
+    own = max(float(group.get("momentum") or 0.0) for group in groups_of(optimizers))
     if own:
         raise SetupError(
             f"memory={memory!r} applies the momentum, and the optimizer has momentum={own:g} as well: "
@@ -324,17 +354,22 @@ def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
     return handle
 
 
-def around_steps(optimizer: torch.optim.Optimizer, before: Any, after: Any) -> list[RemovableHandle]:
+def around_steps(
+    optimizers: Sequence[torch.optim.Optimizer], before: Any, after: Any
+) -> list[RemovableHandle]:
     """Call hooks around each step of every optimizer, outside of the optimizer's own hooks.
 
     Args:
-        optimizer: The agent's; torch's global hooks do not see one that only looks like one, so it gets its own.
+        optimizers: The agent's; torch's global hooks do not see one that only looks like one, so it gets its own.
         before: Called with the optimizer and the arguments of its step.
         after: The same.
     """
-    if isinstance(optimizer, torch.optim.Optimizer):
-        return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-    return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+    looking = [one for one in optimizers if not isinstance(one, torch.optim.Optimizer)]
+    found = [one.register_step_pre_hook(before) for one in looking]
+    found += [one.register_step_post_hook(after) for one in looking]
+    if len(looking) < len(optimizers):
+        found += [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    return found
 
 
 def has_closure(args: Any, kwargs: Any) -> bool:
@@ -342,16 +377,21 @@ def has_closure(args: Any, kwargs: Any) -> bool:
     return any(callable(one) for one in (*args[1:], *kwargs.values()))
 
 
-def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether ``stepped`` steps parameters of ``optimizer`` by groups of its own, as a new one does.
+def is_foreign(stepped: torch.optim.Optimizer, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Return whether ``stepped`` steps parameters of ``optimizers`` by groups of its own, as a new one does.
 
     One inside the other, as in SAM, shares its groups.
     """
-    groups = {id(group) for group in optimizer.param_groups}
+    groups = {id(group) for group in groups_of(optimizers)}
     if any(id(group) in groups for group in stepped.param_groups):
         return False
     theirs = {id(param) for group in stepped.param_groups for param in group["params"]}
-    return any(id(param) in theirs for group in optimizer.param_groups for param in group["params"])
+    return any(id(param) in theirs for group in groups_of(optimizers) for param in group["params"])
+
+
+def groups_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+    """Return the parameter groups of all optimizers."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
 
 
 def gradients_are_zero(module: DataParallel) -> bool:

@@ -5,23 +5,23 @@ e · η/η' when the rate changes to η'. Gradients seen by DDP's hook carry the
 GradScaler changes the scale to S'.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from gravac.memories import Memory
-from gravac_agent.setup.usage import Scaler
+from gravac_agent.setup.usage import Scaler, groups_of
 
 RateValues = tuple[float, list[float]]
 """A loss scale, and the rate of each parameter group."""
 
 
 class LearningRates:
-    """Follows an optimizer's learning rates and the loss scale, which are the same on all ranks.
+    """Follows the optimizers' learning rates and the loss scale, which are the same on all ranks.
 
     Args:
-        optimizer: Its parameter groups may have different rates.
+        optimizers: Their parameter groups may have different rates.
         scaler: The GradScaler in use; None: the loss scale is 1.
         names: Names of the parameters by their ``id``.
         pieces: What the error memory calls the parts of a parameter; None: it holds parameters whole.
@@ -32,19 +32,19 @@ class LearningRates:
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         scaler: Scaler | None,
         names: Mapping[int, str],
         pieces: Callable[[str], Iterable[str]] | None = None,
     ) -> None:
-        self._optimizer, self._scaler, self._names = optimizer, scaler, names
+        self._optimizers, self._scaler, self._names = optimizers, scaler, names
         self._pieces = pieces
         self.followed = self.now()
 
     def now(self) -> RateValues:
         """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""
         scale = 1.0 if self._scaler is None else self.loss_scale()
-        return scale, [float(group.get("lr", 0.0)) for group in self._optimizer.param_groups]
+        return scale, [float(group.get("lr", 0.0)) for group in groups_of(self._optimizers)]
 
     def follow(self, memory: Memory, at: RateValues | None = None) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
@@ -64,7 +64,7 @@ class LearningRates:
             if factors[0] != 1.0:
                 memory.change_rate(factors[0])
         else:
-            for group, factor in zip(self._optimizer.param_groups, factors, strict=False):
+            for group, factor in zip(groups_of(self._optimizers), factors, strict=False):
                 if factor != 1.0:
                     memory.change_rate(factor, self._named(group))
         known = [*rates, *now[len(rates) :]]

@@ -236,7 +236,7 @@ class LiveJob:
             self.losses.add(report.last_step, figures.steps(report), report.loss)
         epsilon = 0.0 if self.decision is None else self.decision.epsilon
         kind, accepted = spec.optimizer_kind, accepted_loss(spec.policy)
-        self.light.add(report, epsilon, kind, spec.compressor, accepted, self.losses.slope())
+        self.light.add(report, epsilon, kind, spec.compressor, accepted, self.losses.slope(), spec.world_size)
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if self.decision is not None:

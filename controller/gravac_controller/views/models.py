@@ -125,7 +125,7 @@ class WindowView(Record):
         if report.steps is not None:
             report = report.model_copy(update={"steps": None})
         kind, compressor, world_size = spec.optimizer_kind, spec.compressor, spec.world_size
-        efficiency = figures.efficiency(report, kind, compressor)
+        efficiency = figures.efficiency(report, kind, compressor, world_size)
         codec = figures.codec(report, compressor)
         return cls(
             time=time,
@@ -142,7 +142,7 @@ class WindowView(Record):
             efficiency=None if efficiency is None else efficiency.likely,
             efficiency_low=None if efficiency is None else efficiency.low,
             efficiency_high=None if efficiency is None else efficiency.high,
-            useful_samples_per_second=figures.useful_samples_per_second(report, kind, compressor),
+            useful_samples_per_second=figures.useful_samples_per_second(report, kind, compressor, world_size),
             compression_throughput=figures.compression_throughput(report),
             wire_cf=figures.wire_cf(report),
             global_batch_samples=figures.global_batch_samples(report),

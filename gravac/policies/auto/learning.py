@@ -132,17 +132,21 @@ class Learning:
         )
         kind, confirmed = self.space.kind, self.state.confirmed
         shown = (
-            None if level is None else efficiency.measured(level.sums, codec, self.plan.cf, kind, confirmed)
+            None
+            if level is None
+            else efficiency.measured(level.sums, codec, self.plan.cf, kind, confirmed, self.space.ranks)
         )
         table = self.space.expected(self.plan, confirmed)
         known = None if before is None else before.efficiency
         if shown is None or level is None:
             return known
         likely, holding = shown.likely, self.state.decision.phase == "hold"
-        if table is not None and efficiency.errs_more(codec, self.space.ranks):  # which windows do not show
+        if table is not None and efficiency.errs_more(
+            codec, self.space.ranks, kind
+        ):  # which windows do not show
             likely = min(likely, table.likely)
         if table is not None and kind not in efficiency.TELLING:
-            if not holding:
+            if not holding and efficiency.table_of(codec, kind) != "aged":  # of that a trial shows nothing
                 return self._tried(level.sums, min(likely, table.likely), table)
             if level.sums.progress_steps < efficiency.LEAST_STEPS and likely >= table.likely:
                 return known

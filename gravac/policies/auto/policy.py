@@ -38,7 +38,7 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
         self._space: Space = space.unfitted(self.settings.plans)
 
     def plans(self, compressor: str) -> tuple[Plan, ...]:
-        return space.plans(self.settings.plans, compressor)
+        return space.plans(self.settings.plans, compressor, self._space.kind)
 
     def codecs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(plan.codec for plan in self._space.plans if plan.codec is not None))

@@ -26,25 +26,33 @@ UNCOMPRESSED = frozenset({"dense", "none"})
 
 def members() -> Mapping[str, frozenset[str]]:
     """Return what the rule uses when a user chooses nothing: names of codecs and memories, by kind."""
-    texts = ("dense", *(codec for codec, _ in defaults() if codec is not None))
+    texts = ("dense", *(codec for codec, _ in defaults("adam-aged") if codec is not None))
     codecs = (part.partition(":")[0] for text in texts for part in text.split("+"))
     return {"compressor": frozenset(codecs), "memory": frozenset({DEFAULT_MEMORY})}
 
 
 @cache
-def defaults() -> tuple[Plan, ...]:
+def defaults(kind: str = "other") -> tuple[Plan, ...]:
     """Return the plans that the rule uses when a user chooses nothing, of each codec the mildest first.
 
     Codecs of few sizes come before those that take any CF, and plans with Huffman coding, which pays on slow links,
     after those without.
+
+    Args:
+        kind: Of the optimizer.
     """
+    aged = kind == "adam-aged"
     few, any_cf = [], []
     for name, offer in sorted(
         offers.own().items(), key=lambda item: min(item[1].plans.values(), default=0.0)
     ):
         few += [Plan(f"{name}:{settings}".rstrip(":"), cf) for settings, cf in offer.plans.items()]
         stacks = {f"{name}+{values}": stack for values, stack in offer.stacks.items()}
-        any_cf += [Plan(text, cf) for text, each in {name: offer, **stacks}.items() for cf in each.strengths]
+        any_cf += [
+            Plan(text, cf)
+            for text, each in {name: offer, **stacks}.items()
+            for cf in (*each.strengths, *(each.aged_strengths if aged else ()))
+        ]
     return *sorted(few, key=lambda plan: str(plan.codec).endswith(CODING)), *any_cf
 
 
@@ -78,17 +86,18 @@ def read(text: str) -> Plan:
     return Plan(codec, cf)
 
 
-def plans(listed: tuple[str, ...], compressor: str) -> tuple[Plan, ...]:
+def plans(listed: tuple[str, ...], compressor: str, kind: str = "other") -> tuple[Plan, ...]:
     """Return the plans of a job, dense first.
 
     Args:
         listed: Setting ``plans``.
         compressor: The job's, which plans name None.
+        kind: Of the optimizer.
     """
     if listed:
         chosen = tuple(read(text) for text in listed)
     elif compressor == DEFAULT_COMPRESSOR:
-        chosen = defaults()
+        chosen = defaults(kind)
     elif compressor in UNCOMPRESSED:
         chosen = ()
     elif (size := size_of(compressor)) is not None:
@@ -161,7 +170,8 @@ def unfitted(listed: tuple[str, ...]) -> Space:
 
 def of_job(listed: tuple[str, ...], spec: JobSpec) -> Space:
     """Return the space of a job. Plans whose cost the job does not state are left out, if it states any."""
-    wanted = tuple(Plan(codec, spec.reached(codec, cf)) for codec, cf in plans(listed, spec.compressor))
+    kind = spec.optimizer_kind
+    wanted = tuple(Plan(codec, spec.reached(codec, cf)) for codec, cf in plans(listed, spec.compressor, kind))
     if spec.world_size == 1:
         wanted = (DENSE,)
     stated = {Plan(cost.codec, cost.cf): cost for cost in spec.plans}
@@ -175,7 +185,7 @@ def of_job(listed: tuple[str, ...], spec: JobSpec) -> Space:
             costs[plan] = cost
     return Space(
         costs,
-        kind="other" if spec.optimizer is None else spec.optimizer.kind,
+        kind=kind,
         elements=elements,
         ranks=spec.world_size,
         compressor=spec.compressor,

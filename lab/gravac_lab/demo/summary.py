@@ -134,7 +134,7 @@ def _epochs(figures: DemoFigures) -> Table:
     began = {decision.epoch: decision for decision in reversed(figures.decisions)}
     for epoch, group in groupby(figures.windows, key=lambda report: report.epoch):
         reports = list(group)
-        level = figures.job.optimizer_kind, figures.job.compressor
+        level = figures.job.optimizer_kind, figures.job.compressor, figures.job.world_size
         useful = [of_window.useful_samples_per_second(report, *level) for report in reports]
         table.add_row(
             f"{reports[0].first_step + 1}–{reports[-1].last_step + 1}",

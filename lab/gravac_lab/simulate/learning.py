@@ -82,7 +82,7 @@ class Learner:
         self.reference = DenseReference(self.optimizer, named, coordinates)
         names = {id(parameter): name for name, parameter in named.items()}
         self._followers = [
-            (LearningRates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders
+            (LearningRates([self.optimizer], None, names), encoder.memory) for encoder in ranks.encoders
         ]
         self.clipper = Clipper(world_size)
         self._observe = observe

@@ -135,9 +135,13 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
     """
     own = scenario.compressor
     found = {own: {1.0}}
-    space = () if question.codecs or question.cfs is not None else policy.plans(own)
+    space = (
+        ()
+        if question.codecs or question.cfs is not None
+        else policy.fitted(predictor.recording.spec).plans(own)
+    )
     if not space and question == Question(recorded_on=question.recorded_on) and policy.ladder() == (1.0,):
-        space = tuple(usual_plans(own))
+        space = usual_plans(own, predictor.recording.spec.optimizer_kind)
     for plan in space:
         if plan.codec is None or codec_of(plan.codec) is not None:
             found.setdefault(plan.codec or own, set()).add(plan.cf)
