@@ -33,8 +33,8 @@ def test_the_table_is_met_and_interpolated_between_its_rows() -> None:
     assert between.likely == pytest.approx(sum(end.likely for end in ends if end) / 2), "halfway in log CF"
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "sign", "other"])
-@pytest.mark.parametrize("codec", ["topk+bf16", "nearest:levels=7", "bf16"])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-aged", "matrix", "sign", "other"])
+@pytest.mark.parametrize("codec", ["topk+bf16", "topk+twobit", "nearest:levels=7", "bf16"])
 def test_a_stronger_plan_is_never_expected_to_lose_less(codec: str, kind: str) -> None:
     found = [efficiency.expected(codec, 1.1**power, kind) for power in range(120)]
     values = [each.likely for each in found if each is not None]
@@ -183,15 +183,15 @@ def test_under_sgd_only_a_training_that_leaves_the_dense_way_loses_by_it(
 def test_random_rounding_costs_more_with_fewer_ranks_than_simulated() -> None:
     found = efficiency.expected("dither:levels=3", 17.3, "sgd")
     assert found is not None
-    assert efficiency.with_ranks(found, "dither:levels=3", 8) == found
-    two = efficiency.with_ranks(found, "dither:levels=3", 2)
+    assert efficiency.with_ranks(found, "dither:levels=3", 8, "sgd") == found
+    two = efficiency.with_ranks(found, "dither:levels=3", 2, "sgd")
     assert 1.0 - two.likely == pytest.approx(4.0 * (1.0 - found.likely))
     assert two.low < found.low
     assert two.high == two.likely, "no window shows that it is better"
     for codec in ("nearest:levels=3", "dither-subtractive:levels=3"):
         other = efficiency.expected(codec, 17.3, "sgd")
         assert other is not None
-        assert efficiency.with_ranks(other, codec, 2) == other
+        assert efficiency.with_ranks(other, codec, 2, "sgd") == other
 
 
 def test_signs_which_move_zeros_are_never_within_the_bound_of_auto() -> None:
@@ -203,3 +203,68 @@ def test_signs_which_move_zeros_are_never_within_the_bound_of_auto() -> None:
             expected = efficiency.of_job("nearest:levels=2", 25.6, kind, ranks, None)
             assert expected is not None
             assert expected.high < 1.0 - MOST_LOST, (kind, ranks)
+
+
+AGED, LATE = (
+    "topk+twobit",
+    {"progress_steps": 50, "reference_sq": 1.0, "raw_mean_sq": 1.0, "raw_dot_next": 0.25},
+)
+
+
+def test_what_comes_late_costs_less_under_gravac_optim_and_all_else_what_it_costs_adam() -> None:
+    for cf in (5.1, 10.0, 16.6):
+        late, adam = (efficiency.expected(AGED, cf, kind) for kind in ("adam-aged", "adam"))
+        assert late is not None
+        assert adam is not None
+        assert late.likely > adam.likely + 0.05
+        assert late.reliable
+        eight = efficiency.of_job(AGED, cf, "adam-aged", 8, None)
+        assert eight is not None
+        assert 1.0 - eight.likely == pytest.approx(4.0 * (1.0 - late.likely)), (
+            "an age knows nothing of the others"
+        )
+        assert eight.likely < 0.95
+        assert efficiency.of_job(AGED, cf, "adam-aged", 2, None) == late
+    for codec, cf in (("nearest:levels=15", 7.5), ("int8", 3.9), ("topk+bf16", 25.0), ("randomk", 10.0)):
+        assert efficiency.expected(codec, cf, "adam-aged") == efficiency.expected(codec, cf, "adam")
+
+
+def test_optimizers_of_whole_matrices_lose_half_as_much_again_as_adam() -> None:
+    for codec, cf in (("nearest:levels=15", 7.5), ("nearest:levels=7", 10.1), ("topk+bf16", 25.0)):
+        matrix, adam = (efficiency.expected(codec, cf, kind) for kind in ("matrix", "adam"))
+        assert matrix is not None
+        assert adam is not None
+        assert 1.0 - matrix.likely == pytest.approx(1.5 * (1.0 - adam.likely))
+
+
+@pytest.mark.parametrize(
+    ("shown", "kept"),
+    [
+        ({"moved_dot_reference": 0.37}, 1.0),  # the lowest of the simulations that kept most
+        ({"moved_dot_reference": 0.74}, 1.0),
+        ({"moved_dot_reference": 1.5}, 1.0),
+        ({"moved_dot_reference": 0.1}, 1 / (1 + 0.4 * (math.log(10) - 1))),
+        ({"moved_dot_reference": -0.5}, 1 / (1 + 0.4 * (math.log(100) - 1))),
+        ({"progress_steps": 0}, 1.0),
+    ],
+)
+def test_next_to_dense_late_gradients_count_only_beyond_what_simulations_showed(
+    shown: dict[str, float], kept: float
+) -> None:
+    """Of stock AdamW, P = 0.5 says that a tenth and more is lost."""
+    table = efficiency.expected(AGED, 16.6, "adam-aged")
+    window = sums(0.2).model_copy(update=LATE | shown)
+    found = efficiency.measured(window, AGED, 16.6, "adam-aged")
+    assert table is not None
+    assert found is not None
+    assert (found.low, found.likely) == pytest.approx((kept * table.low, kept * table.likely))
+    far = efficiency.measured(sums(1.25), AGED, 16.6, "adam-aged")
+    assert far is not None
+    assert far.likely == pytest.approx(table.likely / (1 + 2.0 * (1.25 - 0.25))), (
+        "without a dense reference, by backlog"
+    )
+    quantized = window.model_copy(update={"moved_dot_reference": 0.37, "progress_steps": 50})
+    stock, ours = (
+        efficiency.measured(quantized, "nearest:levels=7", 10.1, kind) for kind in ("adam", "adam-aged")
+    )
+    assert stock == ours, "every element arrives"

@@ -246,3 +246,20 @@ def test_a_light_continues_from_its_state_and_says_why_it_stays() -> None:
     assert light.state is not None
     again = RiskLight(RiskState.model_validate_json(light.state.model_dump_json()))
     assert shown(again, losing(0.05)) == shown(light, losing(0.05)) == "r"
+
+
+def test_under_gravac_optim_late_gradients_are_no_risk_in_themselves() -> None:
+    """A residual of the size of a gradient and P = 0.5 are usual there. More ranks than simulated are a risk."""
+    level = report(0.22, 0.95, 0.55, cf=16.6).levels[0]
+    shown = {"progress_steps": 50, "reference_sq": 1.0, "raw_mean_sq": 1.0, "raw_dot_next": 0.25}
+
+    def found(kind: str, progress: float, accepted: float, ranks: int = 4) -> str:
+        sums = level.sums.model_copy(update=shown | {"moved_dot_reference": progress})
+        window = window_report(levels=(level.model_copy(update={"sums": sums}),))
+        return judge_window(window, 0.0, kind, "topk+twobit", accepted, ranks=ranks).level
+
+    assert found("adam-aged", 0.5, 0.05) == "low"
+    assert found("adam", 0.5, 0.05) == "high"
+    assert found("adam-aged", 0.5, 0.02) == "raised", "more than the default accepts"
+    assert found("adam-aged", 0.1, 0.05) == "high", "it hardly follows the dense way"
+    assert found("adam-aged", 0.5, 0.05, ranks=8) == "high"

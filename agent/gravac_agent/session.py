@@ -425,9 +425,9 @@ class Session:
         if not (self._stepping or self._own_stepped) and usage.is_foreign(optimizer, self.optimizers):
             given = " and ".join(type(one).__name__ for one in self.optimizers)
             self.parts.encoder.note(
-                f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the {given} that "
-                "the Agent was given, whose learning rates the residual follows. For good, close the Agent and make "
-                "one with the new optimizer."
+                f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the {given} "
+                "that the Agent was given, whose learning rates the residual follows. For good, close the Agent and "
+                "make one with the new optimizer."
             )
 
     # -- what not every step has --------------------------------------------------------------------------------

@@ -268,3 +268,19 @@ def test_throughput_is_predicted_of_plans_that_were_not_measured() -> None:
     rates = [row.predicted_samples_per_second for row in rows if row.window is None]
     assert rates
     assert all(rate is not None and rate > 0.0 for rate in rates)
+
+
+def test_late_gradients_are_chosen_only_under_gravac_optim_and_within_the_bound() -> None:
+    late = {Plan("topk+twobit", cf) for cf in (5.1, 16.6)}
+    for kind in ("sgd", "adam", "matrix", "sign", "other"):
+        assert not late & set(space.plans((), "topk+bf16", kind))
+    assert late < set(space.plans((), "topk+bf16", "adam-aged"))
+    for megabits, ranks, bound, sent in (
+        (10.0, 4, 0.05, True),
+        (10.0, 4, 0.0, False),
+        (10.0, 8, 0.05, False),
+    ):
+        job = Job(World(ranks=ranks, megabits=megabits, kind="adam-aged"), f"auto:bound={bound}")
+        job.windows(12)
+        assert bool(late & set(job.sent)) == sent, (ranks, bound)
+        assert (job.plan in late) == sent

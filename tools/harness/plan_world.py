@@ -93,7 +93,10 @@ class World:
     @cached_property
     def _space(self) -> space.Space:
         return space.Space(
-            {plan: self.cost(plan) for plan in self.usable(space.plans((), space.DEFAULT_COMPRESSOR))},
+            {
+                plan: self.cost(plan)
+                for plan in self.usable(space.plans((), space.DEFAULT_COMPRESSOR, self.kind))
+            },
             elements=self.elements,
             ranks=self.ranks,
         )
@@ -192,7 +195,6 @@ class Job:
     def __post_init__(self) -> None:
         rule, world = parse(self.policy), self.world
         compressor = space.DEFAULT_COMPRESSOR
-        plans = tuple(world.cost(plan) for plan in world.usable(rule.plans(compressor)))
         optimizer = OptimizerSpec.model_validate(
             {"name": "Any", "kind": world.kind, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": None}
         )
@@ -203,9 +205,10 @@ class Job:
             compressor=compressor,
             memory=self.memory,
             optimizer=optimizer,
-            plans=plans,
             model=ModelShape(name="Net", tensors=4, elements=world.elements),
         )
+        plans = tuple(world.cost(plan) for plan in world.usable(rule.fitted(spec).plans(compressor)))
+        spec = spec.model_copy(update={"plans": plans})
         self.fold = JobFold(spec)
         self.decisions = [self.fold.decision]
         self._random = Random(world.seed)

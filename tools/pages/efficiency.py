@@ -1,4 +1,5 @@
-"""Prints the efficiencies that codecs state in their offers, from the rows of the committed tournament.
+"""Prints the efficiencies that codecs state in their offers, from the rows of the committed tournament and of the study
+of AdamW (``lab/benchmarks/adam.md``).
 
 python -m tools.pages.efficiency
 """
@@ -11,13 +12,17 @@ from statistics import median
 from gravac.compressors import COMPRESSORS
 from gravac.offers import TableKind
 from gravac.signals.efficiency import of_progress
+from gravac_lab.simulate.pool import read_lines
 from gravac_lab.tournament import Baseline, Run, baselines, place, read_rows
-from gravac_lab.tournament.rows import ALONE, DENSE
+from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
+from gravac_lab.tournament.rows import ALONE, DENSE, REPEAT
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "lab" / "benchmarks" / "tournament"
 FILES, RANKS = ("rows.jsonl.xz", "repeats.jsonl.xz"), 4
 """The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
+STUDY, RULE, BETAS = ROOT / "lab" / "benchmarks" / "adam.jsonl.xz", "late:move=eager", (0.9, 0.95)
+"""The rows of ``gravac.optim``, whose rule that is. Dense has the same betas."""
 LEAST = 0.01
 Table = dict[tuple[str, TableKind], dict[float, tuple[float, float, float]]]
 
@@ -38,6 +43,28 @@ def table(runs: Sequence[Run]) -> Table:
     kept: Table = defaultdict(dict)
     for (codec, kind, cf), values in sorted(found.items()):
         kept[codec, kind][cf] = _three(_by_task(values), _by_task(shown[codec, kind, cf]))
+    return kept
+
+
+def aged_table() -> Table:
+    """Return the efficiencies under ``gravac.optim``, of the curves alone: signals order no plans there."""
+    every = [
+        row for row in read_lines(STUDY) if row["ranks"] == RANKS and (row["beta1"], row["beta2"]) == BETAS
+    ]
+    dense: dict[tuple[object, ...], list[LossCurve]] = defaultdict(list)
+    for row in every:
+        if row["plan"] == DENSE or row["plan"].startswith(REPEAT):
+            dense[row["task"], row["seed"], row["steps"]].append(curve_of(row["curve"]))
+    found: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in every:
+        if row["rule"] == RULE:
+            codec, _, cf = row["plan"].rpartition("@")
+            curve = curve_of(row["curve"])
+            etas = [efficiency(one, curve) or LEAST for one in dense[row["task"], row["seed"], row["steps"]]]
+            found[codec, float(cf)][row["task"]].append(min(1.0, max(LEAST, median(etas))))
+    kept: Table = defaultdict(dict)
+    for (codec, cf), values in sorted(found.items()):
+        kept[codec, "aged"][cf] = _three(_by_task(values), _by_task(values))
     return kept
 
 
@@ -86,7 +113,7 @@ def runs_of_the_table() -> list[Run]:
 
 
 def main() -> None:
-    for (codec, kind), kept in table(runs_of_the_table()).items():
+    for (codec, kind), kept in (*table(runs_of_the_table()).items(), *aged_table().items()):
         print(f"{codec}: {kind}={kept},")
 
 

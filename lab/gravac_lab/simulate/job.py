@@ -110,10 +110,6 @@ class SimulatedJob:
         model = recipe.build_model(setting.seed)
         elements, network = elements_of(model), setting.clock.network(0)
         shapes = {name: tuple(one.shape) for name, one in model.named_parameters() if one.requires_grad}
-        codecs = {
-            codec: aggregators.build(codec or setting.compressor, ALONE)
-            for codec in (None, *checked_codecs(policy, setting.collective))
-        }
         spec = JobSpec(
             job=setting.name,
             incarnation=INCARNATION,
@@ -136,8 +132,13 @@ class SimulatedJob:
                 device="cpu",
             ),
             optimizer=optimizer_spec(recipe.optimizer(model.parameters())),
-            sizes=codec_sizes(codecs, shapes),
         )
+        policy = policy.fitted(spec)
+        built = {
+            codec: aggregators.build(codec or setting.compressor, ALONE)
+            for codec in (None, *checked_codecs(policy, setting.collective))
+        }
+        spec = spec.model_copy(update={"sizes": codec_sizes(built, shapes)})
         costs = plan_costs(
             reached_plans(policy.plans(setting.compressor), spec),
             setting.compressor,

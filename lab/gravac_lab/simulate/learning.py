@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gravac import optim
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.state.rates import LearningRates
@@ -129,6 +130,10 @@ class Learner:
 
     def _tell_ages(self, exchanged: Exchanged) -> None:
         """Tell an optimizer for late gradients what arrived."""
+        if isinstance(self.optimizer, optim.AdamW):  # as ``gravac_agent.state.arrivals`` does
+            for (_, members), supports in zip(self._grouped, exchanged.supports, strict=True):
+                whole = any(support is None for support in supports)
+                self.optimizer.arrived({one: None if whole else one.grad != 0 for one in members})
         if self._ages is None:
             return
         assert isinstance(self.optimizer, LateAdamW)

@@ -1,4 +1,4 @@
-"""Optimizers of recipes, by name: SGD with momentum, AdamW and LAMB."""
+"""Optimizers of recipes, by name: SGD with momentum, AdamW of torch and of ``gravac.optim``, and LAMB."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gravac import optim
 from gravac_lab.tasks import recipe
 
 MOMENTUM = 0.9
@@ -79,7 +80,7 @@ def choose(
     """Return what makes an optimizer from parameters.
 
     Args:
-        optimizer: A key of ``rates``.
+        optimizer: A key of ``rates``, or ``adamw-aged``: ``gravac.optim.AdamW`` with the rate of AdamW.
         rates: Peak learning rate of each optimizer on the task.
         rate: Another peak learning rate; None: that of the task.
         weight_decay: Of SGD; AdamW and LAMB have ``WEIGHT_DECAY``.
@@ -88,10 +89,11 @@ def choose(
     Raises:
         TaskError: The optimizer is unknown.
     """
-    lr = recipe.choose("optimizer", optimizer, rates)
+    lr = recipe.choose("optimizer", optimizer, {**rates, "adamw-aged": rates["adamw"]})
     lr = lr if rate is None else rate
     if optimizer == "sgd":
         return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    if optimizer == "adamw":
-        return partial(torch.optim.AdamW, lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    if optimizer.startswith("adamw"):
+        kind = torch.optim.AdamW if optimizer == "adamw" else optim.AdamW
+        return partial(kind, lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
     return partial(Lamb, lr=lr)

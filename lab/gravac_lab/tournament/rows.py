@@ -59,7 +59,7 @@ class Run:
     @property
     def kind(self) -> str:
         """Kind of the optimizer, as in ``gravac.signals.efficiency``."""
-        return "sgd" if self.optimizer == "sgd" else "adam"
+        return {"sgd": "sgd", "adamw-aged": "adam-aged"}.get(self.optimizer, "adam")
 
     @property
     def repeats_dense(self) -> bool:
