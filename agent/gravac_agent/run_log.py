@@ -146,6 +146,8 @@ def _sent(parts: Parts) -> str:
     path = None if parts.reporter is None else parts.reporter.trace_path
     if path is not None and path.is_file() and all(each == 1.0 for _, each in loop.steps_at):
         text += f", see what other plans would do with: gravac whatif {_quoted(path.parent)}"
+    if parts.spec.torch_adam and times >= 1.05 and path is not None and path.is_file():
+        text += f", see what gravac.optim would bring with: gravac doctor {_quoted(path.parent)}"
     return text
 
 

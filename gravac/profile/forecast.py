@@ -318,6 +318,7 @@ class _Model:
             kind,
             self.question.bound,
             ranks=self.exchange.ranks,
+            optimizer=self.measured.optimizer or "",
         )
         dense, chosen = advice.options[0].step, advice.chosen
         way = self._fastest(chosen.codec, chosen.cf)[1]

@@ -57,6 +57,10 @@ class ModelShape(Record):
 OptimizerKind = Literal["sgd", "adam", "adam-aged", "matrix", "sign", "other"]
 
 
+TORCH_ADAM = frozenset({"Adam", "AdamW"})
+"""Names of the classes that ``gravac.optim`` has others for."""
+
+
 class OptimizerSpec(Record):
     """The optimizer as the job began. What compression costs depends on its kind."""
 
@@ -122,6 +126,11 @@ class JobSpec(Record):
     def optimizer_kind(self) -> str:
         """Kind of the optimizer; ``other`` where it is not known."""
         return "other" if self.optimizer is None else self.optimizer.kind
+
+    @property
+    def torch_adam(self) -> bool:
+        """Whether the optimizer is one that ``gravac.optim`` has a class for."""
+        return self.optimizer is not None and self.optimizer.name in TORCH_ADAM
 
     def sizes_of(self, codec: str | None) -> tuple[CodecSize, ...]:
         """Return the CFs that a codec reaches, ascending; empty: any. ``codec`` None: the job's compressor."""

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gravac.policies.auto.outlook import MOST_LOST
 from gravac.policies.auto.space import DEFAULT_COMPRESSOR, plans, size_of
 from gravac.policies.base import Plan
+from gravac.protocol.job import TORCH_ADAM
 from gravac.signals import efficiency
 from gravac.whatif.exchange import UnknownSizes
 from gravac.whatif.timemodel import StepTime
@@ -13,6 +15,12 @@ from gravac.wording import format_number, format_percent, format_plan, format_se
 
 WORTH = 0.02
 """Compressing must promise more than this, relative to dense."""
+LATE_BETA = 0.9
+LOWER_BETA = (
+    " With a β₁ of 0.5 torch's AdamW loses less to late gradients than with 0.9, in the one simulated training that "
+    "compared them: try it, too."
+)
+"""What is known of torch's own class with a β₁ of ``LATE_BETA`` or more (``lab/benchmarks/adam.md``)."""
 Steps = Callable[[str, float], StepTime]
 """From codec and CF to the predicted time of a step. Raises UnknownSizes where it cannot be predicted."""
 
@@ -109,18 +117,53 @@ def advise(
     *,
     ranks: int,
     confirmed: float | None = None,
+    optimizer: str = "",
+    beta1: float | None = None,
 ) -> Advice:
     """Choose among plans as the auto policy would if every step took what is predicted.
+
+    For torch's Adam and AdamW the sentence says what ``gravac.optim`` would bring, by the same choice.
 
     Args:
         options: Codec and CF of each plan. Those of which no efficiency or no size is known are left out.
         steps: Predicts the steps.
-        kind: Of the optimizer: sgd, adam, sign, other.
+        kind: Of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         bound: Largest loss of η that is accepted, 0 to 1. Plans whose η is not ``reliable`` are never chosen.
         margin: What a plan must promise more than dense, relative.
         ranks: World size.
         confirmed: ρ of the job, the part of the mean gradient that is not noise; None: not known.
+        optimizer: Name of its class; empty: not known.
+        beta1: Of the optimizer; None: not known.
     """
+    found, best, chosen = _chosen(options, steps, kind, bound, margin, ranks, confirmed)
+    sentence = _sentence(found, best, chosen, bound, margin)
+    if optimizer in TORCH_ADAM and kind == "adam":
+        every = dict.fromkeys((*options, *usual_plans(kind="adam-aged")))
+        for accepted in (bound, MOST_LOST):
+            _, _, other = _chosen(tuple(every), steps, "adam-aged", accepted, margin, ranks, confirmed)
+            times = other.speedup / chosen.speedup
+            if accepted >= bound and times > 1.0 + margin:
+                but = f", if you accept to lose {format_percent(1.0 - other.efficiency)} of the progress of a step"
+                sentence += (
+                    f" With gravac.optim.{optimizer} this link would carry {format_number(times)} times the useful "
+                    f"throughput, by {other.named}{but if accepted > bound else ''} (docs/adam.md)."
+                )
+                if beta1 is not None and beta1 >= LATE_BETA:
+                    sentence += LOWER_BETA
+                break
+    return Advice(tuple(found), chosen, sentence)
+
+
+def _chosen(
+    options: Sequence[Plan],
+    steps: Steps,
+    kind: str,
+    bound: float,
+    margin: float,
+    ranks: int,
+    confirmed: float | None,
+) -> tuple[list[PlanOption], PlanOption, PlanOption]:
+    """Return every plan, the best that keeps the bound, and the one to send. Arguments as in ``advise``."""
     base = steps("dense", 1.0)
     found = [PlanOption("dense", 1.0, base, 1.0, 1.0, True, 1.0)]
     for codec, cf in options:
@@ -136,8 +179,7 @@ def advise(
         speedup = base.seconds / step.seconds * likely
         found.append(PlanOption(codec, cf, step, likely, speedup, keeps, expected.low))
     best = max((option for option in found if option.keeps), key=lambda option: option.speedup)
-    chosen = best if best.speedup > 1.0 + margin else found[0]
-    return Advice(tuple(found), chosen, _sentence(found, best, chosen, bound, margin))
+    return found, best, best if best.speedup > 1.0 + margin else found[0]
 
 
 def _sentence(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ranks.harness import RunEach
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 
@@ -52,6 +52,9 @@ AGED: list[dict[str, Any]] = [
     {"backwards": 2},
     {"closure": "ends", "bad_step": 12},
     {"resume": 15},
+    {"adapt": True, "bad_step": 12, "clip": 0.5, "switches": {"10": "int4", "20": "randomk"}},
+    {"adapt": True, "resume": 15, "backwards": 2},
+    {"adapt": True, "scaled": True, "bad_step": 12},
     {"undecodable": True},
     {"streams": True, "compressor": "topk", "scaled": True, "bad_step": 5, "steps": 14},
 ]
@@ -59,6 +62,7 @@ WHOLE: list[dict[str, Any]] = [
     {"compressor": "int4"},
     {"policy": "dense"},
     {"enabled": False},
+    {"adapt": True, "compressor": "int4"},
     {"switches": {"20": "int4"}},
     {"closure": "does not"},
 ]
@@ -71,6 +75,7 @@ def test_the_agent_tells_which_elements_arrived(run_each: RunEach, world: int) -
         first = results[0]
         assert all(result == first for result in results), case
         assert first["by hand"], case
+        assert first["undone"], case
         assert not first["by torch"], case
         assert first["oldest"] > 8, case
         assert first["buckets"] > 2, case
@@ -87,3 +92,13 @@ def test_where_every_element_arrives_it_is_torchs_step(run_each: RunEach) -> Non
         assert first["oldest"] == 0, case
         assert len(first["notes"]) == blind, case
         assert all("takes every element of its gradients as arrived" in note for note in first["notes"]), case
+
+
+def test_each_parameter_follows_its_own_optimizer(run_ranks: RunRanks) -> None:
+    one, two = run_ranks("three_optimizers", 2)
+    assert one == two
+    assert one["kind"] == ["gravac.optim.AdamW, gravac.optim.Adam, SGD", "adam-aged", 0.01]
+    assert min(one["ages"]) > 1, "both know when elements arrived"
+    assert one["followed"] == ["sometimes.weight"], "its residual follows the rate that changed"
+    assert len(one["kept"]) == one["count"] - 1 > 3
+    assert one["classes"] == ["gravac.optim.adam", "torch.optim.adam", "torch.optim.sgd"], "undone"

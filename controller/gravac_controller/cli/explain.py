@@ -193,6 +193,8 @@ def _print(found: Explanation, everything: bool) -> None:
             say(f"{_many(len(rows) - len(listed), 'other plan')}: gravac explain --all", style="dim")
         say("")
     say(_since(found))
+    if found.job.spec.torch_adam and now != "dense":
+        say("What gravac.optim would bring: gravac doctor, with the job's name or trace.", style="dim")
     if found.latest is not None:
         last = found.latest.decision
         times = _many(found.confirmed, "later window")

@@ -18,8 +18,19 @@ from gravac_controller.cli.whatif.profile import show as show_verdict
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
 
-KINDS = {"sgd": "sgd", "adamw": "adam", "adam": "adam", "lamb": "adam", "lion": "sign", "other": "other"}
-"""Kinds of optimizers by the names that users know."""
+KINDS = {
+    "sgd": "sgd",
+    "adamw": "adam",
+    "adam": "adam",
+    "adamw-aged": "adam-aged",
+    "lamb": "adam",
+    "lion": "sign",
+    "muon": "matrix",
+    "other": "other",
+}
+"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``."""
+NAMES = {"adamw": "AdamW", "adam": "Adam"}
+"""Classes that ``gravac.optim`` has others for."""
 DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
 
 
@@ -148,7 +159,7 @@ def doctor(
         for value, name in ((elements, "--elements"), (compute, "--compute")):
             if value is not None:
                 raise click.UsageError(f"{name} is for a job without a trace: the trace has it")
-        _printed(_of_trace(trace, link, latency, ranks, kind, bound), as_json)
+        _printed(_of_trace(trace, link, latency, ranks, optimizer, bound), as_json)
         return
     if elements is None or compute is None or link is None:
         raise click.UsageError(
@@ -156,7 +167,9 @@ def doctor(
             "--elements 25e6 --compute 0.3 --link 1gbit"
         )
     network = (2e-4 if latency is None else latency, link)
-    _printed(_of_sizes(network, ranks or DEFAULT_RANKS, elements, compute, kind or "other", bound), as_json)
+    _printed(
+        _of_sizes(network, ranks or DEFAULT_RANKS, elements, compute, optimizer or "other", bound), as_json
+    )
 
 
 def _printed(result: dict[str, Any], as_json: bool) -> None:
@@ -167,14 +180,17 @@ def _printed(result: dict[str, Any], as_json: bool) -> None:
 
 
 def _of_sizes(
-    network: tuple[float, float], ranks: int, elements: int, compute: float, kind: str, bound: float
+    network: tuple[float, float], ranks: int, elements: int, compute: float, optimizer: str, bound: float
 ) -> dict[str, Any]:
     """Advise on a job that was never run. ``network``: latency, and bits a second."""
     with needing_torch("predictions need"):
         from gravac.whatif.nominal import NominalJob, link
     latency, bits = network
     job, between = NominalJob(elements, ranks, compute), link(bits, latency)
-    answer = _answer(lambda codec, cf: job.step(codec, cf, between), None, kind, bound, 0.0, ranks, None)
+    named, kind = (NAMES.get(optimizer, ""), None), KINDS[optimizer]
+    answer = _answer(
+        lambda codec, cf: job.step(codec, cf, between), None, kind, bound, 0.0, ranks, None, named
+    )
     return answer | {
         "trace": None,
         "elements": elements,
@@ -187,7 +203,12 @@ def _of_sizes(
 
 
 def _of_trace(
-    trace: Path, link: float | None, latency: float | None, ranks: int | None, kind: str | None, bound: float
+    trace: Path,
+    link: float | None,
+    latency: float | None,
+    ranks: int | None,
+    optimizer: str | None,
+    bound: float,
 ) -> dict[str, Any]:
     """Advise on the job of a trace."""
     with needing_torch("predictions need"):
@@ -203,20 +224,26 @@ def _of_trace(
         )
         count = ranks or was.ranks
         spec = recording.spec
-        found = kind or ("other" if spec.optimizer is None else spec.optimizer.kind)
+        found, named = spec.optimizer_kind, (NAMES.get(optimizer or "", ""), None)
+        if optimizer is not None:
+            found = KINDS[optimizer]
+        elif spec.optimizer is not None:
+            named = spec.optimizer.name, spec.optimizer.momentum
 
         def steps(codec: str, cf: float) -> Any:
             chosen = spec.compressor if cf == 1.0 else codec
             return predictor.predict(Scenario(network=network, ranks=count, compressor=chosen), cf).step
 
-        answer = _answer(steps, spec.compressor, found, bound, predictor.error, count, recording.confirmed)
+        answer = _answer(
+            steps, spec.compressor, found, bound, predictor.error, count, recording.confirmed, named
+        )
     except (TraceError, ValueError) as error:
         raise CannotUse(printable(f"{trace}: {error}")) from None
     notes = list(predictor.fit.unknown)
     sent = {codec for codec, cf in recording.sent if cf > 1.0}
     if any(row["codec"] not in ("dense", *sent) for row in answer["rows"]):
         notes.append(f"encoding and decoding of codecs that were not sent: as {recording.codec}'s")
-    if spec.optimizer is None and kind is None:
+    if spec.optimizer is None and optimizer is None:
         notes.append("the trace does not name the optimizer; say it with --optimizer")
     return answer | {
         "trace": str(trace),
@@ -237,11 +264,16 @@ def _answer(
     margin: float,
     ranks: int,
     confirmed: float | None,
+    named: tuple[str, float | None],
 ) -> dict[str, Any]:
-    from gravac.whatif.advice import WORTH, advise, usual_plans
+    """Return the advice as a record. ``named``: class of the optimizer, and its β₁."""
+    from gravac.whatif.advice import DEFAULT_COMPRESSOR, WORTH, advise, usual_plans
 
-    usual = usual_plans() if compressor is None else usual_plans(compressor)
-    advice = advise(usual, steps, kind, bound, max(WORTH, margin), ranks=ranks, confirmed=confirmed)
+    usual = usual_plans(compressor or DEFAULT_COMPRESSOR, kind)
+    worth, (optimizer, beta1) = max(WORTH, margin), named
+    advice = advise(
+        usual, steps, kind, bound, worth, ranks=ranks, confirmed=confirmed, optimizer=optimizer, beta1=beta1
+    )
     return {
         "compress": advice.chosen.cf > 1.0,
         "sentence": advice.sentence,

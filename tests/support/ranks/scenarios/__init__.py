@@ -1,6 +1,6 @@
 """What the ranks of the distributed tests run. Each function runs on every rank and returns what the test compares."""
 
-from tests.support.ranks.scenarios.aged import aged, aged_shards
+from tests.support.ranks.scenarios.aged import aged, aged_shards, three_optimizers
 from tests.support.ranks.scenarios.checkpoints import (
     loads_wrongly,
     rank_0_moves,
@@ -213,6 +213,7 @@ __all__ = [
     "switched_differently",
     "switching",
     "task_trained",
+    "three_optimizers",
     "thresholds",
     "train",
     "training_styles",

@@ -118,6 +118,7 @@ def _trained(
     resume: int = -1,
     undecodable: bool = False,
     policy: str = "static:cf=8",
+    adapt: bool = False,
 ) -> dict[str, Any]:
     """Train with an agent. Return what the ranks' states are, and whether steps by hand lead to them.
 
@@ -131,9 +132,11 @@ def _trained(
         closure: Steps by a closure, which ``ends`` backward or ``does not``.
         clip: Clip to this norm.
         resume: The step before which all is saved, and loaded by a new agent.
+        adapt: The optimizer is torch's, and adapted.
         undecodable: Rank 1 cannot decode the bucket of the last layer, which is sent densely then.
     """
-    module, optimizer = _made(unused)
+    plain: Any = torch.optim.AdamW if adapt else optim.AdamW
+    module, optimizer = _made(unused, plain)
     if undecodable:  # DDP regroups its buckets after the first step
         module(batch(rank, 0)[0]).sum().backward()
         optimizer.zero_grad()
@@ -141,6 +144,7 @@ def _trained(
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=5, enabled=scaled)
     options = {"compressor": compressor, "policy": policy, "window": 5, "enabled": enabled}
     options |= {"scaler": scaler if scaled else None, "data_dir": folder, "controller": None}
+    options |= {"adapt_optimizer": adapt}
     agent = Agent(module, Wrapper(optimizer) if closure else optimizer, job="aged", **options)
     agent.start()
     if undecodable:
@@ -154,13 +158,16 @@ def _trained(
             saved = io.BytesIO()
             torch.save([one.state_dict() for one in (module, optimizer, agent)], saved)
             agent.close()
-            module, optimizer = _made(unused)
-            agent = Agent(module, optimizer, job="again", **options)
-            agent.start()
+            module, optimizer = _made(unused, plain)
             saved.seek(0)
             loaded = torch.load(saved, weights_only=True)
+            if adapt:  # by torch's class, whose state is adapted then
+                optimizer.load_state_dict(loaded[1])
+            agent = Agent(module, optimizer, job="again", **options)
+            agent.start()
             for one, state in zip((module, optimizer, agent), loaded, strict=True):
-                one.load_state_dict(state)
+                if not (adapt and one is optimizer):
+                    one.load_state_dict(state)
             record.parameters = list(module.parameters())
             optimizer.register_step_pre_hook(record.take)
         if switches and str(step) in switches:
@@ -201,6 +208,9 @@ def _trained(
         "buckets": 0 if agent._session is None else len(agent._session.layout),
     }
     agent.close()
+    found["undone"] = type(optimizer) is plain and not (
+        adapt and any("age" in one for one in optimizer.state.values())
+    )
     for name, kind in (("by hand", optim.AdamW), ("by torch", torch.optim.AdamW)):
         if name == "by torch":
             record.steps = [(grads, False) for grads, _ in record.steps]
@@ -210,10 +220,10 @@ def _trained(
     return found
 
 
-def _made(unused: bool) -> tuple[DistributedDataParallel, optim.AdamW]:
+def _made(unused: bool, kind: Any) -> tuple[DistributedDataParallel, Any]:
     module = DistributedDataParallel(Model(), bucket_cap_mb=0.01, find_unused_parameters=unused)
     every = list(module.parameters())
-    return module, optim.AdamW([{"params": every[:3]}, {"params": every[3:]}], **SETTINGS)
+    return module, kind([{"params": every[:3]}, {"params": every[3:]}], **SETTINGS)
 
 
 @contextlib.contextmanager
@@ -273,3 +283,48 @@ def aged_shards(rank: int, world: int, folder: str) -> dict[str, Any]:
     ages = [one["age"] for one in own if "age" in one]
     oldest = max(int(age.max()) for age in ages if age.numel())
     return {"by hand": equal and same(own, theirs), "oldest": oldest}
+
+
+def three_optimizers(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """An agent of three optimizers: one of ``gravac.optim``, one that is adapted, and SGD."""
+    module = DistributedDataParallel(Model(), bucket_cap_mb=0.01)
+    every = dict(module.module.named_parameters())
+    names = [name for name in every if name.startswith("sometimes")]
+    given = [
+        optim.AdamW([every[name] for name in names[:1]], lr=0.01),
+        torch.optim.Adam([every[name] for name in names[1:]], lr=0.01),
+        torch.optim.SGD([one for name, one in every.items() if name not in names], lr=0.1),
+    ]
+    options: dict[str, Any] = {
+        "policy": "static:cf=8",
+        "compressor": "topk",
+        "data_dir": folder,
+        "controller": None,
+    }
+    with Agent(module, given, window=5, adapt_optimizer=True, **options) as agent:
+        for step in range(13):
+            x, y = batch(rank, step)
+            nn.functional.cross_entropy(module(x), y).backward()
+            for one in given:
+                one.step()
+                one.zero_grad()
+        assert agent._parts is not None
+        spec, memory = agent._parts.spec.optimizer, agent._parts.memory
+        assert spec is not None
+        before = memory.state_dict()
+        given[0].param_groups[0]["lr"] /= 2
+        module(batch(rank, 99)[0])
+        after = memory.state_dict()
+        ages = [max(int(one["age"].max()) for one in optimizer.state.values()) for optimizer in given[:2]]
+    ratios = {
+        name: float(after[name].norm() / before[name].norm()) for name in every if float(before[name].norm())
+    }
+    return {
+        "parameters": fingerprint(module),
+        "kind": (spec.name, spec.kind, spec.learning_rate),
+        "ages": ages,
+        "followed": sorted(name for name, ratio in ratios.items() if abs(ratio - 2.0) < 1e-3),
+        "kept": sorted(name for name, ratio in ratios.items() if abs(ratio - 1.0) < 1e-3),
+        "classes": [type(one).__module__ for one in given],
+        "count": len(ratios),
+    }
