@@ -260,7 +260,7 @@ def test_next_to_dense_late_gradients_count_only_beyond_what_simulations_showed(
     assert (found.low, found.likely) == pytest.approx((kept * table.low, kept * table.likely))
     far = efficiency.measured(sums(1.25), AGED, 16.6, "adam-aged")
     assert far is not None
-    assert far.likely == pytest.approx(table.likely / (1 + 2.0 * (1.25 - 0.25))), (
+    assert far.likely == pytest.approx(table.likely / (1 + 2.0 * (1.25 - 0.35))), (
         "without a dense reference, by backlog"
     )
     quantized = window.model_copy(update={"moved_dot_reference": 0.37, "progress_steps": 50})

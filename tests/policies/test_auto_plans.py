@@ -280,7 +280,8 @@ def test_late_gradients_are_chosen_only_under_gravac_optim_and_within_the_bound(
         (10.0, 4, 0.0, False),
         (10.0, 8, 0.05, False),
     ):
-        job = Job(World(ranks=ranks, megabits=megabits, kind="adam-aged"), f"auto:bound={bound}")
+        world = World(ranks=ranks, megabits=megabits, kind="adam-aged", reference=ranks == 4)
+        job = Job(world, f"auto:bound={bound}")
         job.windows(12)
         assert bool(late & set(job.sent)) == sent, (ranks, bound)
         assert (job.plan in late) == sent

@@ -146,7 +146,9 @@ class Learning:
         ):  # which windows do not show
             likely = min(likely, table.likely)
         if table is not None and kind not in efficiency.TELLING:
-            if not holding and efficiency.table_of(codec, kind) != "aged":  # of that a trial shows nothing
+            if not holding and efficiency.table_of(codec, kind) == "aged":
+                return table.likely  # of late gradients a trial shows nothing
+            if not holding:
                 return self._tried(level.sums, min(likely, table.likely), table)
             if level.sums.progress_steps < efficiency.LEAST_STEPS and likely >= table.likely:
                 return known
