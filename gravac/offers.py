@@ -14,8 +14,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-TableKind = Literal["sgd", "adam", "aged", "matrix"]
-"""Which simulations count: of SGD, of Adam, of ``gravac.optim``, of optimizers of whole matrices such as Muon."""
+TableKind = Literal["sgd", "adam", "aged", "low_beta", "matrix"]
+"""Which simulations count: of SGD, Adam, ``gravac.optim``, Adam with a small β₁, optimizers of whole matrices."""
 Kept = Mapping[float, tuple[float, float, float]]
 """Statistical efficiency by CF: of the task that bears it worst, likely, of the task that bears it best."""
 
@@ -44,8 +44,8 @@ class Offer:
     """The same, of plans for users to list."""
     strengths: tuple[float, ...] = ()
     """CFs that ``auto`` chooses by itself, of a codec that takes any."""
-    aged_strengths: tuple[float, ...] = ()
-    """The same, only under the optimizers of ``gravac.optim``."""
+    late_strengths: tuple[float, ...] = ()
+    """The same, only under optimizers that bear late gradients: those of ``gravac.optim``, and Adam with a small β₁."""
     encode_ns: float = 3.0
     """Encoding, for each element, on one core of an AMD EPYC. Windows correct it."""
     decode_ns: float = 3.0
@@ -58,6 +58,8 @@ class Offer:
     """Efficiency under all other optimizers."""
     aged: Kept = field(default_factory=dict)
     """Efficiency under ``gravac.optim``, of a codec that sends a part of the elements; others lose what Adam does."""
+    low_beta: Kept = field(default_factory=dict)
+    """The same under torch's Adam and AdamW with a β₁ of 0.5."""
     matrix: Kept = field(default_factory=dict)
     """Efficiency under Muon."""
     like: str = ""

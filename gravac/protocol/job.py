@@ -54,7 +54,7 @@ class ModelShape(Record):
     digest: Text | None = None  # of names and shapes of all parameters; null: unknown
 
 
-OptimizerKind = Literal["sgd", "adam", "adam-aged", "matrix", "sign", "other"]
+OptimizerKind = Literal["sgd", "adam", "adam-aged", "adam-low-beta", "matrix", "sign", "other"]
 
 
 TORCH_ADAM = frozenset({"Adam", "AdamW"})
@@ -65,7 +65,7 @@ class OptimizerSpec(Record):
     """The optimizer as the job began. What compression costs depends on its kind."""
 
     name: Text  # class, such as AdamW
-    kind: OptimizerKind  # adam: divides by √v; adam-aged: gravac.optim's; matrix: of whole matrices; sign: takes signs
+    kind: OptimizerKind  # adam: divides by √v; low-beta: with β₁ up to 0.6; aged: gravac.optim's; matrix: as Muon
     learning_rate: (
         Annotated[float, Field(ge=0, le=1e15)] | None
     )  # of its first parameter group; null: unknown

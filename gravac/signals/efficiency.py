@@ -32,12 +32,14 @@ PER_BACKLOG = 0.65
 PER_BACKLOG_OTHERS = 2.0
 """The same for optimizers that divide by √v or take signs, which a late gradient misleads more. [steps; simulated]"""
 AGED_PROGRESS_LOSS, AGED_BACKLOG = 1.0, 0.35
-"""ln 1/P and backlog up to which late gradients lose nothing under ``gravac.optim``, which makes up for them: at the
-end of a block they still wait. In simulations that kept 0.82 to 1, P was 0.37 to 0.74 and τ 0.15 to 0.25, in no order;
+"""ln 1/P and backlog up to which they say nothing of what late gradients lose under kinds of ``LATE``: at the
+end of a block they still wait. In simulations that kept 0.82 to 1, P was 0.29 to 0.87 and τ 0.15 to 0.26, in no order;
 in early windows τ reached 0.33. [1, steps; simulated]"""
 MATRIX_TIMES = 1.5
 """Optimizers of whole matrices lose this many times what Adam loses, where nothing of their own was simulated.
 [times; simulated]"""
+LATE: dict[str, TableKind] = {"adam-aged": "aged", "adam-low-beta": "low_beta"}
+"""Kinds of optimizer that bear gradients which arrive late, and the simulations of them that count."""
 TELLING = frozenset({"sgd"})
 """Kinds of optimizer for which ``measured`` says more than ``expected`` where no dense reference was measured."""
 CREDIBLE = 0.1
@@ -125,7 +127,7 @@ def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None
 
 def errs_more(codec: str, ranks: int, kind: str) -> bool:
     """Return whether a codec errs more with this number of ranks than it did in the simulations."""
-    if table_of(codec, kind) == "aged":
+    if counts_late(codec, kind):
         return ranks > SIMULATED_RANKS
     return ranks < SIMULATED_RANKS and offers.of(codec).averages_out
 
@@ -134,8 +136,8 @@ def with_ranks(found: Efficiency, codec: str, ranks: int, kind: str) -> Efficien
     """Return ``expected`` for a number of ranks: random errors average out over ranks, so with fewer they cost more.
 
     The loss counts (4/n)² times, as measured with 2 ranks (docs/efficiency.md). With more ranks than were simulated it
-    is not raised, as the least that a codec loses is not known. Under ``gravac.optim`` what comes late counts (n/4)²
-    times with more ranks, as measured with 8.
+    is not raised, as the least that a codec loses is not known. Under ``gravac.optim`` and Adam with a small β₁ what
+    comes late counts (n/4)² times with more ranks, as measured with 8.
 
     Args:
         found: As simulated.
@@ -189,7 +191,7 @@ def measured(
     what simulations showed: τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖² is the backlog, P = Σ⟨moved, reference⟩ /
     Σ‖reference‖² the progress ratio, and ρ = Σ⟨ḡ, next ḡ⟩ / Σ‖ḡ‖² the part of the mean gradient that is not noise.
     The more steps, the less the simulations count.
-    Under ``gravac.optim``, what simulations showed counts alone unless the window is worse than all of them.
+    Of what comes late under kinds of ``LATE``, simulations alone count unless the window is worse than all of them.
     Without one, the backlog places η within the range of the simulations, and below it where the window is far worse
     than anything simulated. Under SGD ρ counts where earlier windows showed it.
 
@@ -211,7 +213,7 @@ def measured(
     own = confirmed_by(sums)
     known = own if confirmed is None else confirmed
     table, counts = of_job(codec, cf, kind, ranks, known), table_of(codec, kind)
-    if counts == "aged" and table is not None:
+    if table is not None and counts_late(codec, kind):
         shown = _beyond_late(sums, own is not None)
         return _between(shown * table.likely, shown * table.low, shown * table.high)
     if own is not None and known is not None and sums.reference_sq > 0.0:
@@ -238,7 +240,7 @@ def measured(
 
 
 def _beyond_late(sums: GainSums, followed: bool) -> float:
-    """Return what a window under ``gravac.optim`` keeps of what was simulated: 1 unless it is worse than all of that.
+    """Return what a window of late gradients keeps of what was simulated: 1 unless it is worse than all of that.
 
     Args:
         sums: As in ``measured``.
@@ -259,7 +261,7 @@ def of_progress(backlog: float, progress: float, confirmed: float, kind: str) ->
         backlog: τ, in steps.
         progress: P, the progress ratio.
         confirmed: ρ, the part of the mean gradient that is not noise.
-        kind: Of the optimizer, as in ``expected``; aged: of ``gravac.optim``, where a part of the elements is sent.
+        kind: Of the optimizer, as in ``expected``; aged: of ``LATE``, where a part of the elements is sent.
     """
     late = PER_LATE * min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
     return 1.0 / (1.0 + late + PER_LOST * progress_loss(progress, kind))
@@ -283,9 +285,13 @@ def table_of(codec: str, kind: str) -> TableKind:
     """Return which simulations count for a codec and a kind of optimizer. Arguments as in ``expected``."""
     if kind == "sgd":
         return "sgd"
-    if kind == "adam-aged" and offers.of(codec).rows("aged"):
-        return "aged"
-    return "matrix" if kind == "matrix" and offers.of(codec).rows("matrix") else "adam"
+    own = "matrix" if kind == "matrix" else LATE.get(kind, "adam")
+    return own if offers.of(codec).rows(own) else "adam"
+
+
+def counts_late(codec: str, kind: str) -> bool:
+    """Return whether a codec sends late what this kind of optimizer bears late, so that windows show little of it."""
+    return table_of(codec, kind) in LATE.values()
 
 
 def _lose(found: Efficiency, times: float) -> Efficiency:

@@ -116,6 +116,9 @@ def test_optimizers_are_described() -> None:
     assert found(MyTrainersOptimizer(weights))[:2] == ("MyTrainersOptimizer", "adam")
     assert found(optim.AdamW(weights, lr=0.25))[:4] == ("gravac.optim.AdamW", "adam-aged", 0.25, 0.9)
     assert found(Wrapper(optim.Adam(weights)))[:2] == ("gravac.optim.Adam", "adam-aged")
+    assert found(optim.AdamW(weights, betas=(0.5, 0.95)))[1] == "adam-low-beta"
+    assert found(torch.optim.Adam(weights, betas=(0.6, 0.95)))[1:4:2] == ("adam-low-beta", 0.6)
+    assert found(torch.optim.NAdam(weights, betas=(0.5, 0.95)))[1] == "adam", "nothing was simulated"
     for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam, torch.optim.Adamax):
         assert found(kind(weights))[1] == "adam"
     itself = Wrapper(None)

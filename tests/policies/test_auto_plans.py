@@ -274,14 +274,16 @@ def test_late_gradients_are_chosen_only_under_gravac_optim_and_within_the_bound(
     late = {Plan("topk+twobit", cf) for cf in (5.1, 16.6)}
     for kind in ("sgd", "adam", "matrix", "sign", "other"):
         assert not late & set(space.plans((), "topk+bf16", kind))
-    assert late < set(space.plans((), "topk+bf16", "adam-aged"))
-    for megabits, ranks, bound, sent in (
-        (10.0, 4, 0.05, True),
-        (10.0, 4, 0.0, False),
-        (10.0, 8, 0.05, False),
+    for kind in ("adam-aged", "adam-low-beta"):
+        assert late < set(space.plans((), "topk+bf16", kind))
+    for kind, ranks, bound, sent in (
+        ("adam-aged", 4, 0.05, True),
+        ("adam-low-beta", 4, 0.05, True),
+        ("adam-aged", 4, 0.0, False),
+        ("adam-aged", 8, 0.05, False),
     ):
-        world = World(ranks=ranks, megabits=megabits, kind="adam-aged", reference=ranks == 4)
+        world = World(ranks=ranks, megabits=10.0, kind=kind, reference=ranks == 4)
         job = Job(world, f"auto:bound={bound}")
         job.windows(12)
-        assert bool(late & set(job.sent)) == sent, (ranks, bound)
+        assert bool(late & set(job.sent)) == sent, (kind, ranks, bound)
         assert (job.plan in late) == sent

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from gravac.compressors import COMPRESSORS
 from gravac.offers import TableKind
@@ -21,8 +22,11 @@ ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "lab" / "benchmarks" / "tournament"
 FILES, RANKS = ("rows.jsonl.xz", "repeats.jsonl.xz"), 4
 """The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
-STUDY, RULE, BETAS = ROOT / "lab" / "benchmarks" / "adam.jsonl.xz", "late:move=eager", (0.9, 0.95)
-"""The rows of ``gravac.optim``, whose rule that is. Dense has the same betas."""
+STUDY = ROOT / "lab" / "benchmarks" / "adam.jsonl.xz"
+RULES: dict[tuple[str, float], TableKind] = {("late:move=eager", 0.9): "aged", ("adamw", 0.5): "low_beta"}
+"""Rules and β₁ of its rows: of ``gravac.optim``, and of torch's AdamW. Dense has the same betas."""
+BETA2, LEAST_TASKS = 0.95, 2
+"""Of what one task shows, the table says nothing."""
 LEAST = 0.01
 Table = dict[tuple[str, TableKind], dict[float, tuple[float, float, float]]]
 
@@ -46,25 +50,28 @@ def table(runs: Sequence[Run]) -> Table:
     return kept
 
 
-def aged_table() -> Table:
-    """Return the efficiencies under ``gravac.optim``, of the curves alone: signals order no plans there."""
-    every = [
-        row for row in read_lines(STUDY) if row["ranks"] == RANKS and (row["beta1"], row["beta2"]) == BETAS
-    ]
+def _place(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("task", "seed", "steps", "beta1"))
+
+
+def late_table() -> Table:
+    """Return the efficiencies under optimizers that bear late gradients, of the curves alone: signals say little."""
+    every = [row for row in read_lines(STUDY) if row["ranks"] == RANKS and row["beta2"] == BETA2]
     dense: dict[tuple[object, ...], list[LossCurve]] = defaultdict(list)
     for row in every:
         if row["plan"] == DENSE or row["plan"].startswith(REPEAT):
-            dense[row["task"], row["seed"], row["steps"]].append(curve_of(row["curve"]))
-    found: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+            dense[_place(row)].append(curve_of(row["curve"]))
+    found: dict[tuple[str, TableKind, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in every:
-        if row["rule"] == RULE:
-            codec, _, cf = row["plan"].rpartition("@")
+        kind, sent = RULES.get((row["rule"], row["beta1"])), row["plan"].rpartition("@")
+        if kind is not None and sent[1]:
             curve = curve_of(row["curve"])
-            etas = [efficiency(one, curve) or LEAST for one in dense[row["task"], row["seed"], row["steps"]]]
-            found[codec, float(cf)][row["task"]].append(min(1.0, max(LEAST, median(etas))))
+            etas = [efficiency(one, curve) or LEAST for one in dense[_place(row)]]
+            found[sent[0], kind, float(sent[2])][row["task"]].append(min(1.0, max(LEAST, median(etas))))
     kept: Table = defaultdict(dict)
-    for (codec, cf), values in sorted(found.items()):
-        kept[codec, "aged"][cf] = _three(_by_task(values), _by_task(values))
+    for (codec, kind, cf), values in sorted(found.items()):
+        if len(values) >= LEAST_TASKS:
+            kept[codec, kind][cf] = _three(_by_task(values), _by_task(values))
     return kept
 
 
@@ -113,7 +120,7 @@ def runs_of_the_table() -> list[Run]:
 
 
 def main() -> None:
-    for (codec, kind), kept in (*table(runs_of_the_table()).items(), *aged_table().items()):
+    for (codec, kind), kept in (*table(runs_of_the_table()).items(), *late_table().items()):
         print(f"{codec}: {kind}={kept},")
 
 

@@ -28,8 +28,11 @@ KINDS: dict[OptimizerKind, tuple[str, ...]] = {
     "sgd": ("sgd", "lars"),
 }
 """Parts of class names, in lower case, by the kind of step."""
-CAREFUL: tuple[OptimizerKind, ...] = ("sgd", "adam-aged", "adam", "other", "sign", "matrix")
+CAREFUL: tuple[OptimizerKind, ...] = ("sgd", "adam-aged", "adam-low-beta", "adam", "other", "sign", "matrix")
 """Kinds by how much the same plan costs them, by the efficiencies of codecs."""
+LOW_BETA = 0.6
+"""Largest β₁ of torch's Adam and AdamW, and of those of ``gravac.optim``, that counts as small. Simulated: 0.5 and 0.9.
+[1; chosen]"""
 MATTERS = 0.1
 """Share of a gradient from which an optimizer's kind counts for the plan of all. [share; chosen]"""
 GIT_SECONDS = 2.0
@@ -141,7 +144,7 @@ def optimizer_spec(*optimizers: Any) -> OptimizerSpec:
         momentum = _number(betas[0], 1.0)
     return OptimizerSpec(
         name=", ".join(optimizer_name(innermost(each)) for each in optimizers)[:1000],
-        kind=optimizer_kind(type(optimizer)),
+        kind=kind_of(optimizer),
         learning_rate=_number(group.get("lr")),
         momentum=momentum,
         weight_decay=_number(group.get("weight_decay")),
@@ -157,7 +160,16 @@ def decisive(optimizers: Sequence[Any]) -> Any:
         sum(param.numel() for group in one.param_groups for param in group["params"]) for one in optimizers
     ]
     mattering = [one for one, size in zip(optimizers, sizes, strict=True) if size >= MATTERS * sum(sizes)]
-    return max(mattering, key=lambda one: CAREFUL.index(optimizer_kind(type(innermost(one)))))
+    return max(mattering, key=lambda one: CAREFUL.index(kind_of(innermost(one))))
+
+
+def kind_of(optimizer: Any) -> OptimizerKind:
+    """Return how an optimizer steps, by its class and β₁."""
+    kind = optimizer_kind(type(optimizer))
+    if kind == "adam-aged" or type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        betas = [float(group["betas"][0]) for group in optimizer.param_groups]
+        return "adam-low-beta" if betas and max(betas) <= LOW_BETA else kind
+    return kind
 
 
 def optimizer_name(optimizer: Any) -> str:

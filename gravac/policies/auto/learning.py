@@ -146,7 +146,7 @@ class Learning:
         ):  # which windows do not show
             likely = min(likely, table.likely)
         if table is not None and kind not in efficiency.TELLING:
-            if not holding and efficiency.table_of(codec, kind) == "aged":
+            if not holding and efficiency.counts_late(codec, kind):
                 return table.likely  # of late gradients a trial shows nothing
             if not holding:
                 return self._tried(level.sums, min(likely, table.likely), table)

@@ -99,9 +99,7 @@ class Outlook:
             return False
         if self.space.kind in efficiency.TELLING:
             return self._within(1.0 - self.severity * (1.0 - table.high))
-        if (
-            efficiency.table_of(self.space.codec(plan), self.space.kind) == "aged"
-        ):  # a trial would not show more
+        if efficiency.counts_late(self.space.codec(plan), self.space.kind):  # a trial would not show more
             return False
         if self.left or not self._reliable(plan):
             return False

@@ -41,7 +41,7 @@ def defaults(kind: str = "other") -> tuple[Plan, ...]:
     Args:
         kind: Of the optimizer.
     """
-    aged = kind == "adam-aged"
+    late = kind in efficiency.LATE
     few, any_cf = [], []
     for name, offer in sorted(
         offers.own().items(), key=lambda item: min(item[1].plans.values(), default=0.0)
@@ -51,7 +51,7 @@ def defaults(kind: str = "other") -> tuple[Plan, ...]:
         any_cf += [
             Plan(text, cf)
             for text, each in {name: offer, **stacks}.items()
-            for cf in (*each.strengths, *(each.aged_strengths if aged else ()))
+            for cf in (*each.strengths, *(each.late_strengths if late else ()))
         ]
     return *sorted(few, key=lambda plan: str(plan.codec).endswith(CODING)), *any_cf
 

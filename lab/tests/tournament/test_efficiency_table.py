@@ -2,14 +2,14 @@
 
 from gravac import offers
 from gravac.offers import Row
-from tools.pages.efficiency import aged_table, runs_of_the_table, table
+from tools.pages.efficiency import late_table, runs_of_the_table, table
 
 
 def test_offers_are_made_of_the_committed_runs() -> None:
     """``python -m tools.pages.efficiency`` prints them."""
     made = table(runs_of_the_table())
-    assert aged_table()
-    for (codec, kind), kept in aged_table().items():
+    assert late_table()
+    for (codec, kind), kept in late_table().items():
         assert offers.of(codec).rows(kind) == tuple(Row(cf, *three) for cf, three in kept.items()), codec
     for (codec, kind), kept in made.items():
         assert offers.of(codec).rows(kind) == tuple(Row(cf, *three) for cf, three in kept.items()), codec

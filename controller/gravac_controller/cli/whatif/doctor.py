@@ -23,12 +23,13 @@ KINDS = {
     "adamw": "adam",
     "adam": "adam",
     "adamw-aged": "adam-aged",
+    "adamw-low-beta": "adam-low-beta",
     "lamb": "adam",
     "lion": "sign",
     "muon": "matrix",
     "other": "other",
 }
-"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``."""
+"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``, and low-beta has a β₁ up to 0.6."""
 NAMES = {"adamw": "AdamW", "adam": "Adam"}
 """Classes that ``gravac.optim`` has others for."""
 DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
@@ -187,7 +188,7 @@ def _of_sizes(
         from gravac.whatif.nominal import NominalJob, link
     latency, bits = network
     job, between = NominalJob(elements, ranks, compute), link(bits, latency)
-    named, kind = (NAMES.get(optimizer, ""), None), KINDS[optimizer]
+    named, kind = NAMES.get(optimizer, ""), KINDS[optimizer]
     answer = _answer(
         lambda codec, cf: job.step(codec, cf, between), None, kind, bound, 0.0, ranks, None, named
     )
@@ -224,11 +225,11 @@ def _of_trace(
         )
         count = ranks or was.ranks
         spec = recording.spec
-        found, named = spec.optimizer_kind, (NAMES.get(optimizer or "", ""), None)
+        found, named = spec.optimizer_kind, NAMES.get(optimizer or "", "")
         if optimizer is not None:
             found = KINDS[optimizer]
         elif spec.optimizer is not None:
-            named = spec.optimizer.name, spec.optimizer.momentum
+            named = spec.optimizer.name
 
         def steps(codec: str, cf: float) -> Any:
             chosen = spec.compressor if cf == 1.0 else codec
@@ -264,16 +265,14 @@ def _answer(
     margin: float,
     ranks: int,
     confirmed: float | None,
-    named: tuple[str, float | None],
+    named: str,
 ) -> dict[str, Any]:
-    """Return the advice as a record. ``named``: class of the optimizer, and its β₁."""
+    """Return the advice as a record. ``named``: class of the optimizer."""
     from gravac.whatif.advice import DEFAULT_COMPRESSOR, WORTH, advise, usual_plans
 
     usual = usual_plans(compressor or DEFAULT_COMPRESSOR, kind)
-    worth, (optimizer, beta1) = max(WORTH, margin), named
-    advice = advise(
-        usual, steps, kind, bound, worth, ranks=ranks, confirmed=confirmed, optimizer=optimizer, beta1=beta1
-    )
+    worth = max(WORTH, margin)
+    advice = advise(usual, steps, kind, bound, worth, ranks=ranks, confirmed=confirmed, optimizer=named)
     return {
         "compress": advice.chosen.cf > 1.0,
         "sentence": advice.sentence,
