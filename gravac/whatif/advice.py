@@ -198,7 +198,7 @@ def _other_rules(
                 for way, other in worth.items()
             )
             wider = f", if you accept to lose {format_percent(accepted)}" if accepted > bound else ""
-            return f" This link would carry {found}{wider}.{LOWER_BETA * (len(worth) == len(ways))}"
+            return f" This link would carry {found}{wider}.{LOWER_BETA * any(way.startswith('betas') for way in worth)}"
     return ""
 
 

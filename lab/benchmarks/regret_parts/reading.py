@@ -32,7 +32,8 @@ READING = """
   third to two thirds of the way in the first 50 steps. `auto` takes that for a loss and holds 39 levels or 8 bits.
   Logistic regression under SGD bears Top-k 100x, because its gradient is nearly all noise. `auto` sees that after the
   first window of 50 steps, which is late in a job of 300 steps that takes a second. This is the worst regret.
-- **AdamW and Top-k do not go together** ([with exceptions](adam.md)). On GPT and LSTM, Top-k 10x keeps 88 to 90 % of the efficiency and 25x keeps 70
+- **AdamW and Top-k do not go together** ([with exceptions](adam.md)). On GPT and LSTM, Top-k 10x
+  keeps 88 to 90 % of the efficiency and 25x keeps 70
   to 80 %, while rounding to 15 or 7 levels keeps 97 % and more. On images under AdamW windows show that 15 levels lose
   more than 2 %. `auto` tries them for ten steps and holds 39 levels, which keep 96 to 100 %. Under SGD, rounding at
   random to 7 levels has no visible cost.

@@ -29,7 +29,8 @@ KINDS = {
     "muon": "matrix",
     "other": "other",
 }
-"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``, and low-beta has a β₁ up to 0.6."""
+"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``, ``adamw-low-beta`` has a
+β₁ of at most 0.6."""
 NAMES = {"adamw": "AdamW", "adam": "Adam"}
 """Classes that ``gravac.optim`` has others for."""
 DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
