@@ -133,7 +133,9 @@ class Learner:
         if isinstance(self.optimizer, optim.AdamW):  # as ``gravac_agent.state.arrivals`` does
             for (_, members), supports in zip(self._grouped, exchanged.supports, strict=True):
                 whole = any(support is None for support in supports)
-                self.optimizer.arrived({one: None if whole else one.grad != 0 for one in members})
+                self.optimizer.arrived(
+                    {one: None if whole or one.grad is None else one.grad.ne(0) for one in members}
+                )
         if self._ages is None:
             return
         assert isinstance(self.optimizer, LateAdamW)

@@ -25,7 +25,7 @@ def recipe(
     Args:
         data: Must be None.
         width: Channels of the first stage, a multiple of 8; 48 gives 0.84 M parameters.
-        optimizer: ``sgd``, ``adamw``, ``adamw-aged`` or ``lamb``.
+        optimizer: ``sgd``, ``adamw``, ``adamw-aged``, ``adamw-low-beta`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Images in a step of all ranks.
 

@@ -96,7 +96,7 @@ def recipe(
         data: Folder of text files; None: source code.
         size: Number of parameters, a key of ``SHAPES``.
         text: Which source code: ``linux``, ``python``, or ``auto``.
-        optimizer: ``adamw``, ``adamw-aged``, ``sgd`` or ``lamb``.
+        optimizer: ``adamw``, ``adamw-aged``, ``adamw-low-beta``, ``sgd`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Sequences in a step of all ranks.
         heldout: Held-out sequences, as long as those in training.

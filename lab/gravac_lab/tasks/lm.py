@@ -59,7 +59,7 @@ def recipe(
         size: Number of parameters, a key of ``WIDTHS``.
         width: Width of the LSTM instead of the size's.
         text: Which source code: ``linux``, ``python``, or ``auto``.
-        optimizer: ``sgd``, ``adamw``, ``adamw-aged`` or ``lamb``.
+        optimizer: ``sgd``, ``adamw``, ``adamw-aged``, ``adamw-low-beta`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Sequences in a step of all ranks.
         length: Bytes in a sequence.

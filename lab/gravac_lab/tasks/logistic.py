@@ -29,7 +29,7 @@ def recipe(
     Args:
         data: Folder with CIFAR's binary version; None: see ``images``.
         images: ``glyphs`` rendered from fonts, ``digits`` of scikit-learn, ``auto``: what is installed.
-        optimizer: ``sgd``, ``adamw``, ``adamw-aged`` or ``lamb``.
+        optimizer: ``sgd``, ``adamw``, ``adamw-aged``, ``adamw-low-beta`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Images in a step of all ranks.
         heldout: Most held-out images.

@@ -1,4 +1,7 @@
-"""Optimizers of recipes, by name: SGD with momentum, AdamW of torch and of ``gravac.optim``, and LAMB."""
+"""Optimizers of recipes, by name: SGD with momentum, AdamW of torch and of ``gravac.optim``, and LAMB.
+
+Besides the keys of a task's rates, ``adamw-aged`` is ``gravac.optim.AdamW``, and ``adamw-low-beta`` AdamW with β₁ 0.5.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -12,7 +15,7 @@ from gravac import optim
 from gravac_lab.tasks import recipe
 
 MOMENTUM = 0.9
-BETAS = (0.9, 0.95)
+BETAS, LOW_BETAS = (0.9, 0.95), (0.5, 0.95)
 WEIGHT_DECAY = 0.1
 """Of AdamW and LAMB."""
 
@@ -80,7 +83,7 @@ def choose(
     """Return what makes an optimizer from parameters.
 
     Args:
-        optimizer: A key of ``rates``, or ``adamw-aged``: ``gravac.optim.AdamW`` with the rate of AdamW.
+        optimizer: A key of ``rates``, or a kind of AdamW, with its rate.
         rates: Peak learning rate of each optimizer on the task.
         rate: Another peak learning rate; None: that of the task.
         weight_decay: Of SGD; AdamW and LAMB have ``WEIGHT_DECAY``.
@@ -89,11 +92,14 @@ def choose(
     Raises:
         TaskError: The optimizer is unknown.
     """
-    lr = recipe.choose("optimizer", optimizer, {**rates, "adamw-aged": rates["adamw"]})
+    lr = recipe.choose(
+        "optimizer", optimizer, {**rates, "adamw-aged": rates["adamw"], "adamw-low-beta": rates["adamw"]}
+    )
     lr = lr if rate is None else rate
     if optimizer == "sgd":
         return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
     if optimizer.startswith("adamw"):
-        kind = torch.optim.AdamW if optimizer == "adamw" else optim.AdamW
-        return partial(kind, lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
+        kind = optim.AdamW if optimizer == "adamw-aged" else torch.optim.AdamW
+        betas = LOW_BETAS if optimizer == "adamw-low-beta" else BETAS
+        return partial(kind, lr=lr, betas=betas, weight_decay=WEIGHT_DECAY)
     return partial(Lamb, lr=lr)

@@ -70,7 +70,7 @@ def recipe(
         data: Folder with CIFAR's binary version; None: see ``images``.
         size: Number of parameters, a key of ``SHAPES``.
         images: ``glyphs`` rendered from fonts, ``digits`` of scikit-learn, ``auto``: what is installed.
-        optimizer: ``sgd``, ``adamw``, ``adamw-aged`` or ``lamb``.
+        optimizer: ``sgd``, ``adamw``, ``adamw-aged``, ``adamw-low-beta`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Images in a step of all ranks.
         heldout: Most held-out images.

@@ -59,7 +59,9 @@ class Run:
     @property
     def kind(self) -> str:
         """Kind of the optimizer, as in ``gravac.signals.efficiency``."""
-        return {"sgd": "sgd", "adamw-aged": "adam-aged"}.get(self.optimizer, "adam")
+        return {"sgd": "sgd", "adamw-aged": "adam-aged", "adamw-low-beta": "adam-low-beta"}.get(
+            self.optimizer, "adam"
+        )
 
     @property
     def repeats_dense(self) -> bool:

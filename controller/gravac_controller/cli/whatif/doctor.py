@@ -29,8 +29,8 @@ KINDS = {
     "muon": "matrix",
     "other": "other",
 }
-"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``, ``adamw-low-beta`` has a
-β₁ of at most 0.6."""
+"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``, ``adamw-low-beta`` has
+a β₁ of at most 0.6."""
 NAMES = {"adamw": "AdamW", "adam": "Adam"}
 """Classes that ``gravac.optim`` has others for."""
 DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
@@ -269,7 +269,8 @@ def _answer(
     named: str,
 ) -> dict[str, Any]:
     """Return the advice as a record. ``named``: class of the optimizer."""
-    from gravac.whatif.advice import DEFAULT_COMPRESSOR, WORTH, advise, usual_plans
+    from gravac.policies.auto.space import DEFAULT_COMPRESSOR
+    from gravac.whatif.advice import WORTH, advise, usual_plans
 
     usual = usual_plans(compressor or DEFAULT_COMPRESSOR, kind)
     worth = max(WORTH, margin)
