@@ -59,6 +59,7 @@ from gravac.kernels.selection import (
 )
 from gravac.kernels.sifting import LEAST_CF, CandidateBuffers, Sifted, Sifter
 from gravac.kernels.subtractive import dequantize_subtractive, dither_subtractive
+from gravac.kernels.twobit import dequantize_two_bits, quantize_two_bits
 
 __all__ = [
     "GRIDS",
@@ -85,6 +86,7 @@ __all__ = [
     "dequantize",
     "dequantize_nearest",
     "dequantize_subtractive",
+    "dequantize_two_bits",
     "distinct",
     "dither",
     "dither_subtractive",
@@ -111,6 +113,7 @@ __all__ = [
     "product",
     "quantize",
     "quantize_nearest",
+    "quantize_two_bits",
     "relative",
     "round_bfloat16",
     "row_scales",

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.kernels import dequantize, packed_bytes, quantize
+from gravac.kernels import dequantize, dequantize_two_bits, packed_bytes, quantize, quantize_two_bits
 from tests.support.maths.backends import LENGTHS, everywhere, vector
 
 
@@ -33,6 +33,27 @@ def test_blocks_are_the_same_everywhere(n: int, seed: int, block: int, bits: int
             assert ((mine - piece).abs() <= largest / steps * (1 + 1e-5) + 1e-44).all()
         else:
             assert not decoded[number * block : number * block + piece.numel()].isfinite().any()
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    n=LENGTHS,
+    seed=st.integers(0, 10**6),
+    block=st.sampled_from([1, 2, 7, 16, 128, 600, 10**6]),
+    kind=st.sampled_from(["normal", "mixed", "wild"]),
+)
+def test_two_magnitudes_are_the_same_everywhere(n: int, seed: int, block: int, kind: str) -> None:
+    x = vector(n, seed, kind)
+    means, packed = everywhere(lambda: quantize_two_bits(x, block))
+    decoded = everywhere(lambda: dequantize_two_bits(means, packed, n, block))
+    for mine, piece in zip(decoded.split(block), x.split(block), strict=True) if n else ():
+        top = piece.abs().max()
+        if not top.isfinite():
+            assert not mine.isfinite().any()
+            continue
+        assert mine.isfinite().all()
+        assert torch.equal(mine.signbit(), ~(piece >= 0))
+        assert mine.abs().unique().numel() <= 2
 
 
 def test_the_mean_is_right() -> None:

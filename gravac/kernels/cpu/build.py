@@ -23,7 +23,7 @@ from numba.np.arrayobj import populate_array
 F = TypeVar("F", bound=Callable[..., Any])
 MODULES = (
     *("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest", "huffman"),
-    "adam",
+    *("twobit", "adam"),
 )
 """Modules of ``gravac.kernels.cpu`` with kernels."""
 _CODES = {types.int64: "q", types.int32: "i", types.float32: "f", types.float64: "d", types.void: "-"}

@@ -179,7 +179,8 @@ def quantize(
 
     The spacing is the best one times ``spread``, but at most ``widest`` times the largest magnitude. Without
     ``factors``, the code of elements >= 0 is 1, and 0 for the others. If ``codes`` is empty, only spacings are found.
-    ``fine`` is spare room for a few blocks, each up to a multiple of 32 elements. To ``sums`` are added the energy of what is decoded, and its product with x.
+    ``fine`` is spare room for a few blocks, each up to a multiple of 32 elements. To ``sums`` are added the energy of
+    what is decoded, and its product with x.
     """
     # A few blocks at a time, as the steps of one depend on each other and those of several do not.
     bits = x.view(np.int32)

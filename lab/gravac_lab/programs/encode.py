@@ -8,23 +8,29 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
+from gravac.compressors import Key, build
 from gravac.compressors.base import kept_count
 from gravac_lab.programs.paired import Side, compare, limit
 from gravac_lab.programs.process import add_sizes, run_program
 from gravac_lab.programs.steps import BenchStep
 
 CFS = (100.0, 10.0)
+STACK_CFS = (5.0, 16.6)
 OTHERS_MOST = 1_000_000
 """Most elements for kernels other than Top-k, because plain torch is slow."""
 
 
 def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield for each n the limit and Top-k at each CF against two baselines; then the other kernels."""
+    """Yield for each n the limit and Top-k at each CF against two baselines; 2-bit values against 16-bit ones; then the other
+    kernels."""
     for n in chosen.n:
         yield {"limit": limit(n, chosen.pairs)}
         step = BenchStep(n)
         for cf in CFS:
             for row in _topk(step, n, cf, chosen.pairs):
+                yield {"row": row}
+        for cf in STACK_CFS:
+            for row in _stacks(n, cf, chosen.pairs):
                 yield {"row": row}
     if kernels.active() != "reference":
         for row in _others(min(max(chosen.n), OTHERS_MOST), chosen.pairs):
@@ -50,6 +56,25 @@ def _topk(step: BenchStep, n: int, cf: float, pairs: int) -> Iterator[dict[str, 
             yield compare(name, against, n, cf, pairs, baseline=baseline, ours=way)
 
 
+def _stacks(n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
+    x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    out, key = torch.zeros(n, dtype=torch.float32), Key(0, 0, 0, 0)
+    written: list[Side] = []
+    read: list[Side] = []
+    for name in ("topk+bf16", "topk+twobit"):
+        codec = build(name)
+        layout = codec.layout(n, cf, torch.float32)
+        message = codec.compress(x, cf, key, torch.float32).pack()
+        written.append(lambda codec=codec: codec.compress(x, cf, key, torch.float32).pack())
+        read.append(
+            lambda codec=codec, layout=layout, message=message: codec.decompress(
+                layout.unpack(message, key), out, 0.5
+            )
+        )
+    for what, (baseline, ours) in (("written", written), ("read", read)):
+        yield compare(f"topk+twobit {what}", f"topk+bf16 {what}", n, cf, pairs, baseline=baseline, ours=ours)
+
+
 def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
     x, k = (
         torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float32),
@@ -64,6 +89,7 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
     wide, three = kernels.quantize_nearest(x, 64, 3)
     digits = {16: kernels.pack_digits(fifteen, 16), 3: kernels.pack_digits(three, 3)}
     out = torch.zeros(n, dtype=torch.float32)
+    twos = kernels.quantize_two_bits(x, 128)
     works: dict[str, Side] = {
         "spectrum pass": lambda: kernels.tally(x),
         "all above a threshold": lambda: kernels.take_above(x, level),
@@ -80,6 +106,8 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
         "nearest of 3 rounded": lambda: kernels.quantize_nearest(x, 64, 3),
         "nearest of 3 read": lambda: kernels.dequantize_nearest(wide, three, 64, 3),
         "block signs rounded": lambda: kernels.quantize_nearest(x, 64, 2),
+        "two bits written": lambda: kernels.quantize_two_bits(x, 128),
+        "two bits read": lambda: kernels.dequantize_two_bits(*twos, n, 128),
         "digits of base 16 packed": lambda: kernels.pack_digits(fifteen, 16),
         "digits of base 16 unpacked": lambda: kernels.unpack_digits(digits[16], n, 16),
         "digits of base 3 packed": lambda: kernels.pack_digits(three, 3),
