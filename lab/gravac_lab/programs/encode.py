@@ -21,8 +21,7 @@ OTHERS_MOST = 1_000_000
 
 
 def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield for each n the limit and Top-k at each CF against two baselines; 2-bit values against 16-bit ones; then the other
-    kernels."""
+    """Yield for each n the limit and Top-k at each CF against two baselines, and 2-bit values; then other kernels."""
     for n in chosen.n:
         yield {"limit": limit(n, chosen.pairs)}
         step = BenchStep(n)
