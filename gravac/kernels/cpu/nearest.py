@@ -58,7 +58,11 @@ def _fit(typing: Any, fine: Any, size: Any, steps: Any, factors: Any, sums: Any)
         most = every(builder.trunc(args[2], _I16), _HALVES)
         half = ir.VectorType(_I32, _WIDTH // 2)
         places = [ir.Constant(_I64, number) for number in range(6)]
-        totals = [cgutils.alloca_once_value(builder, ir.Constant(half, [0] * (_WIDTH // 2))) for _ in places]
+        nothing = ir.Constant(half, [0] * (_WIDTH // 2))
+        totals = [
+            cgutils.alloca_once_value(builder, nothing)  # type: ignore[no-untyped-call]
+            for _ in places
+        ]
         with cgutils.for_range_slice(
             builder, ir.Constant(_I64, 0), args[1], ir.Constant(_I64, _WIDTH), _I64
         ) as (at, _):

@@ -1,5 +1,7 @@
 """Blocks rounded to two magnitudes with a sign, and back."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,8 @@ _LARGEST = np.float32(3.3895313892515355e38)
 @jit("void(float32[::1], int64, float32, float64[::1])")
 def split(sizes: NDArray[np.float32], size: int, at: np.float32, means: NDArray[np.float64]) -> None:
     """Write the means of the first ``size`` of ``sizes`` that are at most ``at``, and of those above it."""
-    low, high, above = np.int64(0), np.int64(0), np.int32(0)
+    low, high = np.int64(0), np.int64(0)
+    above: Any = np.int32(0)
     for i in range(size):
         share = sizes[np.uint64(i)]
         fine, large = np.int64(np.int32(share * _FINE)), share > at
