@@ -38,7 +38,8 @@ class TwoBit(Quantizer):
         return Payload(quantize_two_bits(x, self.block), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
-        return dequantize_two_bits(*payload.parts, payload.numel, self.block)
+        means, packed = payload.parts
+        return dequantize_two_bits(means, packed, payload.numel, self.block)
 
     def block_of(self, cf: float) -> int:
         return math.lcm(self.block, 4)  # four codes are a byte
