@@ -83,3 +83,31 @@ def test_of_many_ranks_some_record() -> None:
     assert list(recording(3)) == [0, 1, 2]
     assert len(recording(1000)) <= 64
     assert list(recording(128))[:3] == [0, 2, 4]
+
+
+def test_a_trace_that_nobody_takes_is_kept(
+    tmp_path: Path, store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(delivery, "SECONDS", 0.5)
+    late = made(tmp_path / "far", 1, store)
+    store.set(f"{late._prefix}home", json.dumps({"folder": "/elsewhere", "token": "of rank 0"}))
+    late.start()
+    late.join(20)
+    assert (tmp_path / "far" / "rank1.json.gz").exists()
+    assert "rank 0 did not take it in time" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_complete_already_keeps_the_trace(tmp_path: Path, store: dist.TCPStore) -> None:
+    """Rank 0 may see a trace in its folder before the rank that wrote it has seen that this is the folder."""
+    home = tmp_path / "home"
+    first, second = (
+        Delivery(made(home, rank, None)._trace, rank, 2, store.clone(), home, False) for rank in (0, 1)
+    )
+    (home / "rank1.json.gz").write_bytes(gzip.compress(b"{}"))
+    first.start()
+    first.join(20)
+    assert (home / COMPLETE).exists()
+    second.start()
+    second.join(20)
+    assert (home / "rank1.json.gz").exists()
+    assert not (home / SENT).exists()

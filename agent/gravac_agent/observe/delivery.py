@@ -38,7 +38,7 @@ MOST_RANKS = 64
 """Ranks that record."""
 COMPLETE, SENT, SAID, TOKEN = "complete", "sent", "said", ".token"
 """Files in the folder: no more traces will come; those of this machine went elsewhere; a process said why it has none;
-and what proves that the folder is rank 0's."""
+and what proves to a rank that the folder which it sees is rank 0's."""
 
 
 class Delivery(threading.Thread):
@@ -77,7 +77,7 @@ class Delivery(threading.Thread):
             packed = self._pack()
             if self._rank == 0:
                 self._collect(packed)
-            elif not self._is_with_rank_0():
+            elif not on_one_machine(self._folder, self._world):
                 self._hand_over(packed)
         except Exception as error:
             say(
@@ -95,10 +95,6 @@ class Delivery(threading.Thread):
         part.replace(packed)
         self._trace.unlink()
         return packed
-
-    def _is_with_rank_0(self) -> bool:
-        """Return whether rank 0 is on this machine, for sure, and knows the folder."""
-        return self._folder is not None and os.environ.get("LOCAL_WORLD_SIZE") == str(self._world)
 
     def _collect(self, packed: Path) -> None:
         """Gather all traces in a folder, then say that it is complete."""
@@ -118,7 +114,6 @@ class Delivery(threading.Thread):
         if missing:
             ranks = ", ".join(map(str, sorted(missing)))
             say(f"no trace of these ranks, which recorded no step of an optimizer in time: {ranks}", folder)
-        (folder / TOKEN).unlink(missing_ok=True)
         (folder / COMPLETE).touch()
         if self._judges:
             self._verdict = _judge(folder)
@@ -169,6 +164,10 @@ class Delivery(threading.Thread):
         for number, at in enumerate(pieces):
             self._store.set(f"{key}/{number}", data[at : at + PIECE])
         self._store.set(key, json.dumps({"pieces": len(pieces)}))
+        while self._store.check([f"{key}/{len(pieces) - 1}"]):  # rank 0 takes it out
+            if time.monotonic() > self._until:
+                raise OSError("rank 0 did not take it in time")
+            time.sleep(POLL_SECONDS)
         packed.unlink()
         self._tidy(packed)
 
@@ -179,19 +178,25 @@ class Delivery(threading.Thread):
             (self._folder / SENT).touch()
 
 
+def on_one_machine(folder: Path | None, world: int) -> bool:
+    """Return whether all ranks are known to be on this machine, and to know the folder."""
+    return folder is not None and os.environ.get("LOCAL_WORLD_SIZE") == str(world)
+
+
 def own_store() -> Any:
     """Return a connection of our own to the store of the default process group; None: there is none.
 
     The program's connection serves one request at a time, and a long one of ours would hold up the program's.
     """
     try:
-        store = dist.distributed_c10d._get_default_store()
-        while isinstance(store, dist.PrefixStore):
+        torch_stores: Any = dist
+        store: Any = dist.distributed_c10d._get_default_store()
+        while isinstance(store, torch_stores.PrefixStore):
             store = store.underlying_store
         if hasattr(store, "clone"):
             store = store.clone()
         else:
-            store = dist.TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
+            store = torch_stores.TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
         store.set_timeout(timedelta(seconds=STORE_SECONDS))
         return store
     except Exception:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from .delivery import Delivery, own_store, recording, say
+from .delivery import Delivery, on_one_machine, own_store, recording, say
 
 
 class Recorder:
@@ -96,7 +96,7 @@ class Recorder:
         if self._rank not in recording(self._world) or not first:  # another program of the command was first
             self._leave()
             return
-        if self._others.active or torch.autograd._profiler_enabled():
+        if self._others.active or torch._C._autograd._profiler_enabled():
             self._step_aside()
             return
         self._about = {
@@ -106,7 +106,7 @@ class Recorder:
             "framework": _framework(),
             "step_seconds": self._plain_seconds(),
         }
-        if self._world > 1:
+        if self._world > 1 and not on_one_machine(self._folder, self._world):
             self._store = own_store()
         with self._others.unwatched():
             self._profiler = _profiler(self._steps)
@@ -192,8 +192,9 @@ class _OtherProfilers:
 
     def watch(self) -> None:
         """Notice each start and end of a profiler."""
-        from torch.autograd.profiler import profile
+        from torch.autograd.profiler import profile as torch_profile
 
+        profile: Any = torch_profile
         prepare, leave = profile._prepare_trace, profile.__exit__
 
         def preparing(profiler: Any) -> Any:
@@ -208,9 +209,9 @@ class _OtherProfilers:
             return leave(profiler, *error)
 
         def restore() -> None:
-            profile._prepare_trace, profile.__exit__ = prepare, leave  # type: ignore[method-assign]
+            profile._prepare_trace, profile.__exit__ = prepare, leave
 
-        profile._prepare_trace, profile.__exit__ = preparing, leaving  # type: ignore[method-assign]
+        profile._prepare_trace, profile.__exit__ = preparing, leaving
         self._watching, self._restore = True, restore
 
     def unwatch(self) -> None:
@@ -230,8 +231,10 @@ class _OtherProfilers:
 
 def _profiler(steps: int) -> Any:
     """Return a profiler that warms up for one step and then records, with marks around each step."""
-    from torch.profiler import ProfilerActivity, profile, schedule
+    from torch import profiler
+    from torch.profiler import ProfilerActivity
 
+    make: Any = profiler.profile
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         activities.append(ProfilerActivity.CUDA)
@@ -242,8 +245,8 @@ def _profiler(steps: int) -> Any:
         with contextlib.suppress(TypeError):  # an older torch
             more["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     # One more than is recorded: the recorder stops the profiler, before it would do so by itself.
-    plan = schedule(wait=0, warmup=1, active=steps + 1, repeat=1)
-    return profile(activities=activities, record_shapes=True, schedule=plan, **more)
+    plan = profiler.schedule(wait=0, warmup=1, active=steps + 1, repeat=1)
+    return make(activities=activities, record_shapes=True, schedule=plan, **more)
 
 
 def _who_steps(optimizer: Optimizer) -> Hashable:

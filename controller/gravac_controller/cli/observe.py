@@ -235,8 +235,9 @@ def _conclude(command: tuple[str, ...], folder: Path, questions: list[str]) -> N
         )
     elif not (folder / "said").exists():
         click.echo(
-            f"gravac observe: no verdict: no process of `{shlex.join(command)}` stepped an optimizer of torch.optim. "
-            "If its trainers start elsewhere, as with Ray, call gravac.observe() in the script",
+            f"gravac observe: no verdict: no process of `{shlex.join(command)}` stepped an optimizer of torch.optim "
+            "(one whose step is compiled is not seen). If its trainers start elsewhere, as with Ray, call "
+            "gravac.observe() in the script",
             err=True,
         )
     with contextlib.suppress(OSError):

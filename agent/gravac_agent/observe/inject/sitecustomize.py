@@ -62,5 +62,5 @@ def _run_the_other() -> None:
         found.loader.exec_module(module)
 
 
-sys.meta_path.insert(0, _Awaiting())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Awaiting())
 _run_the_other()
