@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +186,10 @@ class _OtherProfilers:
         active: How many of the program's run.
     """
 
-    def __init__(self, aside: Any) -> None:
-        self.active = 0
-        self._aside, self._watching, self._restore = aside, False, lambda: None
+    def __init__(self, aside: Callable[[], None]) -> None:
+        self.active, self._watching = 0, False
+        self._aside = aside
+        self._restore: Callable[[], None] = _nothing
 
     def watch(self) -> None:
         """Notice each start and end of a profiler."""
@@ -217,7 +218,7 @@ class _OtherProfilers:
     def unwatch(self) -> None:
         """Leave torch's profiler as it was."""
         self._restore()
-        self._watching, self._restore = False, lambda: None
+        self._watching, self._restore = False, _nothing
 
     @contextlib.contextmanager
     def unwatched(self) -> Iterator[None]:
