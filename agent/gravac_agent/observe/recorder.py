@@ -8,14 +8,19 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from .delivery import Delivery, on_one_machine, own_store, recording, say
+
+UNSETTLED = 2
+"""First steps, which allocate and build buckets, so that their time says little. [1; chosen]"""
 
 
 class Recorder:
@@ -34,9 +39,14 @@ class Recorder:
         self._steps, self._warmup, self._folder, self._judges = steps, warmup, folder, judges
         self._process = os.getpid()
         self._hook: Any = None
-        self._made: dict[Hashable, list[float]] = {}  # when each step ended, by who made it
+        self._made: Counter[Hashable] = Counter()  # steps, by who made them
         self._counted: Hashable = None
         self._whole = -1  # recorded steps; -1: the profiler warms up
+        self._left: dict[Hashable, tuple[float, float]] = {}  # clock and CPU time at the last step's end
+        self._plain: defaultdict[Hashable, deque[tuple[float, float]]] = defaultdict(
+            lambda: deque(maxlen=100)
+        )
+        self._recorded: list[float] = []
         self._profiler: Any = None
         self._others = _OtherProfilers(self._step_aside)
         self._rank, self._world, self._store = 0, 1, None
@@ -58,16 +68,23 @@ class Recorder:
 
     def _count(self, optimizer: Optimizer) -> None:
         stepping = _who_steps(optimizer)
+        if (left := self._left.get(stepping)) is not None:
+            seconds = time.perf_counter() - left[0], time.thread_time() - left[1]
+            if self._profiler is None:
+                self._plain[stepping].append(seconds)
+            elif stepping == self._counted and self._whole >= 0:
+                self._recorded.append(seconds[1])
+        self._advance(stepping, optimizer)
+        self._left[stepping] = time.perf_counter(), time.thread_time()
+
+    def _advance(self, stepping: Hashable, optimizer: Optimizer) -> None:
         if self._profiler is None:
             if not self._made:
                 atexit.register(self._at_exit)
                 self._others.watch()
-            self._made.setdefault(stepping, []).append(time.perf_counter())
+            self._made[stepping] += 1
             # A step is a round of all optimizers, so the rarest one counts them, of equals the one that ends the round.
-            if (
-                len(next(iter(self._made.values()))) >= max(1, self._warmup - 1)
-                and stepping == self._rarest()
-            ):
+            if next(iter(self._made.values())) >= max(1, self._warmup - 1) and stepping == self._rarest():
                 self._counted = stepping
                 self._begin(optimizer)
         elif stepping == self._counted:
@@ -80,14 +97,8 @@ class Recorder:
 
     def _rarest(self) -> Hashable:
         """Return who makes the fewest steps, of those who make more than one."""
-        repeated = {who: ends for who, ends in self._made.items() if len(ends) > 1} or self._made
-        return min(reversed(repeated), key=lambda who: len(repeated[who]))
-
-    def _plain_seconds(self) -> float | None:
-        """Return how long a step takes without the profiler, in the second half of those so far."""
-        ends = self._made[self._counted]
-        half = ends[len(ends) // 2 :]
-        return (half[-1] - half[0]) / (len(half) - 1) if len(half) > 2 else None
+        repeated = {who: count for who, count in self._made.items() if count > 1} or self._made
+        return min(reversed(repeated), key=lambda who: repeated[who])
 
     def _begin(self, optimizer: Optimizer) -> None:
         """Warm the profiler up, for one step."""
@@ -104,7 +115,6 @@ class Recorder:
             "parameters": sum(each.numel() for group in optimizer.param_groups for each in group["params"]),
             "host": socket.gethostname(),
             "framework": _framework(),
-            "step_seconds": self._plain_seconds(),
         }
         if self._world > 1 and not on_one_machine(self._folder, self._world):
             self._store = own_store()
@@ -116,6 +126,10 @@ class Recorder:
         """Stop the profiler, write the trace, and leave the training."""
         profiler, self._profiler = self._profiler, None
         about = {**self._about, "whole_steps": self._whole}
+        plain = list(self._plain[self._counted])[UNSETTLED:]
+        if plain and self._recorded:  # what the profiler adds to a step is no part of the training
+            about["step_seconds"], about["thread_seconds"] = map(median, zip(*plain, strict=True))
+            about["recorded_thread_seconds"] = median(self._recorded)
         with self._others.unwatched():
             profiler.add_metadata_json("gravac", json.dumps(about))
             profiler.stop()
@@ -146,6 +160,7 @@ class Recorder:
             hooks[self._hook.id] = _nothing
         self._others.unwatch()
         self._made.clear()
+        self._left.clear()
 
     def _give_up(self, why: str, only_first: bool = False) -> None:
         """Say why, in a line on stderr, and leave the training."""
@@ -164,7 +179,7 @@ class Recorder:
             if self._profiler is not None and self._whole > 0:
                 self._end()
             elif self._made:
-                made = max(map(len, self._made.values()))
+                made = max(self._made.values())
                 self._give_up(
                     f"the program ended after {made + self._whole + 1} steps of its optimizer, and "
                     f"{max(2, self._warmup) + 1} are needed: record earlier with a smaller warmup",
