@@ -21,7 +21,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     """A recorder of two steps, of which no hook, method or thread may be left."""
     monkeypatch.setattr(atexit, "register", lambda _: None)
     hooks, methods = dict(torch_optimizer._global_optimizer_post_hooks), vars(lowest_profile).copy()
-    made = Recorder(2, 2, tmp_path, judges=False)
+    made = Recorder(2, 2, tmp_path / "runs" / "new", judges=False)
     made.start()
     yield made
     made._at_exit()
@@ -49,7 +49,9 @@ def training(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **settings: in
 
 def trace(recorder: Recorder, folder: Path) -> RankTrace:
     recorder._at_exit()
-    return read(folder / "rank0.json.gz")
+    made = folder / "runs" / "new"
+    assert [each.stat().st_mode & 0o777 for each in (made.parent, made)] == [0o700, 0o700]
+    return read(made / "rank0.json.gz")
 
 
 def test_a_step_is_a_round_of_all_optimizers(recorder: Recorder, tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_it_leaves_the_profiler_to_the_program(
         assert len(trace(recorder, tmp_path).steps) == 1
     else:
         assert said.count("gravac doctor --profile") == 1
-        assert not list(tmp_path.glob("*.gz"))
+        assert not list(tmp_path.iterdir())
 
 
 def test_what_fails_is_said_once(

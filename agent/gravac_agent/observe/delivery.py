@@ -211,8 +211,15 @@ def _new_folder() -> Path:
         re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:40] + time.strftime("-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     )
     folder = Path(os.environ.get("GRAVAC_DATA_DIR") or "gravac-runs").absolute() / "observe" / name
-    folder.mkdir(0o700, parents=True)
+    make_private(folder)
     return folder
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it, where they are missing. Only their owner may enter them."""
+    if not folder.parent.is_dir():
+        make_private(folder.parent)
+    folder.mkdir(0o700, exist_ok=True)
 
 
 def _judge(folder: Path) -> subprocess.Popen[bytes]:

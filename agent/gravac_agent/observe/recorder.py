@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from .delivery import Delivery, on_one_machine, own_store, recording, say
+from .delivery import Delivery, make_private, on_one_machine, own_store, recording, say
 
 UNSETTLED = 2
 """First steps, which allocate and build buckets, so that their time says little. [1; chosen]"""
@@ -135,7 +135,7 @@ class Recorder:
             profiler.stop()
         self._leave()
         home = Path(tempfile.mkdtemp(prefix="gravac-observe-")) if self._folder is None else self._folder
-        home.mkdir(0o700, parents=True, exist_ok=True)
+        make_private(home)
         trace = home / f"rank{self._rank}.json"
         profiler.export_chrome_trace(str(trace))
         self._delivery = Delivery(trace, self._rank, self._world, self._store, self._folder, self._judges)
