@@ -1,4 +1,7 @@
-"""A training that knows nothing of gravac: ``torchrun … program.py STEPS``. It prints its losses to the bit."""
+"""A training that knows nothing of gravac but with ``--itself``: ``torchrun … program.py STEPS``.
+
+It prints its losses to the bit.
+"""
 
 import argparse
 import json
@@ -15,7 +18,12 @@ arguments = argparse.ArgumentParser()
 arguments.add_argument("steps", type=int)
 arguments.add_argument("--end", type=int, default=0)
 arguments.add_argument("--without-folder", action="store_true", help="as if its disk went away")
+arguments.add_argument("--itself", action="store_true", help="with the line in the script")
 asked = arguments.parse_args()
+if asked.itself:
+    import gravac
+
+    gravac.observe(steps=2, warmup=2)
 torch.set_num_threads(1)
 torch.manual_seed(0)
 dist.init_process_group("gloo")

@@ -77,6 +77,16 @@ def test_a_program_that_ends_early(tmp_path: Path) -> None:
     assert (printed["steps"], printed["traces"], printed["wrapper"]) == (3, 2, "ddp")
 
 
+def test_a_line_in_the_script_does_the_same(tmp_path: Path, plain: subprocess.CompletedProcess[str]) -> None:
+    found = run(tmp_path, *TRAINING, "--itself")
+    assert found.stdout == plain.stdout, found.stderr
+    assert found.returncode == plain.returncode
+    assert re.search(r"of a step is exposed communication.*\nWhy: .*\nNext: ", found.stderr), found.stderr
+    (folder,) = kept(tmp_path)
+    assert {each.name for each in folder.glob("*.gz")} == {"rank0.json.gz", "rank1.json.gz"}
+    assert folder.name.startswith("program-")
+
+
 def test_what_fails_in_the_recorder_does_not_fail_the_training(
     tmp_path: Path, plain: subprocess.CompletedProcess[str]
 ) -> None:
