@@ -23,6 +23,7 @@ from gravac.traces.replay import check
 from gravac_agent import Agent, ClosedError, SetupError
 from gravac_agent.integrations.attachment import Attachment
 from gravac_agent.settings import load
+from gravac_agent.setup import usage
 from gravac_agent.state.by_rank import unpack
 from gravac_controller.cli import main
 from gravac_controller.lock import CONTROL_TOKEN_NAME
@@ -595,3 +596,43 @@ def test_a_second_momentum_is_an_error(world_of_one: None, tmp_path: Path) -> No
         agent,
     ):
         pass
+
+
+def test_only_plain_adam_is_adapted_and_all_of_it_is_undone() -> None:
+    weights = [torch.zeros(2, requires_grad=True)]
+
+    class Own(torch.optim.AdamW):
+        pass
+
+    for optimizer, message in (
+        (
+            torch.optim.SGD(weights, lr=0.1),
+            "takes over a torch.optim.AdamW or Adam, .* optimizer=SGD: leave it out",
+        ),
+        (Own(weights), "no class derived from them, and optimizer=Own"),
+        *(
+            (
+                torch.optim.AdamW(weights, **{name: True}),
+                f"optimizer=AdamW has {name}=True, .* leave out {name} or",
+            )
+            for name in ("amsgrad", "capturable", "differentiable")
+        ),
+    ):
+        with pytest.raises(SetupError, match=message):
+            usage.adapted([optimizer])
+    adam, sgd = torch.optim.Adam(weights), torch.optim.SGD(weights, lr=0.1)
+    undone = [*usage.adapted([sgd, adam]), *usage.adapted([adam])]  # by two agents
+    assert type(adam) is optim.Adam
+    weights[0].grad = torch.ones(2)
+    adam.arrived({weights[0]: torch.tensor([True, False])})  # type: ignore[attr-defined]
+    adam.step()
+    assert "age" in adam.state[weights[0]]
+    for undo in (undone[0], undone[0]):
+        undo()
+        assert type(adam) is optim.Adam
+    undone[1]()
+    assert type(adam) is torch.optim.Adam
+    assert adam.state[weights[0]].keys() == {"step", "exp_avg", "exp_avg_sq"}
+    ours = optim.AdamW(weights)
+    usage.adapted([ours])[0]()
+    assert type(ours) is optim.AdamW
