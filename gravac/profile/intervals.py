@@ -56,18 +56,18 @@ class Union:
         return 0.0 if at < 0 else self._before[at] + min(moment, self.ends[at]) - self.starts[at]
 
 
-def waits(busy: Union, ends: Sequence[float]) -> Union:
+def waits(busy: Union, ends: Sequence[float], late: float = 0.0) -> Union:
     """Return the pauses of ``busy`` up to the last of ``ends`` within each.
 
     A thread that goes on while a transfer still runs does not wait for it; one that goes on after a transfer ended may
-    have waited until then.
+    have waited until then. A transfer may seem to end up to ``late`` after it woke the thread.
     """
     ordered = sorted(ends)
     pauses = []
     for start, end in zip((float("-inf"), *busy.ends), (*busy.starts, float("inf")), strict=True):
-        at = bisect_right(ordered, end) - 1
+        at = bisect_right(ordered, end + late) - 1
         if at >= 0 and ordered[at] > start:
-            pauses.append((start, ordered[at]))
+            pauses.append((start, min(end, ordered[at])))
     return Union.of(pauses)
 
 

@@ -1,13 +1,19 @@
 """One device of one rank over its steps: how long it computes, communicates, and waits. Times are in microseconds."""
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from statistics import fmean
 
 from gravac.profile.intervals import Union, less, waits
 from gravac.profile.reading import ProfileError
 from gravac.profile.trace import Call, RankTrace, Spans
+
+LATE = 5e3
+"""Of the end of a call on a CPU: its thread wakes the one that waits, which may take the core before the end is noted,
+for as long as Linux lets a thread run. [µs; chosen]"""
 
 
 @dataclass(slots=True)
@@ -39,6 +45,7 @@ class Lane:
         busy: When it computes; on a CPU also when its threads are busy otherwise, and do not wait for the network.
         computing: When it computes.
         calls: All calls of the trace on this device.
+        slowed: How much longer operators of a CPU take in its steps during calls, whose threads share its cores.
     """
 
     trace: RankTrace
@@ -48,6 +55,7 @@ class Lane:
     busy: Union
     computing: Union
     calls: list[Timed]
+    slowed: float = 0.0
 
     @property
     def steps(self) -> int:
@@ -93,7 +101,7 @@ def _on_cpu(trace: RankTrace) -> Lane:
     computing = Union(
         [start for each in parts for start in each.starts], [end for each in parts for end in each.ends]
     )
-    waiting = waits(computing, [call.end for call in trace.calls])
+    waiting = waits(computing, [call.end for call in trace.calls], LATE)
     active = Union.of((call.start, call.end) for call in trace.calls)
     extent = Union(
         [*computing.starts, *active.starts, *(start for start, _, _ in trace.steps)],
@@ -103,7 +111,36 @@ def _on_cpu(trace: RankTrace) -> Lane:
         raise ProfileError(f"{trace.path}: its operators take no time")
     edges, numbers = _marks(trace, extent)
     busy = less(Union([extent.starts[0]], [extent.ends[-1]]), waiting)
-    return _lane(trace, None, edges, edges, numbers, busy, computing, trace.calls)
+    lane = _lane(trace, None, edges, edges, numbers, busy, computing, trace.calls)
+    slowed = sum(
+        _slowed(trace, thread, active, edges) for thread in trace.operators if thread not in transferring
+    )
+    lane.slowed = min(slowed, sum(each.hidden for each in lane.inside))
+    return lane
+
+
+def _slowed(trace: RankTrace, thread: Hashable, active: Union, edges: Sequence[float]) -> float:
+    """Return how much longer a thread's operators take during calls than operators of the same name and shapes do else.
+
+    Those of which none runs without a call count with the mean of the others.
+    """
+    spans, kinds = trace.operators[thread], trace.kinds[thread]
+    apart: defaultdict[int, list[float]] = defaultdict(list)
+    during: defaultdict[int, list[float]] = defaultdict(list)
+    sending = Union.of((issue.start, issue.end) for issue in trace.issues.get(thread, ()))
+    until = edges[0]
+    for at in sorted(range(len(spans.starts)), key=lambda at: (spans.starts[at], -spans.ends[at])):
+        start, end = spans.starts[at], spans.ends[at]
+        # Not within another one, nor around a call, for which it waits.
+        if until <= start < edges[-1] and not sending.within(start, end) > 0.0:
+            (during if active.within(start, end) > 0.0 else apart)[kinds[at]].append(end - start)
+            until = end
+    known = [kind for kind in during if kind in apart]
+    took = sum(sum(during[kind]) for kind in known)
+    usual = sum(len(during[kind]) * fmean(apart[kind]) for kind in known)
+    if not took > usual > 0.0:
+        return 0.0
+    return (1 - usual / took) * sum(sum(each) for each in during.values())
 
 
 def _computing(trace: RankTrace, thread: Hashable) -> Union:

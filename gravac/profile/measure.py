@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
 from typing import Any
 
@@ -125,6 +125,7 @@ class Measurement:
         encoding: Seconds in kernels that encode and decode.
         unknown: What the traces do not show, in a sentence each.
         lanes: What it was measured from.
+        profiler: Seconds that the profiler makes a step longer, which no other figure counts; None: unknown.
     """
 
     ranks: int
@@ -149,6 +150,7 @@ class Measurement:
     encoding: float
     unknown: tuple[str, ...]
     lanes: tuple[Lane, ...]
+    profiler: float | None = None
 
     @property
     def share(self) -> float:
@@ -172,6 +174,7 @@ class Measurement:
             "parameters": self.parameters,
             "wrapper": self.wrapper or None,
             "hosts": list(self.hosts),
+            "profiler_seconds": self.profiler,
             "communication": [row.record() for row in self.rows],
         }
 
@@ -206,7 +209,7 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
     inside = [(lane, timed) for lane in lanes for timed in lane.inside]
     exposed = _each(lanes, (timed.exposed for _, timed in inside))
     known = [_exposed_wait(lane, timed, waited) for lane, timed in inside if id(timed) in waited]
-    return Measurement(
+    found = Measurement(
         ranks=len(traces),
         world=next((trace.world for trace in traces if trace.world), None),
         gpu=lanes[0].device is not None,
@@ -239,6 +242,58 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
         * US,
         unknown=tuple(_unknown(lanes, why)),
         lanes=tuple(lanes),
+    )
+    return _corrected(found, [trace.clock for trace in traces])
+
+
+def _corrected(found: Measurement, clocks: Sequence[tuple[float, float] | None]) -> Measurement:
+    """Return the figures of a job on CPUs as they are without the profiler, and where calls slow nothing down.
+
+    What the profiler adds to computing is known from the CPU time of the thread that trains, and how much shorter a
+    step is without, from the clock. The rest runs while a transfer does, and would be waited for without it.
+    """
+    known = [clock for clock in clocks if clock is not None]
+    if found.gpu:
+        return found
+    slowed = _each(found.lanes, (lane.slowed for lane in found.lanes))
+    added = shorter = 0.0
+    if known and len(known) == len(clocks):
+        added = max(0.0, fmean(added for _, added in known))
+        shorter = min(added, max(0.0, found.step - fmean(step for step, _ in known)))
+    step = found.step - shorter
+    sent = sum(row.exposed + row.hidden for row in found.rows)
+    exposed = min(step, sent, found.exposed + slowed + added - shorter)
+
+    def moved(exposed_before: float, hidden: float) -> float:
+        """Return a part of the exposed time after the correction."""
+        return exposed_before + (exposed - found.exposed) * (exposed_before + hidden) / sent
+
+    gradients = found.gradients
+    if gradients is not None and sent > 0.0:
+        more = moved(gradients.exposed, gradients.seconds - gradients.exposed) - gradients.exposed
+        gradients = replace(
+            gradients,
+            seconds=max(gradients.seconds, gradients.exposed + more),
+            exposed=gradients.exposed + more,
+            capacity=max(0.0, gradients.capacity - more),
+        )
+    return replace(
+        found,
+        step=step,
+        computing=max(0.0, found.computing - slowed - added),
+        exposed=exposed,
+        rows=tuple(
+            replace(
+                row,
+                exposed=(shown := moved(row.exposed, row.hidden)),
+                hidden=max(0.0, row.hidden - (shown - row.exposed)),
+            )
+            for row in found.rows
+        )
+        if sent > 0.0
+        else found.rows,
+        gradients=gradients,
+        profiler=added if known else None,
     )
 
 

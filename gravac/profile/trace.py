@@ -150,6 +150,7 @@ class RankTrace:
         kernels: Computing of each GPU.
         ours: Those kernels among them that gravac compiled, for encoding and decoding.
         operators: Computing of each thread of the CPU.
+        kinds: Of these operators, those of equal names and shapes having the same number.
         launches: Of kernels: start, and correlation.
         launching: Places of their threads in ``threads``.
         threads: That launch kernels.
@@ -176,6 +177,7 @@ class RankTrace:
     kernels: dict[Hashable, Spans] = field(default_factory=lambda: defaultdict(Spans))
     ours: dict[Hashable, Spans] = field(default_factory=lambda: defaultdict(Spans))
     operators: dict[Hashable, Spans] = field(default_factory=lambda: defaultdict(Spans))
+    kinds: dict[Hashable, "array[int]"] = field(default_factory=lambda: defaultdict(lambda: array("q")))
     launches: Spans = field(default_factory=Spans)
     launching: "array[int]" = field(default_factory=lambda: array("l"))
     threads: list[Hashable] = field(default_factory=list)
@@ -191,6 +193,15 @@ class RankTrace:
     loader: Spans = field(default_factory=Spans)
     gradients: list[tuple[float, int | None]] = field(default_factory=list)
     damaged: int = 0
+
+    @property
+    def clock(self) -> tuple[float, float] | None:
+        """Seconds of a step without the profiler, and those it adds to the thread that trains; None: unknown."""
+        names = ("step_seconds", "thread_seconds", "recorded_thread_seconds")
+        step, plain, recorded = (self.about.get(name) for name in names)
+        if not (_is_time(step) and _is_time(plain) and _is_time(recorded) and step > 0.0):
+            return None
+        return step, recorded - plain
 
 
 def read(path: Path) -> RankTrace:
@@ -337,8 +348,12 @@ class _Keeping:
         if name.startswith("autograd::engine::evaluate_function"):
             return lambda _, start, end, thread, __: self.trace.nodes[thread].add(start, end)
         if "::" in name and not name.startswith(_NODES):
-            return lambda _, start, end, thread, __: self.trace.operators[thread].add(start, end)
+            return self._operator
         return None
+
+    def _operator(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
+        self.trace.operators[thread].add(start, end)
+        self.trace.kinds[thread].append(hash((name, repr(args.get("Input Dims")))))
 
     def _issued(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         self.trace.issues[thread].append(_issue(name, start, end, args))
@@ -360,7 +375,7 @@ class _Keeping:
 
     def _scaler_update(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         self.trace.scaler_updates.append(start)
-        self.trace.operators[thread].add(start, end)
+        self._operator(name, start, end, thread, args)
 
     def _gradient(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         self.trace.gradients.append((start, elements_of(args.get("Input Dims"))))

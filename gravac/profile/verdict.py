@@ -121,7 +121,7 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
 
 ON_A_CPU = (
     "on a CPU, communication is exposed while no thread runs an operator, up to the end of the last call within such a "
-    "pause; that it also slows down operators is not counted"
+    "pause, and while it slows down operators that take less time else"
 )
 
 
@@ -154,6 +154,9 @@ def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, 
         return "other", "Not the network: nothing is communicated.", why, following
     if measured.share < COUNTS:
         return "other", f"Not the network: {said}; compression cannot help.", why, _loss(measured)
+    if measured.loader > measured.exposed:
+        first = f"a step waits {format_percent(measured.loader / measured.step)} of its time for data"
+        return "other", f"Not the network first: {first}, and {said}.", why, _loss(measured)
     if measured.waiting is not None and measured.waiting > measured.exposed / 2:
         waits = f"{format_seconds(measured.waiting)} of it waiting for ranks that come later"
         return "late ranks", f"Late ranks, not the network: {said}, {waits}.", why, _hurry(measured)

@@ -36,6 +36,8 @@ def test_a_thread_waits_for_what_ends_in_its_pause() -> None:
     busy = Union([0.0, 10.0, 30.0], [5.0, 20.0, 40.0])
     found = waits(busy, [7.0, 12.0, 25.0, 28.0])
     assert list(zip(found.starts, found.ends, strict=True)) == [(5.0, 7.0), (20.0, 28.0)]
+    found = waits(busy, [7.0, 12.0, 31.0], late=2.0)
+    assert list(zip(found.starts, found.ends, strict=True)) == [(5.0, 10.0), (20.0, 30.0)]
 
 
 def test_exposed_time_is_a_union_less_another(tmp_path: Path) -> None:
@@ -178,6 +180,39 @@ def test_waiting_for_a_late_rank_is_no_transfer(clock: float, tmp_path: Path) ->
     assert row.bandwidth == pytest.approx(2 * 7 / 8 * 4e6 / 250e-6)
     assert found.late == {0: 0.0, 1: pytest.approx(80e-6)}
     assert any("clocks of the ranks differ" in sentence for sentence in found.unknown) == (clock > 0)
+
+
+@pytest.mark.parametrize("woken", [0.0, 3.0])
+def test_a_thread_that_goes_on_before_the_end_is_noted_has_waited(woken: float, tmp_path: Path) -> None:
+    """gloo's thread wakes the one that waits, which may take its core."""
+    found = of(tmp_path, Made.on_cpu(woken=woken))
+    assert found.exposed == pytest.approx((40 - woken) * 1e-3)
+    assert found.computing == pytest.approx((60 + woken) * 1e-3)
+
+
+def test_operators_that_a_call_slows_down_are_exposed_to_it(tmp_path: Path) -> None:
+    """As far as the same ones take less time where nothing is sent."""
+    found = of(tmp_path, Made.on_cpu(slower=5.0))
+    assert found.exposed == pytest.approx(40e-3)
+    assert found.computing == pytest.approx(60e-3)
+    (row,) = found.rows
+    assert (row.exposed, row.hidden) == (pytest.approx(40e-3), pytest.approx(40e-3))
+    assert found.gradients is not None
+    assert found.gradients.exposed == pytest.approx(40e-3)
+
+
+def test_what_the_profiler_adds_is_no_part_of_a_step(tmp_path: Path) -> None:
+    """It took 12 ms of each step, 8 of them where the call hides: without it, that much more is exposed."""
+    made = Made.on_cpu()
+    made.about = {"step_seconds": 0.096, "thread_seconds": 0.048, "recorded_thread_seconds": 0.060}
+    found = of(tmp_path, made)
+    assert found.step == pytest.approx(96e-3)
+    assert found.exposed == pytest.approx(48e-3)
+    assert found.computing == pytest.approx(48e-3)
+    assert found.profiler == pytest.approx(12e-3)
+    for broken in ({"thread_seconds": "soon"}, {"step_seconds": -1}, {"recorded_thread_seconds": None}):
+        made.about |= broken
+        assert of(tmp_path, made).step == pytest.approx(100e-3)
 
 
 def test_two_traces_of_one_rank_are_refused(tmp_path: Path) -> None:

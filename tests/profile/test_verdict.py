@@ -79,6 +79,26 @@ def test_a_step_that_does_not_wait(tmp_path: Path) -> None:
     assert "the loader more workers" in judge(of(tmp_path, made)).next
 
 
+def test_a_job_that_waits_for_data_hears_of_that_first(tmp_path: Path) -> None:
+    """Also where the network takes its share."""
+    made = Made.on_cpu()
+    assert judge(of(tmp_path, made)).cause == "network"
+    for event in made.events:
+        if event["ts"] >= 100e3:
+            event["ts"] += 100e3
+        if event["name"].startswith("ProfilerStep"):
+            event["dur"] = 200e3
+    for start in (106e3, 306e3):
+        made.named("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 90e3)
+    found = judge(of(tmp_path, made))
+    assert found.measurement.share == pytest.approx(0.2)
+    assert found.cause == "other"
+    assert found.verdict.startswith(
+        "Not the network first: a step waits 45 % of its time for data, and 20 % of a step"
+    )
+    assert "give the loader more workers" in found.next
+
+
 def test_late_ranks_are_not_the_network(tmp_path: Path) -> None:
     behind = late(Made.usual(rank=1), 190.0)
     found = judge(of(tmp_path, *(Made.usual(rank=rank) for rank in (0, 2, 3)), behind))

@@ -30,6 +30,7 @@ class Made:
     sizes: bool = True
     events: list[dict[str, Any]] = field(default_factory=list)
     number: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def usual(cls, **settings: Any) -> "Made":
@@ -47,6 +48,28 @@ class Made:
             made.call("allreduce", at + 600.0, 210.0, 400_000)
             made.named("Optimizer.step#AdamW.step", at + 700.0, 100.0)
             made.compute(at + 860.0, 100.0)
+        return made
+
+    @classmethod
+    def on_cpu(cls, slower: float = 0.0, woken: float = 0.0) -> "Made":
+        """Two steps of 100 ms on a CPU: 60 ms of computation, 40 ms of which hide an all-reduce of 80 ms.
+
+        Args:
+            slower: Milliseconds by which each of four operators during the call takes longer; the pause is shorter.
+            woken: Milliseconds by which the thread goes on before the call is noted to have ended.
+        """
+        made = cls(world=2)
+        for step in range(2):
+            at = 100e3 * step
+            made.step(step, at, 100e3)
+            for place in range(6):
+                start = at + 10e3 * place + max(0, place - 2) * 1e3 * slower
+                lasts = 1e3 * (10.0 + (slower if place > 1 else 0.0))
+                made.add("cpu_op", "aten::mm", start, lasts, MAIN, **{"Input Dims": [[8, 8], [8, 8]]})
+            made.backward(at + 19e3, 41e3)
+            made.add("cpu_op", "c10d::allreduce_", at + 20e3, 0.0, MAIN, **{"Input Dims": [[[1000]]]})
+            made.add("cpu_op", "gloo:all_reduce", at + 20e3, 80e3, 9, **{"Input Dims": [[1000]]})
+            made.add("cpu_op", "aten::add_", at + 1e3 * (100.0 - woken), 1e3 * woken, MAIN)
         return made
 
     def add(self, category: str, name: str, start: float, lasts: float, thread: int, **args: Any) -> None:
@@ -122,6 +145,7 @@ class Made:
             "schemaVersion": 1,
             "distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": self.world},
             "baseTimeNanoseconds": 1_000_000,
+            "gravac": self.about,
         }
         return json.dumps(head | {"traceEvents": self.events}, indent=1)
 
