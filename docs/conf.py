@@ -26,6 +26,7 @@ include_patterns = [
     "docs/**.md",
     "lab/benchmarks/README.md",
     "lab/benchmarks/adam.md",
+    "lab/benchmarks/observe.md",
     "lab/benchmarks/tournament/README.md",
 ]
 ours = ["tests", "tools", "agent", "controller", "gravac", "lab/gravac_lab", "lab/tests"]

@@ -1,0 +1,1 @@
+"""What ``observe.py`` runs: training programs, their turns, and the network that is none."""

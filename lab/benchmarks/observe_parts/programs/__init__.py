@@ -1,0 +1,1 @@
+"""Training programs of all kinds, each for torchrun."""

@@ -1,0 +1,12 @@
+"""torch's ``replicate()``, with large batches."""
+
+import torch
+from torch.distributed._composable.replicate import replicate
+
+from lab.benchmarks.observe_parts.loop import train
+from lab.benchmarks.observe_parts.models import batches, perceptron, start
+
+rank = start()
+model = perceptron()
+replicate(model, bucket_cap_mb=0.6)
+train(model, torch.optim.AdamW(model.parameters(), lr=1e-3), batches(rank, 2048))
