@@ -20,9 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from observe_parts.groups import Block, Group, GroupFailed
+from observe_parts.models import AGENT
+
 from gravac_lab.bench.network import HostNetwork, parse_rate
-from lab.benchmarks.observe_parts.groups import Block, Group, GroupFailed
-from lab.benchmarks.observe_parts.models import AGENT
 
 ROOT = Path(__file__).parents[2]
 PAGE, TITLE = Path(__file__).with_suffix(".md"), "## Figures\n"

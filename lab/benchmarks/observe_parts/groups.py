@@ -13,9 +13,8 @@ from statistics import fmean, median
 from typing import IO, Any
 
 from gravac_lab.bench.network import INTERFACE, HostNetwork
-from lab.benchmarks.observe_parts.turns import SOCKET
+from observe_parts.turns import SOCKET
 
-ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
 START_SECONDS, BLOCK_SECONDS, END_SECONDS = 120.0, 120.0, 60.0
 ON_ITS_HOST = 'exec ip netns exec "$HOSTS$LOCAL_RANK" taskset -c $((LOCAL_RANK % CORES)) "$0" "$@"'
@@ -98,7 +97,7 @@ class Group:
                 cwd=scratch,
                 env={
                     **os.environ,
-                    "PYTHONPATH": str(ROOT),
+                    "PYTHONPATH": str(PROGRAMS.parents[1]),
                     "OMP_NUM_THREADS": "1",
                     "GLOO_SOCKET_IFNAME": INTERFACE,
                     "HOSTS": first.namespace.removesuffix("0"),

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
-from lab.benchmarks.observe_parts.models import agent
-from lab.benchmarks.observe_parts.turns import Turns
+from observe_parts.models import agent
+from observe_parts.turns import Turns
 
 
 def train(

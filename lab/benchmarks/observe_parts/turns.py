@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from lab.benchmarks.observe_parts.no_network import no_network
+from observe_parts.no_network import no_network
 
 SOCKET = "OBSERVE_TURNS"
 STEPS = 30

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.benchmarks.observe_parts.models import agent, batches, perceptron, start
-from lab.benchmarks.observe_parts.turns import Turns
+from observe_parts.models import agent, batches, perceptron, start
+from observe_parts.turns import Turns
 
 MICRO_BATCHES = 4
 

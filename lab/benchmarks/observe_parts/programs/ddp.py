@@ -3,8 +3,8 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.benchmarks.observe_parts.loop import train
-from lab.benchmarks.observe_parts.models import batches, perceptron, start
+from observe_parts.loop import train
+from observe_parts.models import batches, perceptron, start
 
 rank = start()
 model = DistributedDataParallel(perceptron(), bucket_cap_mb=0.6)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-from lab.benchmarks.observe_parts.models import agent_settings
-from lab.benchmarks.observe_parts.turns import Turns
+from observe_parts.models import agent_settings
+from observe_parts.turns import Turns
 
 LENGTH = 64
 

@@ -4,8 +4,8 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from lab.benchmarks.observe_parts.loop import train
-from lab.benchmarks.observe_parts.models import batches, perceptron, start
+from observe_parts.loop import train
+from observe_parts.models import batches, perceptron, start
 
 rank = start()
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))

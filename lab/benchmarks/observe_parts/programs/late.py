@@ -5,8 +5,8 @@ import time
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.benchmarks.observe_parts.loop import train
-from lab.benchmarks.observe_parts.models import batches, perceptron, start
+from observe_parts.loop import train
+from observe_parts.models import batches, perceptron, start
 
 LATE_SECONDS = 0.06
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
 
-from lab.benchmarks.observe_parts.models import WIDTH, agent_settings, perceptron
-from lab.benchmarks.observe_parts.turns import Turns
+from observe_parts.models import WIDTH, agent_settings, perceptron
+from observe_parts.turns import Turns
 
 
 class Data(Dataset[tuple[Tensor, Tensor]]):

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from lab.benchmarks.observe_parts.loop import train
-from lab.benchmarks.observe_parts.models import WIDTH, perceptron, start
+from observe_parts.loop import train
+from observe_parts.models import WIDTH, perceptron, start
 
 READING_SECONDS = 0.0004
 

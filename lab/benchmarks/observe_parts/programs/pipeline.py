@@ -5,8 +5,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from lab.benchmarks.observe_parts.models import WIDTH, batches, perceptron, start
-from lab.benchmarks.observe_parts.turns import Turns
+from observe_parts.models import WIDTH, batches, perceptron, start
+from observe_parts.turns import Turns
 
 MICRO_BATCHES, SIZE = 4, 512
 

@@ -5,8 +5,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from lab.benchmarks.observe_parts.loop import train
-from lab.benchmarks.observe_parts.models import WIDTH, batches, start
+from observe_parts.loop import train
+from observe_parts.models import WIDTH, batches, start
 
 start()
 mesh = init_device_mesh("cpu", (2,))
