@@ -156,7 +156,9 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
 def _fitted(found: Gradients, exchange: "_Exchange") -> Network:
     """Return the network on which the model's dense exchange takes as long as in the traces."""
     dense = exchange.volume("dense", 1.0, link(1e9))
-    latency = min(found.fastest / (2 * (exchange.ranks - 1)), 0.5 * found.seconds / max(1.0, dense.messages))
+    usual = GPU_LATENCY_SECONDS if exchange.gpu else LATENCY_SECONDS
+    latency = usual if found.fastest is None else found.fastest / (2 * (exchange.ranks - 1))
+    latency = min(latency, 0.5 * found.seconds / max(1.0, dense.messages))
     return Network(
         latency_seconds=latency,
         bytes_per_second=dense.link_bytes / (found.seconds - dense.messages * latency),

@@ -16,6 +16,8 @@ from gravac.profile.trace import Issue, RankTrace
 US = 1e-6
 TOGETHER = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
 """Kinds of calls that no rank can leave before the last one has come."""
+LATENCY_BYTES = 16_384
+"""From which a message also takes time for its size. [bytes; chosen]"""
 CLOCKS_APART = 0.01
 """Share of calls that one rank seems to leave before another one came, from which their clocks count as different."""
 
@@ -82,7 +84,7 @@ class Gradients:
         size: Ranks that exchange; None: unknown.
         sharded: Whether it is reduce-scattered, as by FSDP.
         usual: Median bytes of a call; None: unknown.
-        fastest: Seconds of the fastest call.
+        fastest: Seconds of the fastest call that is so small that it takes nothing but latency; None: there is none.
     """
 
     seconds: float
@@ -95,7 +97,7 @@ class Gradients:
     size: int | None
     sharded: bool
     usual: float | None
-    fastest: float
+    fastest: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,6 +471,7 @@ def _gradients(lanes: Sequence[Lane], waited: Mapping[int, float]) -> Gradients 
     sized = [nbytes for nbytes in sizes if nbytes is not None]
     elements = [timed.call.about.elements for _, timed in found]
     abouts = [timed.call.about for _, timed in found]
+    size = next((about.size for about in abouts if about.size), None)
     return Gradients(
         seconds=sum(seconds) * US / steps,
         exposed=sum(exposed) * US / steps,
@@ -477,10 +480,20 @@ def _gradients(lanes: Sequence[Lane], waited: Mapping[int, float]) -> Gradients 
         calls=len(found) / steps,
         elements=round(sum(each or 0 for each in elements) / steps) if all(elements) else None,
         itemsize=next((about.itemsize for about in abouts if about.itemsize), None),
-        size=next((about.size for about in abouts if about.size), None),
+        size=size,
         sharded=any(about.kind == "reduce-scatter" for about in abouts),
         usual=median(sized) if len(sized) == len(sizes) else None,
-        fastest=min(timed.call.end - timed.call.start for _, timed in found) * US,
+        fastest=min(
+            (
+                (timed.call.end - timed.call.start) * US
+                for lane in lanes
+                for timed in lane.inside
+                if timed.call.about.kind in TOGETHER
+                and timed.call.about.size in (size, None)
+                and (timed.call.nbytes or LATENCY_BYTES) < LATENCY_BYTES
+            ),
+            default=None,
+        ),
     )
 
 

@@ -79,6 +79,19 @@ def test_a_step_that_does_not_wait(tmp_path: Path) -> None:
     assert "the loader more workers" in judge(of(tmp_path, made)).next
 
 
+def test_only_a_small_call_says_something_of_latency(tmp_path: Path) -> None:
+    """What a large one takes is for its size, and so is saved by compression."""
+    found = judge(large(tmp_path)).forecast
+    assert found is not None
+    assert found.latency == pytest.approx(1.4e-5)
+    assert found.chosen.step.exposed < 0.1 * found.exposed
+    made = Made.usual()
+    made.call("allreduce", 900.0, 50.0, 3, thread=MAIN)
+    small = judge(of(tmp_path, made)).forecast
+    assert small is not None
+    assert small.latency == pytest.approx(50e-6 / 14)
+
+
 def test_a_job_that_waits_for_data_hears_of_that_first(tmp_path: Path) -> None:
     """Also where the network takes its share."""
     made = Made.on_cpu()

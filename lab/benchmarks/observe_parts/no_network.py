@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import ProcessGroup  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import ProcessGroup
 
 create_work: Callable[[Any], Any] = torch._C._distributed_c10d._create_work_from_future  # type: ignore[attr-defined]
 

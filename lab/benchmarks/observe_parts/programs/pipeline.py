@@ -33,6 +33,7 @@ def second(stage: torch.nn.Module, targets: Tensor) -> Tensor:
         losses.append(mse_loss(stage(given[-1].requires_grad_()), part))
     for loss, part in zip(losses, given, strict=True):
         loss.backward()
+        assert part.grad is not None
         dist.send(part.grad, 0)
     return torch.stack([loss.detach() for loss in losses]).mean()
 
