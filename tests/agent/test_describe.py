@@ -64,6 +64,7 @@ def test_all_settings_are_recorded_except_secrets_and_places() -> None:
         "page_port",
         "steering",
         "log_to_stderr",
+        "sink",
     }
 
 

@@ -113,12 +113,23 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
 
 
 @pytest.mark.parametrize(
-    "compressor", ["nearest:levels=7", "dither:levels=5", "int8", "blocksign", "qsgd", "topk+bf16"]
+    ("compressor", "times"),
+    [
+        ("nearest:levels=7", 0),
+        ("blocksign", 0),
+        ("dither:levels=5", 1),
+        ("int8", 1),
+        ("qsgd", 1),
+        ("topk+bf16", 1),
+    ],
 )
-def test_a_payload_is_decoded_once_and_its_tensor_is_freed(
-    compressor: str, monkeypatch: pytest.MonkeyPatch
+def test_a_payload_is_decoded_at_most_once_and_its_tensor_is_freed(
+    compressor: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Energy, alignment and residual all need what was sent: decoding for each took nearly half of the encoding."""
+    """Energy, alignment and residual all need what was sent: decoding for each took nearly half of the encoding.
+
+    Codecs by ``nearest``'s kernel sum the energies while they round, and subtract while they read.
+    """
     ours, gradient = encoder(compressor, "residual"), next(gradients())
     assert isinstance(ours.aggregator, OneShot)
     codec = ours.aggregator.compressor
@@ -133,7 +144,7 @@ def test_a_payload_is_decoded_once_and_its_tensor_is_freed(
     monkeypatch.setattr(type(codec), "decode", counted)
     found = ours.channel(BUCKET).encode(plan(10.0, 10.0, 10.0), gradient, Key(0, 0, 0, 0), StepSums())
     assert found.transfer is not None
-    assert len(decodes) == 1
+    assert len(decodes) == times
     kept = found.transfer.payload.decoded
     assert kept.tensor is kept.values is kept.energy is kept.inner is None
 

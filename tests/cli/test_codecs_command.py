@@ -47,7 +47,7 @@ def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> N
         assert sorted(listed) == sorted(registry)
         assert all(group == [name for name in registry if name in group] for group in groups.values())
         if registry is COMPRESSORS:
-            chosen = {"dense", "topk", "bf16", "int8", "nearest", "dither", "dither-subtractive"}
+            chosen = {"dense", "topk", "bf16", "int8", "nearest", "twobit", "dither", "dither-subtractive"}
             assert set(groups["Chosen by auto:"]) == chosen
     assert not REGISTRIES
     assert output == "\n".join(line.rstrip() for line in output.split("\n"))

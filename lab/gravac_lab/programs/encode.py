@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors import Key, build
-from gravac.compressors.base import kept_count
+from gravac.compressors.base import Compressor, Layout, kept_count
 from gravac_lab.programs.paired import Side, compare, limit
 from gravac_lab.programs.process import add_sizes, run_program
 from gravac_lab.programs.steps import BenchStep
@@ -34,6 +35,14 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if kernels.active() != "reference":
         for row in _others(min(max(chosen.n), OTHERS_MOST), chosen.pairs):
             yield {"row": row}
+
+
+def _write(codec: Compressor, x: Tensor, cf: float, key: Key) -> Tensor:
+    return codec.compress(x, cf, key, torch.float32).pack()
+
+
+def _read(codec: Compressor, layout: Layout, message: Tensor, key: Key, out: Tensor) -> None:
+    codec.decompress(layout.unpack(message, key), out, 0.5)
 
 
 def _topk(step: BenchStep, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
@@ -63,13 +72,9 @@ def _stacks(n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
     for name in ("topk+bf16", "topk+twobit"):
         codec = build(name)
         layout = codec.layout(n, cf, torch.float32)
-        message = codec.compress(x, cf, key, torch.float32).pack()
-        written.append(lambda codec=codec: codec.compress(x, cf, key, torch.float32).pack())
-        read.append(
-            lambda codec=codec, layout=layout, message=message: codec.decompress(
-                layout.unpack(message, key), out, 0.5
-            )
-        )
+        write = partial(_write, codec, x, cf, key)
+        written.append(write)
+        read.append(partial(_read, codec, layout, write(), key, out))
     for what, (baseline, ours) in (("written", written), ("read", read)):
         yield compare(f"topk+twobit {what}", f"topk+bf16 {what}", n, cf, pairs, baseline=baseline, ours=ours)
 
