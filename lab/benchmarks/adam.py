@@ -6,13 +6,14 @@ these lines, ``… scalars`` those of single elements, and ``… page`` writes b
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -20,12 +21,15 @@ from torch import Tensor, nn
 
 from gravac_lab.simulate import pool
 from gravac_lab.simulate.late_adam import LateAdamW, parse_late
+from gravac_lab.simulate.muon import MuonAdamW
 from gravac_lab.simulate.run import chosen_plan, learn
 from gravac_lab.tasks import Recipe
 from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
 from gravac_lab.tournament.rows import ALONE, DENSE, REPEAT
 
-STOCK = "adamw"
+STOCK, MUON = "adamw", "muon"
+PLANS = "topk+twobit@5.1", "topk+twobit@16.6"
+"""Those of most runs: 25 and 64 times fewer bytes."""
 SCALARS, SCALAR_RATE = 1000, 1e-3
 LONG_AFTER = 2048, 4096
 """Steps between which single elements are followed, long after the start."""
@@ -65,6 +69,10 @@ def changed(job: Job, recipe: Recipe) -> Recipe:
     settings = made.keywords | {"betas": (job.beta1, job.beta2)}
     if job.rule == STOCK:
         return replace(recipe, optimizer=partial(torch.optim.AdamW, **settings))
+    if job.rule == MUON:
+        named = recipe.build_model(job.seed).named_parameters()
+        hidden = [name.startswith("layers.") and one.dim() == 2 for name, one in named]
+        return replace(recipe, optimizer=partial(MuonAdamW, hidden=hidden, **settings))
     return replace(recipe, optimizer=partial(LateAdamW, **settings, rule=parse_late(job.rule)))
 
 
@@ -88,55 +96,75 @@ def wanted(given: argparse.Namespace) -> list[Job]:
         first, second = beta.split("/")
         job = Job(task, plan, rule, ranks, seed, given.steps, float(first), float(second))
         chosen_plan(plan)
-        if rule != STOCK:
+        if rule not in (STOCK, MUON):
             parse_late(rule)
-        found.append(replace(job, rule=STOCK) if plan.partition(":")[0] in (DENSE, ALONE) else job)
+        same = rule != MUON and plan.partition(":")[0] in (DENSE, ALONE)
+        found.append(replace(job, rule=STOCK) if same else job)
     return list(dict.fromkeys(found))
+
+
+Settings = tuple[str, float, float]
+"""What a dense run can be tuned by: the task with its learning rate, β₁ and β₂."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs that are compared with each other: the rows of one task, number of ranks, betas and steps.
+    """Runs that are compared with each other: those of one task, number of ranks and steps.
 
     Attributes:
-        rows: Of all plans and seeds.
+        rows: Of all plans, settings and seeds.
         shorter: Of dense in fewer steps.
-        others: Of dense with other betas.
     """
 
     rows: list[dict[str, Any]]
     shorter: list[dict[str, Any]]
-    others: list[dict[str, Any]]
 
-    def baseline(self, seed: int) -> list[LossCurve]:
+    def baseline(self, settings: Settings, seed: int) -> list[LossCurve]:
         """Return the curves of dense, repetitions included."""
-        return [curve_of(row["curve"]) for row in self.rows if is_dense(row) and row["seed"] == seed]
+        return [
+            curve_of(row["curve"])
+            for row in self.rows
+            if is_dense(row) and settings_of(row) == settings and row["seed"] == seed
+        ]
 
-    def above(self, row: dict[str, Any]) -> float:
-        """Return a run's final loss − that of dense with the same seed."""
-        return float(row["curve"][-1][1]) - median(curve.final for curve in self.baseline(row["seed"]))
+    def above(self, row: dict[str, Any], settings: Settings | None) -> float | None:
+        """Return a run's final loss − that of dense with these settings and the same seed."""
+        found = [] if settings is None else self.baseline(settings, row["seed"])
+        return float(row["curve"][-1][1]) - median(curve.final for curve in found) if found else None
 
     def efficiency(self, row: dict[str, Any]) -> float | None:
-        """Return η by the curves, as ``gravac bench tournament`` reads it."""
-        found = [efficiency(dense, curve_of(row["curve"])) for dense in self.baseline(row["seed"])]
+        """Return η by the curves, as ``gravac bench tournament`` reads it, next to dense with the same settings."""
+        baseline = self.baseline(settings_of(row), row["seed"])
+        found = [efficiency(dense, curve_of(row["curve"])) for dense in baseline]
         known = [each for each in found if each is not None]
         return median(known) if known else None
 
-    def above_best(self, row: dict[str, Any]) -> float | None:
-        """Return a run's final loss − that of dense with its best betas; None where it had one pair only."""
-        finals = [other["curve"][-1][1] for other in self.others if other["seed"] == row["seed"]]
-        own = float(row["curve"][-1][1]) - self.above(row)
-        return float(row["curve"][-1][1]) - min(own, *finals) if finals else None
+    def best(self) -> Settings | None:
+        """Return the settings with which dense ends lowest, in the mean of the seeds that all of them have; None where
+        there is one only."""
+        finals: dict[Settings, dict[int, float]] = {}
+        for row in self.rows:
+            if row["plan"] == DENSE:
+                finals.setdefault(settings_of(row), {})[row["seed"]] = row["curve"][-1][1]
+        if len(finals) < 2:
+            return None
+        common = set.intersection(*(set(each) for each in finals.values()))
+        seeds = common or set.union(*(set(each) for each in finals.values()))
+        means = {
+            settings: mean(each[seed] for seed in seeds if seed in each) for settings, each in finals.items()
+        }
+        return min(means, key=means.__getitem__)
 
-    def of_own_schedule(self, above: float) -> float | None:
+    def of_own_schedule(self, above: float | None, settings: Settings | None) -> float | None:
         """Return η by dense runs of fewer steps, whose learning rate falls to its end in these: the share of the steps
         in which dense loses as much. None where no such run loses as much, or there is none."""
+        if above is None:
+            return None
         steps = self.rows[0]["steps"]
         lost: dict[float, list[float]] = {}
         for row in self.shorter:
-            finals = [curve.final for curve in self.baseline(row["seed"])]
-            if finals:
-                lost.setdefault(row["steps"] / steps, []).append(row["curve"][-1][1] - median(finals))
+            if settings_of(row) == settings and (less := self.above(row, settings)) is not None:
+                lost.setdefault(row["steps"] / steps, []).append(less)
         points = [(0.0, 1.0), *((median(lost[share]), share) for share in sorted(lost, reverse=True))]
         if above <= 0 and len(points) > 1:
             return 1.0
@@ -149,8 +177,9 @@ class Group:
         """Return the largest difference of two final losses of dense that differ by rounding alone."""
         found = [
             max(finals) - min(finals)
-            for seed in {row["seed"] for row in self.rows}
-            if len(finals := [curve.final for curve in self.baseline(seed)]) > 1
+            for row in self.rows
+            if row["plan"] == DENSE
+            and len(finals := [curve.final for curve in self.baseline(settings_of(row), row["seed"])]) > 1
         ]
         return max(found, default=None)
 
@@ -160,33 +189,36 @@ def is_dense(row: dict[str, Any]) -> bool:
     return row["plan"] == DENSE or str(row["plan"]).startswith(REPEAT)
 
 
-def groups(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, int, float, float, int], Group]:
-    """Return the rows by task, ranks, betas and steps, where dense was run and another plan with it."""
-    every: dict[tuple[str, int, float, float, int], list[dict[str, Any]]] = {}
+def settings_of(row: dict[str, Any]) -> Settings:
+    """Return the settings of a row."""
+    return row["task"], row["beta1"], row["beta2"]
+
+
+def without_rate(task: str) -> str:
+    """Return a task without its learning rate."""
+    return re.sub("[:,]rate=[^,]*$", "", task)
+
+
+def groups(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, int, bool, int], Group]:
+    """Return the rows by task, ranks, whether it is Muon, and steps, where dense was run and another plan with it."""
+    every: dict[tuple[str, int, bool, int], list[dict[str, Any]]] = {}
     for row in rows:
-        key = row["task"], row["ranks"], row["beta1"], row["beta2"], row["steps"]
+        key = without_rate(row["task"]), row["ranks"], row["rule"] == MUON, row["steps"]
         every.setdefault(key, []).append(row)
     found = {}
     for key, members in every.items():
-        seeds = {row["seed"] for row in members if row["plan"] == DENSE}
-        members = [row for row in members if row["seed"] in seeds]
+        known = {(settings_of(row), row["seed"]) for row in members if row["plan"] == DENSE}
+        members = [row for row in members if (settings_of(row), row["seed"]) in known]
         if all(map(is_dense, members)):
             continue
         shorter = [
             row
             for other, theirs in every.items()
-            if other[:4] == key[:4] and other[4] < key[4]
+            if other[:3] == key[:3] and other[3] < key[3]
             for row in theirs
             if row["plan"] == DENSE
         ]
-        others = [
-            row
-            for other, theirs in every.items()
-            if other != key and (other[:2], other[4]) == (key[:2], key[4])
-            for row in theirs
-            if row["plan"] == DENSE
-        ]
-        found[key] = Group(members, shorter, others)
+        found[key] = Group(members, shorter)
     return found
 
 
@@ -202,37 +234,47 @@ def spread(values: Sequence[float | None], form: str) -> str:
 def table(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Return the Markdown tables of all groups."""
     lines: list[str] = []
-    for (task, ranks, beta1, beta2, steps), group in sorted(groups(rows).items()):
-        finals = [row["curve"][-1][1] for row in group.rows if row["plan"] == DENSE]
-        noise = group.noise()
+    for (task, ranks, muon, steps), group in sorted(groups(rows).items()):
+        noise, best = group.noise(), group.best()
         lines += [
             "",
-            f"`{task}`, {group.rows[0]['elements'] / 1e6:.2f} M parameters, {ranks} ranks, β {beta1:g} and {beta2:g}, "
-            f"{steps} steps. Dense: {spread(finals, '.4f')}"
-            + ("" if noise is None else f"; repetitions of it differ by {noise:.4f}")
-            + "".join(
-                f"; with β {row['beta1']:g} and {row['beta2']:g} {row['curve'][-1][1]:.4f} (seed {row['seed']})"
-                for row in group.others
-            ),
+            f"`{task}`, {group.rows[0]['elements'] / 1e6:.2f} M parameters, {ranks} ranks, {steps} steps"
+            + (", Muon with AdamW" if muon else "")
+            + ("" if noise is None else f"; repetitions of dense differ by {noise:.4f}"),
             "",
-            "| plan | rule | wire CF | seeds | loss above dense | η of the curve | η of own schedules "
-            "| the same, dense with its best β |",
-            "|---|---|---:|---:|---:|---:|---:|---:|",
+            "| fewer bytes | β | rule | seeds | loss | above dense with the same β | above dense with its best "
+            "| η of the curve | η of own schedules | the same, dense with its best |",
+            "|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
         ]
-        plans: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        plans: dict[tuple[float, Settings, str, str], list[dict[str, Any]]] = {}
         for row in group.rows:
-            if not is_dense(row):
-                plans.setdefault((row["plan"], row["rule"]), []).append(row)
-        for (plan, rule), members in sorted(plans.items(), key=lambda one: (-wire_cf(one[1][0]), one[0])):
-            aboves = [group.above(row) for row in members]
-            own = [group.of_own_schedule(above) for above in aboves]
-            best = [group.above_best(row) for row in members]
-            lines.append(
-                f"| `{plan}` | {'' if plan == ALONE else f'`{rule}`'} | {wire_cf(members[0]):.0f} | {len(members)} | "
-                f"{spread(aboves, '+.4f')} | {spread([group.efficiency(row) for row in members], '.2f')} | "
-                f"{spread(own, '.2f')} | "
-                f"{spread([None if one is None else group.of_own_schedule(one) for one in best], '.2f')} |"
-            )
+            if row["plan"] == DENSE or not is_dense(row):
+                plans.setdefault((wire_cf(row), settings_of(row), row["plan"], row["rule"]), []).append(row)
+        for (factor, settings, plan, rule), members in sorted(plans.items()):
+            same = [group.above(row, settings) for row in members]
+            least = [group.above(row, best) for row in members]
+            own = [group.of_own_schedule(each, settings) for each in same]
+            efficient = [group.efficiency(row) for row in members]
+            gone = [group.of_own_schedule(each, best) for each in least]
+            if plan == DENSE:
+                same, own, efficient = [], [], []
+                if settings == best:
+                    least, gone = [], []
+            name = f"{factor:.0f}x" if plan in PLANS else f"{factor:.0f}x `{plan}`"
+            rate = settings[0].removeprefix(task).strip(",:")
+            cells = [
+                "dense" if plan == DENSE else name,
+                f"{settings[1]:g}, {settings[2]:g}" + (rate and f", {rate}"),
+                "" if plan in (ALONE, DENSE) else f"`{rule}`",
+                str(len(members)),
+                spread([row["curve"][-1][1] for row in members], ".4f"),
+                spread(same, "+.4f"),
+                spread(least, "+.4f"),
+                spread(efficient, ".2f"),
+                spread(own, ".2f"),
+                spread(gone, ".2f"),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

@@ -270,6 +270,7 @@ class _Loop:
         before, self._plan = self._plan, self._following
         if _sending(before) != _sending(self._plan):
             self._at_level = 0
+            assert self._learner.reference is not None
             self.window.add_progress(before, self._learner.reference.change_plan())
         self._following = next_plan(self._reporter.directive, self._tracker, self._measure_first)
         self._tracker.forget_except(self._plan.gains | self._following.gains)
@@ -281,6 +282,7 @@ class _Loop:
         window.own.samples = window.own.steps * self._learner.recipe.global_batch / setting.ranks
         window.own.memory_bytes = self._encoder.memory.nbytes()
         assert window.last_plan is not None
+        assert self._learner.reference is not None
         window.add_progress(window.last_plan, self._learner.reference.pop())
         curve = window.curve_over_ranks(
             [window.vector()], own=self._encoder.aggregators[window.last_plan.codec].keeps_largest

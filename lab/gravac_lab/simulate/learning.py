@@ -14,6 +14,7 @@ from gravac_agent.state.rates import LearningRates
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.progress import DenseReference
 from gravac_lab.simulate.late_adam import Ages, LateAdamW
+from gravac_lab.simulate.muon import MuonAdamW
 from gravac_lab.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
 from gravac_lab.tasks import Batch, Recipe, Score, evaluate, loss_of
 
@@ -80,7 +81,9 @@ class Learner:
         self._elements = [coordinates.in_bucket(bucket.names, bucket.numels) for bucket in self.buckets]
         order = torch.cat([coordinates.order(bucket.names) for bucket in self.buckets])
         self._places = order.argsort()  # of the coordinates, in the samples of one bucket after another
-        self.reference = DenseReference(self.optimizer, named, coordinates)
+        # A sample of a matrix's elements is no matrix.
+        matrices = isinstance(self.optimizer, MuonAdamW)
+        self.reference = None if matrices else DenseReference(self.optimizer, named, coordinates)
         names = {id(parameter): name for name, parameter in named.items()}
         self._followers = [
             (LearningRates([self.optimizer], None, names), encoder.memory) for encoder in ranks.encoders
@@ -118,13 +121,16 @@ class Learner:
         raw = torch.stack([self._sample(gradient) for gradient in gradients]).mean(0)
         exchanged = self.ranks.exchange(self.buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
-            self.reference.exchanged(raw, self._sample(gradients[0]))
+            if self.reference is not None:
+                self.reference.exchanged(raw, self._sample(gradients[0]))
             self._write(gradients[0])
             self._tell_ages(exchanged)
             self._clip(exchanged)
-            self.reference.before_step(clipped_as_dense=self._clip_norm is not None)
+            if self.reference is not None:
+                self.reference.before_step(clipped_as_dense=self._clip_norm is not None)
             self.optimizer.step()
-            self.reference.after_step()
+            if self.reference is not None:
+                self.reference.after_step()
         self.step += 1
         return SimulatedStep(losses, exchanged)
 

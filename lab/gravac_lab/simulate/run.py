@@ -168,13 +168,15 @@ def _learned(
         if step % every == 0 or step == steps:
             since = step - (curve[-1][0] if curve else 0)
             curve.append(_point(step, learner.evaluate(), losses / since))
+            losses = 0.0
+            if learner.reference is None:
+                continue
             progress = asdict(learner.reference.pop(running=step == steps))
             del progress["steps"]
             for name, value in progress.items():
                 sums[name] += value
             if progress["reference_sq"] > 0:
                 ratios.append(progress["moved_dot_reference"] / progress["reference_sq"])
-            losses = 0.0
     row: dict[str, Any] = {"payload_bytes": payload / steps, "sent_bytes": sent / steps, "curve": curve}
     row["sums"] = {name: _short(value) for name, value in sums.items()}
     return row | ({"progress": _short(mean(ratios))} if ratios else {})

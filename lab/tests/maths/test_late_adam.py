@@ -207,12 +207,65 @@ def test_the_page_shows_the_committed_runs() -> None:
     assert "\n".join(adam.table(rows)) in adam.PAGE.read_text()
 
 
-def test_efficiency_is_read_off_dense_runs_of_fewer_steps() -> None:
-    def row(plan: str, steps: int, loss: float) -> dict[str, object]:
-        return {"plan": plan, "steps": steps, "seed": 1, "curve": [[steps // 2, 9.0], [steps, loss]]}
+def test_runs_are_compared_with_dense_of_the_same_and_of_its_best_settings() -> None:
+    def row(plan: str, steps: int, loss: float, **settings: object) -> dict[str, object]:
+        given = {
+            "task": "gpt",
+            "ranks": 4,
+            "seed": 1,
+            "beta1": 0.9,
+            "beta2": 0.95,
+            "rule": "adamw",
+            **settings,
+        }
+        return {**given, "plan": plan, "steps": steps, "curve": [[steps // 2, 9.0], [steps, loss]]}
 
     shorter = [row("dense", 50, 2.5), row("dense", 80, 2.1)]
-    group = adam.Group([row("dense", 100, 2.0), row("topk@10", 100, 2.3)], shorter, [row("dense", 100, 1.9)])
-    found = [group.of_own_schedule(above) for above in (-0.1, 0.05, 0.1, 0.3, 0.6)]
-    assert group.above_best(group.rows[1]) == pytest.approx(0.4)
+    plain, better = row("dense", 100, 2.0), row("dense", 100, 1.9, task="gpt:rate=0.01", beta1=0.5)
+    worse, late = row("dense", 100, 2.2, beta1=0.5), row("topk@10", 100, 2.3)
+    lost = row("topk@10", 100, 2.3, seed=2)  # has no dense run
+    (group,) = adam.groups([plain, better, worse, late, lost, *shorter]).values()
+    assert lost not in group.rows
+    own = adam.settings_of(late)
+    assert group.best() == adam.settings_of(better)
+    assert group.above(late, own) == pytest.approx(0.3)
+    assert group.above(late, group.best()) == pytest.approx(0.4)
+    found = [group.of_own_schedule(above, own) for above in (-0.1, 0.05, 0.1, 0.3, 0.6)]
     assert found == [1.0, pytest.approx(0.9), pytest.approx(0.8), pytest.approx(0.65), None]
+    assert group.of_own_schedule(0.05, group.best()) is None  # it has no shorter runs
+    (alone,) = adam.groups([plain, late]).values()
+    assert alone.best() is None
+    assert alone.above(late, None) is None
+
+
+def test_muon_steps_the_matrices_of_layers_and_adamw_the_rest() -> None:
+    job = adam.Job("gpt:size=0.3m,batch=4,heldout=4", "nearest:levels=7@10", adam.MUON, 2, 1, 2)
+    recipe = adam.changed(job, make(job.task))
+    ours, theirs = recipe.build_model(1), recipe.build_model(1)
+    whole = recipe.optimizer(ours.parameters())
+    hidden = [one for name, one in theirs.named_parameters() if name.startswith("layers.") and one.dim() == 2]
+    others = [one for one in theirs.parameters() if not any(one is each for each in hidden)]
+    assert len(hidden) == 16
+    settings = {key: whole.param_groups[0][key] for key in ("lr", "weight_decay")}
+    parts = (
+        torch.optim.Muon(hidden, adjust_lr_fn="match_rms_adamw", **settings),
+        torch.optim.AdamW(others, betas=(0.9, 0.95), **settings),
+    )
+    generator = torch.Generator().manual_seed(0)
+    for rate in (1e-3, 2e-3, 0.0):
+        for optimizer in (whole, *parts):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for optimizer in (whole, *parts):
+            optimizer.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    row = adam.run(job)
+    assert row["rule"] == adam.MUON
+    assert "progress" not in row
+    dense = {**row, "plan": "dense"}
+    plain = {**dense, "rule": adam.STOCK}
+    assert [group.rows for group in adam.groups([row, dense, plain]).values()] == [[row, dense]]
