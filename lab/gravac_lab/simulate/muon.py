@@ -38,7 +38,7 @@ class MuonAdamW(Optimizer):
         for part, group in zip(self._parts, self.param_groups, strict=True):
             part.param_groups = [group]
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Move every parameter that has a gradient."""
         assert closure is None
         for part in self._parts:
