@@ -278,7 +278,7 @@ def test_late_gradients_are_chosen_only_under_gravac_optim_and_within_the_bound(
         assert late < set(space.plans((), "topk+bf16", kind))
     for kind, ranks, bound, sent in (
         ("adam-aged", 4, 0.05, True),
-        ("adam-low-beta", 4, 0.05, True),
+        ("adam-low-beta", 4, 0.05, False),  # one of four simulated tasks lost more than a tenth
         ("adam-aged", 4, 0.0, False),
         ("adam-aged", 8, 0.05, False),
     ):
