@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gravac.policies.observe import COUNTS
+from gravac.policies.observe import CLEAR, COUNTS
 from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
 from gravac.profile.measure import Gradients, Measurement, Row
 from gravac.profile.patterns import (
@@ -134,7 +134,7 @@ def _elsewhere(measured: Measurement, predicted: Forecast) -> tuple[str, str, st
         f"{format_seconds(predicted.dense)}, ±{format_percent(predicted.error)})"
     )
     why = f"in the traces a step takes {format_seconds(measured.step)}: {_parts(measured)}"
-    if share < COUNTS:
+    if share < CLEAR:
         return "other", f"Not the network: {said}.", why, _loss(measured)
     return "network", f"Network: {said}.", why, _compress(measured, predicted)
 
@@ -152,8 +152,8 @@ def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, 
         if predicted is None:
             following += "; --ranks 8 --bandwidth 25gbit says what data parallelism would cost"
         return "other", "Not the network: nothing is communicated.", why, following
-    if measured.share < COUNTS:
-        return "other", f"Not the network: {said}; compression cannot help.", why, _loss(measured)
+    if measured.share < CLEAR:
+        return "other", f"Not the network: {said}; compression can save at most that.", why, _loss(measured)
     if measured.loader > measured.exposed:
         first = f"a step waits {format_percent(measured.loader / measured.step)} of its time for data"
         return "other", f"Not the network first: {first}, and {said}.", why, _loss(measured)

@@ -73,7 +73,7 @@ def test_a_fast_network_is_not_the_problem() -> None:
     job = Job(World(ranks=2, megabits=1e5), policy="observe")
     said = verdict(job, phases=spent(0.01, 0.79, 0.2))
     assert said[0] == (
-        "Not the network: 1 % of a step is exposed communication (10.0 ms of 1 s); compression cannot help."
+        "Not the network: 1 % of a step is exposed communication (10.0 ms of 1 s); compression can save at most that."
     )
     assert said[2] == (
         "Next: load data faster, for which a step waits 20 % of its time: give the loader more workers."
