@@ -18,9 +18,6 @@ from gravac.wording import format_bytes, format_number, format_percent, format_s
 
 COUNTS = 0.05
 """From which a loss of time is worth a word. [share of a step; chosen]"""
-CLEAR = COUNTS + 0.03
-"""From which exposed communication is the network's problem, as the share may be off by 0.03
-(lab/benchmarks/observe.md). [share of a step; chosen]"""
 WHY, NEXT = " Why: ", " Next: "
 """What the second and the third sentence of a verdict begin with."""
 WORDS = {
@@ -145,7 +142,7 @@ class _Observed(AutoEvaluation):
             f"{format_percent(share)} of a step is exposed communication ({format_seconds(exposed / state.steps)} of "
             f"{format_seconds(step)})"
         )
-        if share < CLEAR:
+        if share < COUNTS:
             yield f"Not the network: {said}; compression can save at most that."
             loss = "data_wait" if phases["data_wait"] >= COUNTS * total else "compute"
             following = FASTER[loss].format(format_percent(phases[loss] / total))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gravac.policies.observe import CLEAR, COUNTS
+from gravac.policies.observe import COUNTS
 from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
 from gravac.profile.measure import Gradients, Measurement, Row
 from gravac.profile.patterns import (
@@ -23,6 +23,8 @@ from gravac.profile.patterns import (
 from gravac.whatif.exchange import BUCKET_BYTES
 from gravac.wording import format_bytes, format_number, format_percent, format_rate, format_seconds
 
+UNSURE = 0.03
+"""By how much the exposed share of a job on CPUs may be off (lab/benchmarks/observe.md). [share of a step; measured]"""
 MANY, SMALL_BYTES = 20, 1 << 20
 """All-reduces of a step, and bytes of the usual one, that say that nothing is bucketed. [1, bytes; chosen]"""
 MENTIONED = 0.02
@@ -134,7 +136,7 @@ def _elsewhere(measured: Measurement, predicted: Forecast) -> tuple[str, str, st
         f"{format_seconds(predicted.dense)}, ±{format_percent(predicted.error)})"
     )
     why = f"in the traces a step takes {format_seconds(measured.step)}: {_parts(measured)}"
-    if share < CLEAR:
+    if share < COUNTS:
         return "other", f"Not the network: {said}.", why, _loss(measured)
     return "network", f"Network: {said}.", why, _compress(measured, predicted)
 
@@ -152,7 +154,7 @@ def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, 
         if predicted is None:
             following += "; --ranks 8 --bandwidth 25gbit says what data parallelism would cost"
         return "other", "Not the network: nothing is communicated.", why, following
-    if measured.share < CLEAR:
+    if measured.share < (COUNTS if measured.gpu else COUNTS + UNSURE):
         return "other", f"Not the network: {said}; compression can save at most that.", why, _loss(measured)
     if measured.loader > measured.exposed:
         first = f"a step waits {format_percent(measured.loader / measured.step)} of its time for data"
