@@ -1,7 +1,18 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
 from gravac.kernels.adam import step_aged
-from gravac.kernels.backend import active, compiled, lacking, on_device, treated_as_device, use, warm
+from gravac.kernels.backend import (
+    Scalar,
+    active,
+    compiled,
+    lacking,
+    on_device,
+    placed,
+    scalar,
+    treated_as_device,
+    use,
+    warm,
+)
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, take_run
 from gravac.kernels.entropy.blocks import decode_blocks, encode_blocks, expected_bytes
 from gravac.kernels.histogram import Tally, tally
@@ -48,7 +59,6 @@ from gravac.kernels.rounding import (
     row_scales,
     stochastic_round,
 )
-from gravac.kernels.scalars import Scalar, placed, scalar
 from gravac.kernels.selection import (
     SelectionHint,
     count_above,

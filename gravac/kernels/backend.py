@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 Choice = Literal["auto", "cpu", "cuda", "reference"]
+Scalar = float | Tensor
+"""A float for tensors in the host's memory. For a device's, where reading a number would wait, a float64 tensor on it,
+of shape ``()``."""
 log = logging.getLogger("gravac.kernels")
 _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws", "adam")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""
@@ -98,6 +101,18 @@ def on_device(x: Tensor) -> bool:
 def is_device(device: torch.device | None) -> bool:
     """Return whether tensors there are on a device, as ``on_device``; None is the host."""
     return bool(treated) or (device is not None and device.type != "cpu")
+
+
+def scalar(x: Tensor) -> Scalar:
+    """Return a tensor of one element as a scalar."""
+    return x.double().reshape(()) if on_device(x) else float(x)
+
+
+def placed(x: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on a device, without waiting for the copy."""
+    if device.type == "cpu":
+        return x
+    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
 def lacking() -> str:

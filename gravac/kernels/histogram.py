@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
-from gravac.kernels.backend import on_device
+from gravac.kernels.backend import Scalar, on_device, scalar
 from gravac.kernels.reference import BINS
-from gravac.kernels.scalars import Scalar, scalar
 
 NONFINITE = 4080
 """First bin of infinities and NaN."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
-from gravac.kernels.scalars import Scalar, scalar
+from gravac.kernels.backend import Scalar, scalar
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 

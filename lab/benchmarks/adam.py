@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from gravac_lab.simulate import pool
 from gravac_lab.simulate.late_adam import LateAdamW, parse_late
-from gravac_lab.simulate.muon import MuonAdamW
 from gravac_lab.simulate.run import chosen_plan, learn
 from gravac_lab.tasks import Recipe
+from gravac_lab.tasks.optimizers import MuonAdamW
 from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
 from gravac_lab.tournament.rows import ALONE, DENSE, REPEAT
 

@@ -14,9 +14,9 @@ from gravac_agent.state.rates import LearningRates
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.progress import DenseReference
 from gravac_lab.simulate.late_adam import Ages, LateAdamW
-from gravac_lab.simulate.muon import MuonAdamW
 from gravac_lab.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
 from gravac_lab.tasks import Batch, Recipe, Score, evaluate, loss_of
+from gravac_lab.tasks.optimizers import MuonAdamW
 
 
 @dataclass(frozen=True, slots=True)
