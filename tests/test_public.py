@@ -199,6 +199,7 @@ VALUES = {
     "rank_rows": "8",
     "step_rows": "0",
     "progress": "True",
+    "adapt_optimizer": "True",
     "log_to_stderr": "False",
     "sink": "['tensorboard:dir=runs/x']",
     "steering": "'off'",

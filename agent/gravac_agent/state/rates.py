@@ -44,7 +44,7 @@ class LearningRates:
     def now(self) -> RateValues:
         """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""
         scale = 1.0 if self._scaler is None else self.loss_scale()
-        return scale, [float(group.get("lr", 0.0)) for group in groups_of(self._optimizers)]
+        return scale, [float(group.get("lr", 0.0)) for one in self._optimizers for group in one.param_groups]
 
     def follow(self, memory: Memory, at: RateValues | None = None) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.

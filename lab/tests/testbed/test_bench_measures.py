@@ -1,6 +1,7 @@
 """``gravac bench encode|multilevel|wire|hook|collective``: every row says what it must, however fast the machine is."""
 
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from tests.support.measured import bench
 def test_encode() -> None:
     result = bench("encode", "--n", "3e3", "--n", "2_000", "--pairs", "3")
     assert [limit["n"] for limit in result["limits"]] == [3000, 2000]
-    topk = [row for row in result["rows"] if row["name"].startswith("topk")]
+    stacks = {(row["name"], row["n"], row["cf"]) for row in result["rows"] if row["name"].startswith("topk+")}
+    ways = [f"topk+twobit {way}" for way in ("written", "read")]
+    assert stacks == set(product(ways, (3000, 2000), (5.0, 16.6)))
+    topk = [row for row in result["rows"] if row["name"].startswith("topk") and "+" not in row["name"]]
     names = {"topk", "topk, sizes counted"} if result["kernels"] == "cpu" else {"topk, sizes counted"}
     assert {row["name"] for row in topk} == names
     assert (
@@ -25,7 +29,7 @@ def test_encode() -> None:
         == len(topk)
         == 8 * len(names)
     )
-    assert {row["cf"] for row in result["rows"]} == {10.0, 100.0}
+    assert {row["cf"] for row in result["rows"]} == {5.0, 10.0, 16.6, 100.0}
     compiled = [row for row in result["rows"] if row["against"] == "plain torch"]
     assert (len(compiled) > 5) == (result["kernels"] == "cpu")
 

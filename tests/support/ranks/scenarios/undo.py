@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gravac.compressors import Compressor, Payload
 from gravac.memories import Bucket, BucketMemory, Memory
 
 
@@ -40,25 +39,24 @@ class Undone:
         on_each_part(memory, self._watch)
 
     def _watch(self, part: BucketMemory) -> None:
-        part.resolve = partial(self._watched, part.bucket, part.resolve)  # type: ignore[method-assign]
+        part.resolve = partial(self._watched, part, part.resolve)  # type: ignore[method-assign]
 
     def _watched(
         self,
-        bucket: Bucket,
+        part: BucketMemory,
         resolve: Callable[..., Any],
         gradient: Tensor,
         counts: bool | Tensor,
-        compressor: Compressor | None = None,
-        payload: Payload | None = None,
     ) -> None:
-        sent = torch.zeros(gradient.numel())
-        if compressor is not None and payload is not None:
+        bucket, sent = part.bucket, torch.zeros(gradient.numel())
+        if part.sent is not None:
+            compressor, payload = part.sent
             sent = compressor.decode(payload)
         for (name, g), (_, s) in zip(bucket.split(gradient), bucket.split(sent), strict=True):
             e = self._before.get(name, torch.zeros_like(g))
             added, removed = e + _finite(g), _finite(s)  # what is not finite is neither added nor sent
             self._allowed[name] = 2.0**-23 * (3.0 * added.abs() + removed.abs())
-        resolve(gradient, counts, compressor, payload)
+        resolve(gradient, counts)
 
     def within_rounding(self) -> bool:
         """Return whether each element is as before: bit for bit, or within the bound where ``resolve`` undid it."""
