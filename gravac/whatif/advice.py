@@ -16,7 +16,7 @@ from gravac.wording import format_number, format_percent, format_plan, format_se
 WORTH = 0.02
 """Compressing must promise more than this, relative to dense."""
 LOWER_BETA = (
-    " A β₁ of 0.5 changes dense training, too: with it a GPT and an LSTM ended 3 to 5 % lower in simulated trainings, "
+    " A β₁ of 0.5 changes dense training, too: with it a GPT and an LSTM ended 2 to 5 % lower in simulated trainings, "
     "and a ResNet 25 % higher (docs/adam.md)."
 )
 """What is known of the first of the two (``lab/benchmarks/adam.md``)."""

@@ -106,7 +106,7 @@ class StepRecord(StepResult):
 
 
 class Signal(Enum):
-    """What the exchange thread is told, beside what it must send."""
+    """Messages to the exchange thread, beside what it must send."""
 
     END_OF_BACKWARD = auto()  # which alone shows under FSDP2 that no bucket of the step follows
     DUE = auto()  # the emulated link is done with the oldest transfer

@@ -64,8 +64,8 @@ def connect(spec: JobSpec, asked: Asked) -> Reporter:
         SetupError: Another run has the job's journal, or there is no folder for it; or the client of a sink is missing.
     """
     settings = asked.settings
-    told = (*sinks.parse(settings.sink), *asked.sinks)
-    for sink in told:
+    found = (*sinks.parse(settings.sink), *asked.sinks)
+    for sink in found:
         sink.load()
     try:
         folder = settings.data_dir.absolute()  # which a later chdir does not move
@@ -80,10 +80,10 @@ def connect(spec: JobSpec, asked: Asked) -> Reporter:
         own, lock = JobLock.named(folder, spec)
         spec = spec.model_copy(update={"job": own})
     if settings.controller == "none":
-        return LocalReporter(spec, folder, asked.policy, lock, name, told)
+        return LocalReporter(spec, folder, asked.policy, lock, name, found)
     if settings.controller == "auto":
         process = ControllerProcess(folder, spec.job, settings.page_port, settings.steering == "owner")
-    return HttpReporter(spec, settings, process, lock, name, told)
+    return HttpReporter(spec, settings, process, lock, name, found)
 
 
 def start(

@@ -1,4 +1,4 @@
-"""Replaces the network by none: collectives of torch end at once, on all process groups, whoever calls them.
+"""Replaces the network by none: collectives of torch end at once, on all process groups and for all callers.
 
 The kernels of torch's operators are replaced, below ``torch.distributed``, so that DDP's reducer, FSDP, DTensor and
 messages all do the same work as before, but for the transfer.
@@ -18,7 +18,7 @@ create_work: Callable[[Any], Any] = torch._C._distributed_c10d._create_work_from
 
 @contextmanager
 def no_network() -> Iterator[None]:
-    """Let all collectives return at once, with the rank's own numbers in place of the others'."""
+    """Let all collectives return at once, with the rank's own numbers instead of the others'."""
     library = torch.library.Library("c10d", "IMPL")
     try:
         for name, kernel in KERNELS.items():
