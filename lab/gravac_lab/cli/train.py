@@ -12,7 +12,7 @@ from gravac_lab.bench.train import Benchmark, ChangeImpossible, run
 from gravac_lab.cli import options, output
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
-FORMS = ("none", "alone", "dense", "fp16", "powersgd:", "agent", "fsdp")
+FORMS = ("none", "alone", "dense", "fp16", "powersgd:", "diloco:", "agent", "fsdp")
 
 
 def _methods(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     for method in methods:
         if not method.startswith(FORMS):
             raise click.BadParameter(
-                f"{method!r} is not one of none, alone, dense, fp16, powersgd:RANK, agent/…, fsdp…"
+                f"{method!r} is not one of none, alone, dense, fp16, powersgd:RANK, diloco:STEPS, agent/…, fsdp…"
             )
     if len(set(methods)) < len(methods) or not methods:
         raise click.BadParameter("give each method once, separated by spaces")
@@ -57,7 +57,7 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     callback=_methods,
     metavar="'METHOD …'",
     help="Methods, separated by spaces: none (DDP without communication), alone (without DDP), dense (plain DDP), fp16 "
-    "and powersgd:RANK (PyTorch's hooks), agent/COMPRESSOR/MEMORY/POLICY (an empty part: its default), fsdp (FSDP2) "
+    "and powersgd:RANK (PyTorch's hooks), diloco:STEPS (ranks average every so many steps), agent/COMPRESSOR/MEMORY/POLICY (an empty part: its default), fsdp (FSDP2) "
     "and fsdp/COMPRESSOR/MEMORY/POLICY. FSDP2 takes options after a colon: bf16 (gather parameters in bfloat16), keep "
     "(gather them once a step), unreduced (leave out its reduce-scatter).",
 )

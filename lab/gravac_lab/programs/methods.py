@@ -17,9 +17,11 @@ from torch.optim import Optimizer
 from gravac import aggregators, memories, policies
 from gravac_agent import Agent
 from gravac_lab.programs import sharded
+from gravac_lab.programs.diloco import DiLoCo
 from gravac_lab.tasks import Task
+from gravac_lab.tasks.optimizers import MuonAdamW
 
-FORMS = f"none, alone, dense, fp16, powersgd:RANK, agent/COMPRESSOR/MEMORY/POLICY, or {sharded.FORM}"
+FORMS = f"none, alone, dense, fp16, powersgd:RANK, diloco:STEPS, agent/COMPRESSOR/MEMORY/POLICY, or {sharded.FORM}"
 POWERSGD_DENSE_STEPS = 2
 """PyTorch's hook has no error memory with fewer dense steps at the start."""
 WHOLE_MODEL_MB = 100_000.0
@@ -113,7 +115,7 @@ def apply(
         yield _applied(module, task, lambda steps: 0)
     elif method == "alone":
         yield _applied(task.model, task, lambda steps: 0)
-    elif link != "none" and name in ("fp16", "powersgd"):
+    elif link != "none" and name in ("fp16", "powersgd", "diloco"):
         raise MethodError(
             f"{method}: an emulated link slows only the agent; a really slow one needs root, ip and tc"
         )
@@ -126,6 +128,10 @@ def apply(
         yield _applied(module, task, lambda steps: 2 * elements * steps)
     elif name == "powersgd" and setting.isdecimal() and int(setting) > 0:
         yield _powersgd(int(setting), task, elements)
+    elif name == "diloco" and setting.isdecimal() and int(setting) > 0:
+        optimizer = task.recipe.optimizer(task.model.parameters())
+        sent = DiLoCo(task.model, optimizer, int(setting)).sent
+        yield Applied(task.model, optimizer, sent, _clip_norm(task))
     else:
         raise MethodError(f"method {method!r} is not one of {FORMS}")
 
@@ -143,7 +149,7 @@ def _agent(
             group["momentum"] = 0.0
     with Agent(
         module,
-        optimizer,
+        optimizer.parts if isinstance(optimizer, MuonAdamW) else optimizer,
         compressor=spec.compressor,
         memory=spec.memory,
         policy=spec.policy,

@@ -96,7 +96,8 @@ def recipe(
         data: Folder of text files; None: source code.
         size: Number of parameters, a key of ``SHAPES``.
         text: Which source code: ``linux``, ``python``, or ``auto``.
-        optimizer: ``adamw``, ``adamw-aged``, ``adamw-low-beta``, ``sgd`` or ``lamb``.
+        optimizer: ``adamw``, ``adamw-aged``, ``adamw-low-beta``, ``muon`` (for the layers' matrices, with AdamW for the
+            rest), ``sgd`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Sequences in a step of all ranks.
         heldout: Held-out sequences, as long as those in training.
@@ -107,10 +108,13 @@ def recipe(
     width, layers, heads = choose("size", size, SHAPES)
     length = LENGTHS[size]
     rates = RATES | {"adamw": RATES["adamw"] * min(1.0, 96 / width)}
+    with torch.device("meta"):
+        named = ByteGPT(width, layers, heads, length).named_parameters()
+    hidden = [name.startswith("layers.") and one.dim() == 2 for name, one in named]
     return Recipe(
         name="gpt",
         build_model=seeded(partial(ByteGPT, width, layers, heads, length)),
-        optimizer=optimizers.choose(optimizer, rates, rate),
+        optimizer=optimizers.choose(optimizer, rates, rate, hidden=hidden),
         optimizer_kind=optimizer,
         schedule=Schedule(ramp_steps=20, floor=0.1),
         clip_norm=1.0,

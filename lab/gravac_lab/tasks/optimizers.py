@@ -1,9 +1,9 @@
-"""Optimizers of recipes, by name: SGD with momentum, AdamW of torch and of ``gravac.optim``, and LAMB; Muon by hand.
+"""Optimizers of recipes, by name: SGD with momentum, AdamW of torch and of ``gravac.optim``, LAMB, and Muon with AdamW.
 
 Besides the keys of a task's rates, ``adamw-aged`` is ``gravac.optim.AdamW``, and ``adamw-low-beta`` AdamW with β₁ 0.5.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -95,18 +95,18 @@ class MuonAdamW(Optimizer):
         chosen: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
         for parameter, own in zip(params, hidden, strict=True):
             chosen[own].append(parameter)
-        self._parts: list[Optimizer] = [
+        self.parts: list[Optimizer] = [
             torch.optim.AdamW(chosen[False], lr=lr, betas=betas, weight_decay=weight_decay),
             torch.optim.Muon(chosen[True], lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
         ]
-        super().__init__([group for part in self._parts for group in part.param_groups], {"lr": lr})
-        for part, group in zip(self._parts, self.param_groups, strict=True):
+        super().__init__([group for part in self.parts for group in part.param_groups], {"lr": lr})
+        for part, group in zip(self.parts, self.param_groups, strict=True):
             part.param_groups = [group]
 
     def step(self, closure: Any = None) -> Any:
         """Move every parameter that has a gradient."""
         assert closure is None
-        for part in self._parts:
+        for part in self.parts:
             part.step()
 
 
@@ -116,6 +116,7 @@ def choose(
     rate: float | None,
     weight_decay: float = 0.0,
     momentum: float = MOMENTUM,
+    hidden: Sequence[bool] = (),
 ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
     """Return what makes an optimizer from parameters.
 
@@ -125,13 +126,13 @@ def choose(
         rate: Another peak learning rate; None: that of the task.
         weight_decay: Of SGD; AdamW and LAMB have ``WEIGHT_DECAY``.
         momentum: Of SGD.
+        hidden: Whether each parameter is a matrix that Muon steps, if there is ``muon``, with AdamW's rate.
 
     Raises:
         TaskError: The optimizer is unknown.
     """
-    lr = recipe.choose(
-        "optimizer", optimizer, {**rates, "adamw-aged": rates["adamw"], "adamw-low-beta": rates["adamw"]}
-    )
+    like_adamw = ("adamw-aged", "adamw-low-beta", *(("muon",) if hidden else ()))
+    lr = recipe.choose("optimizer", optimizer, {**rates, **dict.fromkeys(like_adamw, rates["adamw"])})
     lr = lr if rate is None else rate
     if optimizer == "sgd":
         return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
@@ -139,4 +140,6 @@ def choose(
         kind = optim.AdamW if optimizer == "adamw-aged" else torch.optim.AdamW
         betas = LOW_BETAS if optimizer == "adamw-low-beta" else BETAS
         return partial(kind, lr=lr, betas=betas, weight_decay=WEIGHT_DECAY)
+    if optimizer == "muon":
+        return partial(MuonAdamW, hidden=hidden, lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
     return partial(Lamb, lr=lr)

@@ -89,7 +89,7 @@ class Recipe:
         name: As ``tasks.make`` reads it.
         build_model: Makes the model from a seed, by ``seeded``.
         optimizer: Makes the optimizer from the model's parameters; its learning rate is the peak.
-        optimizer_kind: ``sgd``, ``adamw``, ``adamw-aged``, ``adamw-low-beta`` or ``lamb``.
+        optimizer_kind: ``sgd``, ``adamw``, ``adamw-aged``, ``adamw-low-beta``, ``muon`` or ``lamb``.
         schedule: The learning rate at each step.
         clip_norm: Largest norm of the averaged gradient that the optimizer gets; None: any.
         data: Training and held-out data.

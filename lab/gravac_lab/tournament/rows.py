@@ -59,9 +59,8 @@ class Run:
     @property
     def kind(self) -> str:
         """Kind of the optimizer, as in ``gravac.signals.efficiency``."""
-        return {"sgd": "sgd", "adamw-aged": "adam-aged", "adamw-low-beta": "adam-low-beta"}.get(
-            self.optimizer, "adam"
-        )
+        kinds = {"sgd": "sgd", "adamw-aged": "adam-aged", "adamw-low-beta": "adam-low-beta", "muon": "matrix"}
+        return kinds.get(self.optimizer, "adam")
 
     @property
     def repeats_dense(self) -> bool:

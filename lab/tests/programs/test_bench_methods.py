@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
 from gravac_lab.programs.methods import apply
 from gravac_lab.programs.train import Trainer
-from gravac_lab.tasks import Schedule, lm
+from gravac_lab.tasks import Schedule, lm, make
+from tests.support.ranks.harness import run_ranks
+from tests.support.ranks.scenarios.tasks import SEED, TEXT_TASK
 
 STEPS = 5
 
@@ -62,3 +64,24 @@ def test_a_learning_rate_that_falls(tmp_path: Path) -> None:
             rates.append(applied.optimizer.param_groups[0]["lr"] / full)
             trainer.train(1)
     assert rates == pytest.approx([0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0])
+
+
+@pytest.mark.distributed
+def test_diloco_averages_how_far_ranks_came(tmp_path: Path) -> None:
+    """Two ranks, by hand: after 3 steps alone, and Nesterov's first step, the outer rate times 1.9 of the mean way."""
+    ranks = run_ranks(tmp_path, "trained_by", 2, methods=["alone", "diloco:3"], steps=[3, 5, 6])
+    start = nn.utils.parameters_to_vector(make(TEXT_TASK).build_model(SEED).parameters()).detach()
+    ends = [torch.tensor(rank["alone"][0][0]) for rank in ranks]
+    assert not torch.allclose(*ends)
+    first, second, third = zip(*(rank["diloco:3"] for rank in ranks), strict=True)
+    expected = start + 0.7 * 1.9 * ((ends[0] + ends[1]) / 2 - start)
+    torch.testing.assert_close(torch.tensor(first[0][0]), expected)
+    assert first[0] == first[1]
+    assert second[0][0] != second[1][0], "alone again"
+    assert third[0] == third[1]
+    assert third[0][0] != first[0][0]
+    assert [sent for _, sent in (first[0], second[0], third[0])] == [
+        start.nbytes,
+        start.nbytes,
+        2 * start.nbytes,
+    ]

@@ -19,7 +19,7 @@ from gravac_lab.tasks import (
     loss_of,
     make,
 )
-from gravac_lab.tasks.optimizers import Lamb
+from gravac_lab.tasks.optimizers import Lamb, MuonAdamW
 
 SMALL = {
     "lm": "lm:width=64,length=16,text=python,heldout=16",
@@ -99,6 +99,20 @@ def test_every_optimizer_learns(optimizer: str) -> None:
     assert kind.lower() == recipe.optimizer_kind == optimizer
 
 
+def test_muon_steps_the_layers_of_the_gpt_and_adamw_the_rest() -> None:
+    recipe = replace(make(f"{SMALL['gpt']},optimizer=muon"), clip_norm=None)
+    model = recipe.build_model(0)
+    optimizer = recipe.optimizer(model.parameters())
+    assert isinstance(optimizer, MuonAdamW)
+    adamw, muon = (
+        {id(one) for group in part.param_groups for one in group["params"]} for part in optimizer.parts
+    )
+    assert muon == {id(one) for one in model.layers.parameters() if one.dim() == 2}
+    assert adamw == {id(one) for one in model.parameters()} - muon
+    before, after = learned(recipe, 10)
+    assert after.loss < 0.95 * before.loss
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -106,6 +120,7 @@ def test_every_optimizer_learns(optimizer: str) -> None:
         ("gpt:size=3M", "size='3M' is unknown.*did you mean '3m'"),
         ("gpt:optimiser=sgd", "no setting 'optimiser'.*did you mean 'optimizer'"),
         ("lm:optimizer=adam", "optimizer='adam' is unknown.*did you mean 'adamw'"),
+        ("lm:optimizer=muon", "optimizer='muon' is unknown"),
         ("lm:text=linus", "text='linus' is unknown.*did you mean 'linux'"),
         ("vgg:images=glyph", "images='glyph' is unknown.*did you mean 'glyphs'"),
         ("lm:size=7", "size=7 is unknown; choose one of 0.3m"),

@@ -113,7 +113,7 @@ from tests.support.ranks.scenarios.styles import (
     training_styles,
     two_groups,
 )
-from tests.support.ranks.scenarios.tasks import task_trained
+from tests.support.ranks.scenarios.tasks import task_trained, trained_by
 from tests.support.ranks.scenarios.unused import unused_parameters
 
 __all__ = [
@@ -216,6 +216,7 @@ __all__ = [
     "three_optimizers",
     "thresholds",
     "train",
+    "trained_by",
     "training_styles",
     "true_gains",
     "two_groups",

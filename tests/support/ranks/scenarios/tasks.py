@@ -1,5 +1,6 @@
 """A task as real ranks train it, with the agent, to compare simulated ranks with."""
 
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -8,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac_agent import Agent
 
 SIMULATED_TASK = "digits:width=8"
+TEXT_TASK = "lm:width=16,length=16,text=python,heldout=16"
 SEED = 1
 
 
@@ -61,3 +63,25 @@ def task_trained(rank: int, world: int, folder: str, steps: int) -> dict[str, An
             layout = [list(bucket.names) for bucket in agent._session.layout]
         payload = loop.payload_bytes
     return {"sent": sent, "layout": layout, "payload_bytes": payload, "parameters": sums_of(model)}
+
+
+def trained_by(rank: int, world: int, folder: str, methods: list[str], steps: list[int]) -> dict[str, Any]:
+    """Train a small LSTM by methods of the training benchmark.
+
+    Returns for each the parameters and the bytes sent after each of the numbers of steps.
+    """
+    from gravac_lab.programs.methods import apply
+    from gravac_lab.programs.train import Trainer
+    from gravac_lab.tasks import make
+
+    found: dict[str, Any] = {}
+    for method in methods:
+        task = make(TEXT_TASK).part_of(rank, world, SEED)
+        points = found[method] = []
+        with apply(method, task, "none", Path(folder), 20) as applied:
+            trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1)
+            for after in steps:
+                trainer.train(after - trainer.step)
+                weights = nn.utils.parameters_to_vector(task.model.parameters()).tolist()
+                points.append((weights, applied.payload_bytes(after)))
+    return found
