@@ -93,7 +93,7 @@ def _take_turns(
             ):
                 tally.error = "an emulated link slows only the agent; a shaped one needs root, ip and tc"
                 continue
-            words = _words(benchmark, tally.name, emulated, places.interface, scratch / f"method{number}")
+            words = rank_command(benchmark, tally.name, emulated, places.interface, scratch / f"method{number}")
             ranks = Ranks(words, places.ranks, places.port(number), scratch / f"method{number}")
             stack.callback(ranks.close)
             with _failing(tally, progress):
@@ -114,7 +114,7 @@ def _take_turns(
             for tally in now if turn % 2 == 0 else now[::-1]:
                 if tally.error is None:
                     with _failing(tally, progress):
-                        _block(benchmark, running[tally.name], tally)
+                        train_block(benchmark, running[tally.name], tally)
                         if benchmark.curve:
                             tally.add_point(running[tally.name].ask(START_SECONDS, do="evaluate"))
         for tally in now:
@@ -125,7 +125,8 @@ def _take_turns(
     return tallies, later
 
 
-def _block(benchmark: Benchmark, ranks: Ranks, tally: MethodAnswers) -> None:
+def train_block(benchmark: Benchmark, ranks: Ranks, tally: MethodAnswers) -> None:
+    """Have ranks train a block, and keep what they answer."""
     rates = (parse_rate(link) for link in (benchmark.link, benchmark.then or "none"))
     bits = min((bits for bits in rates if bits is not None), default=None)
     # Twice a ring all-reduce of the dense gradient, for every method.
@@ -147,9 +148,10 @@ def _failing(tally: MethodAnswers, progress: Progress) -> Iterator[None]:
         progress(f"{tally.name}: {error}")
 
 
-def _words(
+def rank_command(
     benchmark: Benchmark, method: str, emulated: bool, interface: str | None, scratch: Path
 ) -> list[str]:
+    """Return the command of a rank."""
     # A dense agent sends the same bytes as plain DDP and can emulate the link.
     method = "agent///dense" if emulated and method == "dense" else method
     words = [sys.executable, "-m", "gravac_lab.programs.train", "--method", method, "--scratch", str(scratch)]
