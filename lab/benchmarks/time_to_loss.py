@@ -74,16 +74,24 @@ class Cell:
             self.losses.append(heldout_loss(self.ranks.ask(START_SECONDS, do="evaluate")))
         except RanksFailed as error:
             self.tally.error = str(error)
-            print(f"{self.method}: {error}", file=sys.stderr)
+            print(f"{self.method}: {error}", file=sys.stderr, flush=True)
 
     def curve(self, link: str) -> list[tuple[int, float, float]]:
         """Return steps, seconds and loss after each block."""
         seconds = [max(sum(rank["seconds"]) for rank in block) for block in self.tally.blocks]
-        here = [self.link(turn) == link for turn in range(len(self.losses))]
-        mean = fmean(took for took, there in zip(seconds, here, strict=False) if there) if any(here) else 0.0
-        clock = accumulate(took if there else mean for took, there in zip(seconds, here, strict=False))
-        steps = accumulate(self.benchmark.block for _ in here)
-        return list(zip(steps, clock, self.losses, strict=True))
+        return curve(seconds, self.losses, self.links, link, self.benchmark.block)
+
+
+def curve(
+    seconds: Sequence[float], losses: Sequence[float], links: Sequence[str], link: str, block: int
+) -> list[tuple[int, float, float]]:
+    """Return steps, seconds and loss after each block of that many steps, where blocks took turns on links."""
+    here = [took if links[turn % len(links)] == link else None for turn, took in enumerate(seconds)]
+    known = [took for took in here if took is not None]
+    if not known:
+        return []
+    clock = accumulate(fmean(known) if took is None else took for took in here)
+    return [(turn * block, at, loss) for turn, (at, loss) in enumerate(zip(clock, losses, strict=False), 1)]
 
 
 def split(method: str) -> tuple[str, str]:
@@ -130,6 +138,7 @@ def run(given: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     ):
         if places.no_network is not None:
             sys.exit(f"no network can be made here: {places.no_network}")
+        assert places.shape is not None
         cells = []
         for number, (method, links) in enumerate(planned(given)):
             name, optimizer = split(method)
@@ -145,6 +154,7 @@ def run(given: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
                 heldout=64,
                 seed=seed,
             )
+            places.shape(parse_rate(links[0]))  # an agent measures its link at the start
             folder = Path(scratch, str(number))
             command = rank_command(benchmark, name, False, places.interface, folder)
             ranks = Ranks(command, places.ranks, places.port(number), folder)
@@ -176,7 +186,6 @@ def run(given: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
             "method": cell.method,
             "link": link,
             "sent_bytes": cell.tally.per_step("sent_bytes"),
-            "step_seconds": median(cell.tally.step_seconds() or [0.0]),
             "curve": cell.curve(link),
             "baseline": given.baseline,
             "dense": dense,
@@ -201,7 +210,7 @@ def figures(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[float | Non
     ends = [row["curve"][len(row["dense"]) - 1] for row in rows]
     dense = [row["dense"][-1] for row in rows]
     cells = [
-        f"{spread([1e3 * row['step_seconds'] for row in rows], '.0f')} ms",
+        f"{spread([1e3 * end[1] / end[0] for end in ends], '.0f')} ms",
         f"{median(row['sent_bytes'] for row in rows) / 1e3:,.0f} kB",
         spread([end[1] / base[1] for end, base in zip(ends, dense, strict=True)], ".2f"),
         spread([end[2] for end in ends], ".4f"),

@@ -93,7 +93,9 @@ def _take_turns(
             ):
                 tally.error = "an emulated link slows only the agent; a shaped one needs root, ip and tc"
                 continue
-            words = rank_command(benchmark, tally.name, emulated, places.interface, scratch / f"method{number}")
+            words = rank_command(
+                benchmark, tally.name, emulated, places.interface, scratch / f"method{number}"
+            )
             ranks = Ranks(words, places.ranks, places.port(number), scratch / f"method{number}")
             stack.callback(ranks.close)
             with _failing(tally, progress):
