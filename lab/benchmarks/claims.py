@@ -57,6 +57,14 @@ train for epochs on GPUs, so compare directions, not figures.
 """
 
 
+OPTIMIZERS = {
+    "sgd": "SGD",
+    "adam": "Adam",
+    "adam-aged": "gravac.optim",
+    "adam-low-beta": "Adam, β₁ 0.5",
+    "matrix": "Muon",
+}
+"""Names of the kinds of optimizers."""
 OBJECTIVES = """
 ## T_comp and useful throughput
 
@@ -179,7 +187,7 @@ def efficiencies(runs: Sequence[Run]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         if run.plan != DENSE and not run.repeats_dense and place(run) in dense:
-            groups.setdefault(("SGD" if run.optimizer == "sgd" else "Adam", run.plan), []).append(run)
+            groups.setdefault((OPTIMIZERS[run.kind], run.plan), []).append(run)
     rows = []
     for (kind, plan), members in groups.items():
         bases = [dense[place(run)] for run in members]

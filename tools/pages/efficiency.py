@@ -12,7 +12,7 @@ from typing import Any
 
 from gravac.compressors import COMPRESSORS
 from gravac.offers import TableKind
-from gravac.signals.efficiency import of_progress
+from gravac.signals.efficiency import LATE, of_progress
 from gravac_lab.simulate.pool import read_lines
 from gravac_lab.tournament import Baseline, Run, baselines, place, read_rows
 from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
@@ -25,6 +25,7 @@ FILES, RANKS = ("rows.jsonl.xz", "repeats.jsonl.xz"), 4
 STUDY = ROOT / "lab" / "benchmarks" / "adam.jsonl.xz"
 RULES: dict[tuple[str, float], TableKind] = {("late:move=eager", 0.9): "aged", ("adamw", 0.5): "low_beta"}
 """Rules and β₁ of its rows: of ``gravac.optim``, and of torch's AdamW. Dense has the same betas."""
+TABLES: dict[str, TableKind] = {"sgd": "sgd", "matrix": "matrix", **LATE}
 BETA2, LEAST_TASKS = 0.95, 2
 """Of what one task shows, the table says nothing."""
 LEAST = 0.01
@@ -41,7 +42,7 @@ def table(runs: Sequence[Run]) -> Table:
         if run.plan in (DENSE, ALONE) or run.repeats_dense or base is None:
             continue
         if (key := _plan(run)) is not None:
-            kind: TableKind = "sgd" if run.kind == "sgd" else "adam"
+            kind = TABLES.get(run.kind, "adam")
             found[key[0], kind, key[1]][run.task].append(_efficiency(base, run))
             shown[key[0], kind, key[1]][run.task].append(_shown(run, kind))
     kept: Table = defaultdict(dict)
