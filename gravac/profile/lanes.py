@@ -45,6 +45,7 @@ class Lane:
         busy: When it computes; on a CPU also when its threads are busy otherwise, and do not wait for the network.
         computing: When it computes.
         calls: All calls of the trace on this device.
+        collecting: When Python collected garbage.
         slowed: How much longer operators of a CPU take in its steps during calls, whose threads share its cores.
     """
 
@@ -55,6 +56,7 @@ class Lane:
     busy: Union
     computing: Union
     calls: list[Timed]
+    collecting: Union
     slowed: float = 0.0
 
     @property
@@ -102,6 +104,7 @@ def _on_cpu(trace: RankTrace) -> Lane:
         [start for each in parts for start in each.starts], [end for each in parts for end in each.ends]
     )
     waiting = waits(computing, [call.end for call in trace.calls], LATE)
+    sending = [each for thread, each in trace.sending.items() if thread not in transferring]
     active = Union.of((call.start, call.end) for call in trace.calls)
     extent = Union(
         [*computing.starts, *active.starts, *(start for start, _, _ in trace.steps)],
@@ -110,7 +113,12 @@ def _on_cpu(trace: RankTrace) -> Lane:
     if not extent.starts:
         raise ProfileError(f"{trace.path}: its operators take no time")
     edges, numbers = _marks(trace, extent)
-    busy = less(Union([extent.starts[0]], [extent.ends[-1]]), waiting)
+    idle = Union(
+        [*waiting.starts, *(start for each in sending for start in each.starts)],
+        [*waiting.ends, *(end for each in sending for end in each.ends)],
+    )
+    idle = less(less(idle, computing), trace.collections)
+    busy = less(Union([extent.starts[0]], [extent.ends[-1]]), idle)
     lane = _lane(trace, None, edges, edges, numbers, busy, computing, trace.calls)
     slowed = sum(
         _slowed(trace, thread, active, edges) for thread in trace.operators if thread not in transferring
@@ -145,8 +153,7 @@ def _slowed(trace: RankTrace, thread: Hashable, active: Union, edges: Sequence[f
 
 def _computing(trace: RankTrace, thread: Hashable) -> Union:
     """Return when a thread runs operators, without those of communication: DTensor's run within others."""
-    within = Union.of((issue.start, issue.end) for issue in trace.issues.get(thread, ()))
-    return less(trace.operators[thread].union(), within)
+    return less(trace.operators[thread].union(), trace.sending[thread].union())
 
 
 def _marks(trace: RankTrace, active: Union) -> tuple[list[float], list[int]]:
@@ -195,14 +202,16 @@ def _lane(
     computing: Union,
     calls: Sequence[Call],
 ) -> Lane:
-    lane = Lane(trace, device, edges, numbers, busy, computing, [])
+    lane = Lane(trace, device, edges, numbers, busy, computing, [], trace.collections)
     until = float("-inf")
     for call in calls:
+        # On a CPU, also while a thread issues it, or waits for it to begin.
+        begin = call.start if call.issued is None or device is not None else min(call.start, call.issued)
         start = max(call.start, until)
         marks, moment = (edges, call.start) if call.issued is None else (moments, call.issued)
         step = bisect_right(marks, moment) - 1
-        exposed = lane.exposed(start, call.end)
-        hidden = max(0.0, call.end - start) - exposed
+        exposed = lane.exposed(max(begin, until), call.end)
+        hidden = max(0.0, call.end - start) - lane.exposed(start, call.end)
         lane.calls.append(Timed(call, exposed, hidden, step if 0 <= step < len(edges) - 1 else -1))
         until = max(until, call.end)
     return lane

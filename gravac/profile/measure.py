@@ -219,11 +219,7 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
         step=step,
         spread=pstdev(each),
         computing=fmean(lane.computing.within(*_extent(lane)) / lane.steps for lane in lanes) * US,
-        communicating=fmean(
-            Union.of((each.call.start, each.call.end) for each in lane.inside).length / lane.steps
-            for lane in lanes
-        )
-        * US,
+        communicating=_each(lanes, (timed.exposed + timed.hidden for _, timed in inside)),
         exposed=min(step, exposed),
         waiting=_each(lanes, known) if known else None,
         loader=fmean(_loading(lane) / lane.steps for lane in lanes) * US,
@@ -248,21 +244,28 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
     return _corrected(found, [trace.clock for trace in traces])
 
 
-def _corrected(found: Measurement, clocks: Sequence[tuple[float, float] | None]) -> Measurement:
+def _corrected(found: Measurement, clocks: Sequence[tuple[float, float, float] | None]) -> Measurement:
     """Return the figures of a job on CPUs as they are without the profiler, and where calls slow nothing down.
 
     What the profiler adds to computing is known from the CPU time of the thread that trains, and how much shorter a
-    step is without, from the clock. The rest runs while a transfer does, and would be waited for without it.
+    step is without, from the clock. The rest runs while a transfer does, and would be waited for without it. A full
+    collection of garbage, which few steps have, counts as far as the steps before were shorter, too.
     """
     known = [clock for clock in clocks if clock is not None]
     if found.gpu:
         return found
     slowed = _each(found.lanes, (lane.slowed for lane in found.lanes))
-    added = shorter = 0.0
+    added = shorter = collected = 0.0
     if known and len(known) == len(clocks):
-        added = max(0.0, fmean(added for _, added in known))
-        shorter = min(added, max(0.0, found.step - fmean(step for step, _ in known)))
-    step = found.step - shorter
+        usual, plain, recorded = map(fmean, zip(*known, strict=True))
+        added = max(0.0, recorded - plain)
+        slowed *= min(1.0, plain / recorded)  # the rest is the profiler's
+        longer = max(0.0, found.step - usual)
+        collected = min(
+            longer, _each(found.lanes, (each.collecting.within(*_extent(each)) for each in found.lanes))
+        )
+        shorter = min(added, longer - collected)
+    step = found.step - collected - shorter
     sent = sum(row.exposed + row.hidden for row in found.rows)
     exposed = min(step, sent, found.exposed + slowed + added - shorter)
 
@@ -322,10 +325,10 @@ def _each(lanes: Sequence[Lane], microseconds: Iterable[float]) -> float:
 
 
 def _loading(lane: Lane) -> float:
-    """Return how long a thread waited for data while neither computing nor communication went on."""
+    """Return how long a thread waited for data while nothing else went on."""
     taken = Union(
-        [*lane.computing.starts, *(each.call.start for each in lane.calls)],
-        [*lane.computing.ends, *(each.call.end for each in lane.calls)],
+        [*lane.computing.starts, *lane.collecting.starts, *(each.call.start for each in lane.calls)],
+        [*lane.computing.ends, *lane.collecting.ends, *(each.call.end for each in lane.calls)],
     )
     loading = lane.trace.loader.union()
     first, last = _extent(lane)

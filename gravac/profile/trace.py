@@ -155,6 +155,7 @@ class RankTrace:
         launching: Places of their threads in ``threads``.
         threads: That launch kernels.
         issues: By thread.
+        sending: Operators of c10d and waits for them, by thread: what runs within them is communication.
         nodes: Nodes of autograd, by thread.
         regions: Annotations of DDP, FSDP and optimizers, by thread.
         steps: Start, end and number of each step that the profiler knows.
@@ -182,6 +183,7 @@ class RankTrace:
     launching: "array[int]" = field(default_factory=lambda: array("l"))
     threads: list[Hashable] = field(default_factory=list)
     issues: dict[Hashable, list[Issue]] = field(default_factory=lambda: defaultdict(list))
+    sending: dict[Hashable, Spans] = field(default_factory=lambda: defaultdict(Spans))
     nodes: dict[Hashable, Spans] = field(default_factory=lambda: defaultdict(Spans))
     regions: dict[Hashable, list[tuple[float, float, str]]] = field(default_factory=lambda: defaultdict(list))
     steps: list[tuple[float, float, int]] = field(default_factory=list)
@@ -195,13 +197,23 @@ class RankTrace:
     damaged: int = 0
 
     @property
-    def clock(self) -> tuple[float, float] | None:
-        """Seconds of a step without the profiler, and those it adds to the thread that trains; None: unknown."""
+    def clock(self) -> tuple[float, float, float] | None:
+        """Seconds of a step without the profiler, and of the thread that trains, without and with it; None: unknown."""
         names = ("step_seconds", "thread_seconds", "recorded_thread_seconds")
         step, plain, recorded = (self.about.get(name) for name in names)
-        if not (_is_time(step) and _is_time(plain) and _is_time(recorded) and step > 0.0):
+        if not all(_is_time(each) and each > 0.0 for each in (step, plain, recorded)):
             return None
-        return step, recorded - plain
+        return step, plain, recorded
+
+    @property
+    def collections(self) -> Union:
+        """When Python collected garbage in the recorded steps, as far as it is known."""
+        said = self.about.get("collections")
+        return Union.of(
+            (pair[0] - self.base, pair[1] - self.base)
+            for pair in (said if isinstance(said, list) else ())
+            if isinstance(pair, list) and len(pair) == 2 and all(map(_is_time, pair)) and pair[0] <= pair[1]
+        )
 
 
 def read(path: Path) -> RankTrace:
@@ -356,7 +368,10 @@ class _Keeping:
         self.trace.kinds[thread].append(hash((name, repr(args.get("Input Dims")))))
 
     def _issued(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
-        self.trace.issues[thread].append(_issue(name, start, end, args))
+        issue = _issue(name, start, end, args)
+        self.trace.issues[thread].append(issue)
+        if name.startswith("c10d::") or issue.kind == "wait":
+            self.trace.sending[thread].add(start, end)
 
     def _on_host(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         self.trace.backend_threads.add(thread)

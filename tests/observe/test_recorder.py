@@ -1,6 +1,7 @@
 """The recorder in this process: what it counts as a step, when it steps aside, and that nothing of it is left."""
 
 import atexit
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,12 +22,14 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     """A recorder of two steps, of which no hook, method or thread may be left."""
     monkeypatch.setattr(atexit, "register", lambda _: None)
     hooks, methods = dict(torch_optimizer._global_optimizer_post_hooks), vars(lowest_profile).copy()
+    watching = list(gc.callbacks)
     made = Recorder(2, 2, tmp_path / "runs" / "new", judges=False)
     made.start()
     yield made
     made._at_exit()
     assert dict(torch_optimizer._global_optimizer_post_hooks) == hooks
     assert vars(lowest_profile) == methods
+    assert gc.callbacks == watching
     assert not torch.autograd._profiler_enabled()
     assert made._delivery is None or not made._delivery.is_alive()
 
@@ -66,6 +69,18 @@ def test_a_step_is_a_round_of_all_optimizers(recorder: Recorder, tmp_path: Path)
     assert found.optimizer == "Adam"
     inside = [end for _, end in found.optimizer_steps if found.steps[0][0] < end <= found.steps[-1][1] + 1e5]
     assert len(inside) == 6, "two rounds of three"
+
+
+def test_collections_of_garbage_are_noted(recorder: Recorder, tmp_path: Path) -> None:
+    step = training()
+    for _ in range(5):
+        gc.collect()
+        step()
+    found = trace(recorder, tmp_path)
+    (first, *_, last), collections = sorted(found.steps), found.collections
+    assert len(collections.starts) >= 2
+    assert 0.0 < collections.within(first[0], last[1]) < last[1] - first[0]
+    assert collections.length < 2 * (last[1] - first[0])
 
 
 def test_several_backwards_within_a_closure(recorder: Recorder, tmp_path: Path) -> None:

@@ -201,6 +201,17 @@ def test_operators_that_a_call_slows_down_are_exposed_to_it(tmp_path: Path) -> N
     assert found.gradients.exposed == pytest.approx(40e-3)
 
 
+def test_issuing_a_call_is_exposed_and_what_runs_within_is_no_computation(tmp_path: Path) -> None:
+    """gloo copies there, and its threads take the core. What stands around it is computation."""
+    made = Made.on_cpu(issuing=5.0)
+    made.add("cpu_op", "aten::copy_", 21e3, 3e3, MAIN)
+    made.add("cpu_op", "_c10d_functional::all_reduce", 19e3, 6e3, MAIN, **{"Input Dims": [[1000]]})
+    found = of(tmp_path, made)
+    assert found.exposed == pytest.approx(40e-3)
+    assert found.computing == pytest.approx(60e-3)
+    assert found.communicating == pytest.approx(80e-3)
+
+
 def test_what_the_profiler_adds_is_no_part_of_a_step(tmp_path: Path) -> None:
     """It took 12 ms of each step, 8 of them where the call hides: without it, that much more is exposed."""
     made = Made.on_cpu()
@@ -210,9 +221,31 @@ def test_what_the_profiler_adds_is_no_part_of_a_step(tmp_path: Path) -> None:
     assert found.exposed == pytest.approx(48e-3)
     assert found.computing == pytest.approx(48e-3)
     assert found.profiler == pytest.approx(12e-3)
+    made = Made.on_cpu(slower=5.0)
+    made.about = {"step_seconds": 0.088, "thread_seconds": 0.048, "recorded_thread_seconds": 0.060}
+    assert of(tmp_path, made).exposed == pytest.approx(20e-3 + 0.8 * 20e-3), (
+        "a fifth of what slows is the profiler's"
+    )
     for broken in ({"thread_seconds": "soon"}, {"step_seconds": -1}, {"recorded_thread_seconds": None}):
         made.about |= broken
         assert of(tmp_path, made).step == pytest.approx(100e-3)
+
+
+def test_a_rare_collection_of_garbage_is_no_part_of_a_step(tmp_path: Path) -> None:
+    """One of 16 ms, 6 of which the loader seems to wait, in steps that are 5 ms longer than those before."""
+    made = Made.on_cpu()
+    made.named("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100e3, 6e3)
+    for event in made.events[len(made.events) // 2 :]:
+        event["ts"] += 16e3 if event["name"] != "ProfilerStep#1" and "enum" not in event["name"] else 0.0
+        event["dur"] += 16e3 if event["name"] == "ProfilerStep#1" else 0.0
+    made.about = {"step_seconds": 0.103, "thread_seconds": 0.06, "recorded_thread_seconds": 0.06}
+    made.about["collections"] = [[100e3 + 1e3, 116e3 + 1e3]]  # the trace begins at 1 ms
+    found = of(tmp_path, made)
+    assert (found.step, found.loader) == (pytest.approx(103e-3), 0.0)
+    assert found.exposed == pytest.approx(40e-3)
+    for hostile in ("no", [3], [[1]], [[5, 1]], [["a", 2]], [[float("nan"), 2]]):
+        made.about["collections"] = hostile
+        assert of(tmp_path, made).step == pytest.approx(108e-3)
 
 
 def test_two_traces_of_one_rank_are_refused(tmp_path: Path) -> None:

@@ -51,24 +51,33 @@ class Made:
         return made
 
     @classmethod
-    def on_cpu(cls, slower: float = 0.0, woken: float = 0.0) -> "Made":
+    def on_cpu(cls, slower: float = 0.0, woken: float = 0.0, issuing: float = 0.0) -> "Made":
         """Two steps of 100 ms on a CPU: 60 ms of computation, 40 ms of which hide an all-reduce of 80 ms.
 
         Args:
             slower: Milliseconds by which each of four operators during the call takes longer; the pause is shorter.
             woken: Milliseconds by which the thread goes on before the call is noted to have ended.
+            issuing: Milliseconds that the thread takes to issue the call, which begins and the pause is shorter by it.
         """
         made = cls(world=2)
         for step in range(2):
             at = 100e3 * step
             made.step(step, at, 100e3)
             for place in range(6):
-                start = at + 10e3 * place + max(0, place - 2) * 1e3 * slower
+                start = (
+                    at
+                    + 10e3 * place
+                    + max(0, place - 2) * 1e3 * slower
+                    + (1e3 * issuing if place > 1 else 0.0)
+                )
                 lasts = 1e3 * (10.0 + (slower if place > 1 else 0.0))
                 made.add("cpu_op", "aten::mm", start, lasts, MAIN, **{"Input Dims": [[8, 8], [8, 8]]})
             made.backward(at + 19e3, 41e3)
-            made.add("cpu_op", "c10d::allreduce_", at + 20e3, 0.0, MAIN, **{"Input Dims": [[[1000]]]})
-            made.add("cpu_op", "gloo:all_reduce", at + 20e3, 80e3, 9, **{"Input Dims": [[1000]]})
+            sent = 1e3 * issuing
+            made.add("cpu_op", "c10d::allreduce_", at + 20e3, sent, MAIN, **{"Input Dims": [[[1000]]]})
+            made.add(
+                "cpu_op", "gloo:all_reduce", at + 20e3 + sent, 80e3 - sent, 9, **{"Input Dims": [[1000]]}
+            )
             made.add("cpu_op", "aten::add_", at + 1e3 * (100.0 - woken), 1e3 * woken, MAIN)
         return made
 

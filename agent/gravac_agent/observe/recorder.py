@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -47,6 +48,9 @@ class Recorder:
             lambda: deque(maxlen=100)
         )
         self._recorded: list[float] = []
+        self._collections: list[
+            list[float]
+        ] = []  # of garbage, in microseconds since 1970, as the trace has them
         self._profiler: Any = None
         self._others = _OtherProfilers(self._step_aside)
         self._rank, self._world, self._store = 0, 1, None
@@ -121,11 +125,20 @@ class Recorder:
         with self._others.unwatched():
             self._profiler = _profiler(self._steps)
             self._profiler.start()
+        gc.callbacks.append(self._collecting)
+
+    def _collecting(self, phase: str, _: object) -> None:
+        """Note a collection of garbage."""
+        now = time.time_ns() / 1e3
+        if phase == "start":
+            self._collections.append([now, now])
+        elif self._collections:
+            self._collections[-1][1] = now
 
     def _end(self) -> None:
         """Stop the profiler, write the trace, and leave the training."""
         profiler, self._profiler = self._profiler, None
-        about = {**self._about, "whole_steps": self._whole}
+        about = {**self._about, "whole_steps": self._whole, "collections": self._collections}
         plain = list(self._plain[self._counted])[UNSETTLED:]
         if plain and self._recorded:  # what the profiler adds to a step is no part of the training
             about["step_seconds"], about["thread_seconds"] = map(median, zip(*plain, strict=True))
@@ -159,6 +172,8 @@ class Recorder:
         elif self._hook.id in hooks:  # torch may be walking through them, towards those after ours
             hooks[self._hook.id] = _nothing
         self._others.unwatch()
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._collecting)
         self._made.clear()
         self._left.clear()
 
