@@ -106,6 +106,8 @@ def _pattern(call: Call, seen: _Seen) -> str:
         return {"all-gather": WEIGHTS, "reduce-scatter": GRADIENTS, "all-reduce": REPLICAS}.get(kind, OTHER)
     if kind == "broadcast":
         return BUFFERS if "DistributedDataParallel" in call.region else OTHER
+    if call.about.counts:  # such as what DDP's ranks did not use
+        return SCALARS
     if kind in ("all-reduce", "reduce-scatter", "reduce"):
         if phase == "forward" or _key(call) in seen.split:
             return ACTIVATIONS

@@ -23,6 +23,8 @@ BYTES = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
 }
 """Of an element, by the names that traces use, in lower case and without ``c10::``."""
+WHOLE = frozenset(("long", "long int", "int64", "int", "int32"))
+"""Types of counts, of the same names."""
 KINDS = {
     "waittensor": "wait",
     "reducescatter": "reduce-scatter",
@@ -64,6 +66,7 @@ class Issue:
         itemsize: Bytes of an element; None: unknown.
         group: Ranks that take part; empty: unknown.
         size: How many take part; None: unknown.
+        counts: Whether its elements are counts, so no gradient.
     """
 
     start: float
@@ -73,6 +76,7 @@ class Issue:
     itemsize: int | None
     group: tuple[int, ...]
     size: int | None
+    counts: bool = False
 
     def completed(self, by: "Issue") -> None:
         """Take over what only the other event says."""
@@ -82,7 +86,11 @@ class Issue:
             self.kind = by.kind
         self.elements = max((each for each in (self.elements, by.elements) if each is not None), default=None)
         self.itemsize = by.itemsize if self.itemsize is None else self.itemsize
-        self.group, self.size = self.group or by.group, self.size or by.size
+        self.group, self.size, self.counts = (
+            self.group or by.group,
+            self.size or by.size,
+            self.counts or by.counts,
+        )
 
 
 @dataclass(slots=True)
@@ -436,8 +444,8 @@ def _issue(name: str, start: float, end: float, args: dict[str, Any]) -> Issue:
     dims, types = args.get("Input Dims"), args.get("Input type")
     elements = max(counts, default=None) or elements_of(dims)
     kinds: list[str] = [each for each in types if isinstance(each, str)] if isinstance(types, list) else []
-    itemsize = next((size for each in (args.get("dtype"), *kinds) if (size := _itemsize(each))), None)
-    if elements is None and isinstance(dims, list) and [] in dims and _itemsize(kinds[0] if kinds else None):
+    dtype = next((each for each in map(_plain, (args.get("dtype"), *kinds)) if each in BYTES), "")
+    if elements is None and isinstance(dims, list) and [] in dims and kinds and _plain(kinds[0]) in BYTES:
         elements = 1  # a tensor without dimensions
     kind = kind_of(said) if isinstance(said, str) else "unknown"
     return Issue(
@@ -445,14 +453,15 @@ def _issue(name: str, start: float, end: float, args: dict[str, Any]) -> Issue:
         end,
         kind if kind != "unknown" else kind_of(name),
         elements,
-        itemsize,
+        BYTES.get(dtype),
         _ranks(args.get("Process Group Ranks")),
         _whole(args.get("Group size")) or None,
+        dtype in WHOLE,
     )
 
 
-def _itemsize(name: Any) -> int | None:
-    return BYTES.get(name.lower().removeprefix("c10::")) if isinstance(name, str) else None
+def _plain(dtype: Any) -> str:
+    return dtype.lower().removeprefix("c10::") if isinstance(dtype, str) else ""
 
 
 def _is_time(value: Any) -> TypeGuard[float]:

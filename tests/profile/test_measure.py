@@ -322,6 +322,21 @@ def test_steps_that_a_scaler_skipped_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_what_ddp_counts_is_no_gradient(tmp_path: Path) -> None:
+    """With find_unused_parameters, its last all-reduce says which parameters were used."""
+    made = Made.on_cpu()
+    for at in (0.0, 100e3):
+        for name, dims, kind, thread, lasts in (
+            ("c10d::allreduce_", [[[28]]], "TensorList", MAIN, 0.0),
+            ("gloo:all_reduce", [[28]], "int", 8, 60e3),
+        ):
+            made.add("cpu_op", name, at + 30e3, lasts, thread, **{"Input Dims": dims, "Input type": [kind]})
+    found = of(tmp_path, made)
+    assert patterns(found) == {("gradients", "all-reduce"): 1, ("scalars", "all-reduce"): 1}
+    assert found.gradients is not None
+    assert (found.gradients.last, found.gradients.elements) == (1.0, 1000)
+
+
 def test_what_gravac_observe_writes_beside_the_events(tmp_path: Path) -> None:
     made = Made.usual()
     about = {"optimizer": "Lion", "parameters": 77, "host": "one", "framework": "deepspeed", "whole_steps": 1}
