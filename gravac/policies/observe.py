@@ -11,8 +11,8 @@ from gravac.policies.auto.policy import AutoPolicy
 from gravac.policies.auto.rule import AutoEvaluation
 from gravac.policies.auto.settings import AutoState
 from gravac.policies.base import DENSE, Plan, PolicyState, Verdict, narrow
-from gravac.policies.windows import next_decision
-from gravac.protocol import Count, Decision, PhaseSeconds, Seconds, WindowReport
+from gravac.policies.windows import first_decision, next_decision
+from gravac.protocol import Count, PhaseSeconds, Seconds, WindowReport
 from gravac.signals import figures
 from gravac.wording import format_bytes, format_number, format_percent, format_seconds
 
@@ -60,16 +60,7 @@ class ObservePolicy(AutoPolicy):
 
     def start(self, epoch: int = 0) -> Verdict:
         """Return dense."""
-        decision = Decision(
-            window=-1,
-            epoch=epoch,
-            phase="hold",
-            cf_minimum=1.0,
-            cf_candidate=1.0,
-            epsilon=0.0,
-            rule="start",
-            reason="Observing dense steps: nothing is compressed.",
-        )
+        decision = first_decision(epoch, "hold", 1.0, "Observing dense steps: nothing is compressed.")
         return Verdict(decision, ObserveState(decision=decision))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:

@@ -6,7 +6,14 @@ from pydantic import Field, model_validator
 
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
 from gravac.policies.candidates import Candidates, untried, update
-from gravac.policies.windows import Measurement, levels_under, measure, next_decision, unusable
+from gravac.policies.windows import (
+    Measurement,
+    first_decision,
+    levels_under,
+    measure,
+    next_decision,
+    unusable,
+)
 from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, WindowReport
 from gravac.wording import format_cf, format_gain, format_number
 
@@ -62,17 +69,8 @@ class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
     def start(self, epoch: int = 0) -> Verdict:
         """Return the first CF."""
         cf = self.settings.cfs[0]
-        decision = Decision(
-            window=-1,
-            epoch=epoch,
-            phase="explore",
-            cf_minimum=cf,
-            cf_candidate=cf,
-            epsilon=0.0,
-            rule="start",
-            reason=f"Measuring every CF in turn, from {format_cf(cf)} on.",
-            candidates=untried(self.settings.cfs),
-        )
+        reason = f"Measuring every CF in turn, from {format_cf(cf)} on."
+        decision = first_decision(epoch, "explore", cf, reason, candidates=untried(self.settings.cfs))
         return Verdict(decision, RoundRobinState(decision=decision, turn=0))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:

@@ -5,8 +5,8 @@ from typing import ClassVar, Self
 from pydantic import Field
 
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
-from gravac.policies.windows import gain_of, levels_under, next_decision, unusable
-from gravac.protocol import CompressionFactor, Decision, JobSpec, Ratio, WindowReport
+from gravac.policies.windows import first_decision, gain_of, levels_under, next_decision, unusable
+from gravac.protocol import CompressionFactor, JobSpec, Ratio, WindowReport
 
 
 class StaticState(PolicyState):
@@ -50,19 +50,14 @@ class StaticPolicy(ConfiguredPolicy[StaticSettings]):
         settings = self.settings
         warming = settings.warmup_windows > 0
         cf = 1.0 if warming else settings.cf
-        decision = Decision(
-            window=-1,
-            epoch=epoch,
-            phase="warmup" if warming else "hold",
-            cf_minimum=cf,
-            cf_candidate=cf,
+        decision = first_decision(
+            epoch,
+            "warmup" if warming else "hold",
+            cf,
+            f"Dense for {settings.warmup_windows} windows, then the static policy holds CF {settings.cf:g}."
+            if warming
+            else f"The static policy holds CF {settings.cf:g}.",
             epsilon=settings.epsilon,
-            rule="start",
-            reason=(
-                f"Dense for {settings.warmup_windows} windows, then the static policy holds CF {settings.cf:g}."
-                if warming
-                else f"The static policy holds CF {settings.cf:g}."
-            ),
         )
         return Verdict(decision, StaticState(decision=decision, warmup_left=settings.warmup_windows))
 
@@ -114,16 +109,7 @@ class DensePolicy(ConfiguredPolicy[DenseSettings]):
 
     def start(self, epoch: int = 0) -> Verdict:
         """Return CF 1."""
-        decision = Decision(
-            window=-1,
-            epoch=epoch,
-            phase="hold",
-            cf_minimum=1.0,
-            cf_candidate=1.0,
-            epsilon=0.0,
-            rule="start",
-            reason="The dense policy never compresses.",
-        )
+        decision = first_decision(epoch, "hold", 1.0, "The dense policy never compresses.")
         return Verdict(decision, DenseState(decision=decision))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:

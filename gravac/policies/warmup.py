@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
-from gravac.policies.windows import gain_of, levels_under, next_decision, unusable
-from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, Phase, Ratio, WindowReport
+from gravac.policies.windows import first_decision, gain_of, levels_under, next_decision, unusable
+from gravac.protocol import CompressionFactor, Count, JobSpec, Phase, Ratio, WindowReport
 from gravac.wording import format_cf, format_gain
 
 Windows = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -76,16 +76,7 @@ class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
     def start(self, epoch: int = 0) -> Verdict:
         """Return the first CF of the ramp, or dense while the baseline is measured."""
         cf, phase, left = self._at(0)
-        decision = Decision(
-            window=-1,
-            epoch=epoch,
-            phase=phase,
-            cf_minimum=cf,
-            cf_candidate=cf,
-            epsilon=self.settings.epsilon,
-            rule="start",
-            reason=self._begins(cf, left),
-        )
+        decision = first_decision(epoch, phase, cf, self._begins(cf, left), epsilon=self.settings.epsilon)
         return Verdict(decision, WarmupState(decision=decision, passed=0))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:

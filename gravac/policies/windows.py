@@ -131,6 +131,31 @@ def predicted_gain(report: WindowReport, cf: float) -> float | None:
     return curve.gains[step]
 
 
+def first_decision(
+    epoch: int,
+    phase: Phase,
+    cf: float,
+    reason: str,
+    *,
+    epsilon: float = 0.0,
+    candidates: tuple[Candidate, ...] = (),
+    window_steps: int | None = None,
+) -> Decision:
+    """Return the decision before the first window."""
+    return Decision(
+        window=-1,
+        epoch=epoch,
+        phase=phase,
+        cf_minimum=cf,
+        cf_candidate=cf,
+        epsilon=epsilon,
+        rule="start",
+        reason=reason,
+        candidates=candidates,
+        window_steps=window_steps,
+    )
+
+
 def next_decision(
     previous: Decision,
     report: WindowReport,

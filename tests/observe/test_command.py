@@ -1,11 +1,15 @@
 """``gravac observe -- …`` on real processes: the program is as it would be without, and a verdict follows it."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -121,3 +125,38 @@ def test_signals_reach_the_program(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 5
+
+
+def test_an_interrupt_of_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:
+    """And gravac says why there is no verdict."""
+    code = (
+        "import os, signal, time\ncame = []\nsignal.signal(2, lambda *_: came.append(1))\n"
+        "print('up', os.getpid(), flush=True)\nwhile not came: time.sleep(0.01)\ntime.sleep(0.3)\n"
+        "print(len(came), 'came', flush=True)\nsignal.signal(2, signal.SIG_DFL)\nos.kill(os.getpid(), 2)"
+    )
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [*GRAVAC, "observe", "--", sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(end)
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        printed = b""
+        while b"\n" not in printed:
+            printed += screen.read(1000)
+        trained = int(printed.split()[1])
+        os.write(terminal, b"\x03")
+        with contextlib.suppress(OSError):  # all who had it open have ended
+            while more := screen.read(1000):
+                printed += more
+    assert process.wait(30) == 128 + signal.SIGINT
+    assert b"1 came" in printed
+    assert b"no verdict: SIGINT came before a step of an optimizer was recorded" in printed
+    assert b"Traceback" not in printed
+    assert not Path(f"/proc/{trained}").exists()
+    assert kept(tmp_path) == []

@@ -20,7 +20,7 @@ import click
 from gravac.traces.own_files import make_folder
 from gravac.wording import display_path
 from gravac_controller.cli.source import DEFAULT_FOLDER, FOLDER, CannotUse
-from gravac_controller.cli.whatif import profile, quantities
+from gravac_controller.cli.whatif import profile
 from gravac_controller.cli.wording import printer
 
 POLL_SECONDS = 0.2
@@ -40,27 +40,7 @@ NOT_RUN = 127
     show_default=True,
     help="Steps before. The first ones build buckets, compile and allocate.",
 )
-@click.option(
-    "--link",
-    "--bandwidth",
-    "link",
-    callback=quantities.single(quantities.bandwidth),
-    metavar="RATE",
-    help="Ask about another network: nominal bandwidth of each rank's link, 100mbit, 10G.",
-)
-@click.option("--ranks", type=click.IntRange(2, 100_000), help="Ask about so many ranks.")
-@click.option(
-    "--codec-speed",
-    type=click.FloatRange(1e-3, 1e5),
-    metavar="GB/S",
-    help="Gradients that the device encodes a second.  [default: assumed and printed]",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the verdict as one HTML page, with a timeline of a step.",
-)
+@profile.elsewhere
 @click.option(
     "--compare",
     nargs=2,
@@ -115,7 +95,7 @@ def observe(
     if output is not None and not output.absolute().parent.is_dir():
         raise CannotUse(f"{output}: there is no folder {output.parent}")
     folder = _new_folder(command)
-    with _started(command, folder, steps, warmup) as program:
+    with _started(command, folder, steps, warmup) as (program, signals):
         judged = False
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -125,7 +105,7 @@ def observe(
                 judged = True
                 _judge(folder, questions)
     if not judged:
-        _conclude(command, folder, questions)
+        _conclude(command, folder, questions, signals)
     sys.exit(code if code >= 0 else 128 - code)
 
 
@@ -164,8 +144,8 @@ def _new_folder(command: tuple[str, ...]) -> Path:
 @contextlib.contextmanager
 def _started(
     command: tuple[str, ...], folder: Path, steps: int, warmup: int
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the program so that its trainers record, and pass signals on to it."""
+) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """Start the program so that its trainers record, and pass signals on to it, which are listed."""
     agent = importlib.util.find_spec("gravac_agent")
     assert agent is not None
     assert agent.submodule_search_locations is not None
@@ -188,7 +168,10 @@ def _started(
         click.echo(f"Error: {command[0]}: there is no such command{hint}", err=True)
         sys.exit(NOT_RUN)
 
+    signals: list[int] = []
+
     def pass_on(number: int, _: object) -> None:
+        signals.append(number)
         if number != signal.SIGINT or not _in_foreground():  # else the terminal sends it to the program, too
             program.send_signal(number)
 
@@ -196,7 +179,7 @@ def _started(
         number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
-        yield program
+        yield program, signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -211,20 +194,28 @@ def _in_foreground() -> bool:
 
 
 def _judge(folder: Path, questions: list[str]) -> None:
-    """Print the verdict on the traces of a folder, by a process that steps back behind all others."""
+    """Print the verdict on the traces of a folder, by a process that steps back behind all others.
+
+    The terminal does not interrupt it with the program. Once that has ended, an interrupt ends it.
+    """
     command = [sys.executable, "-m", "gravac_controller", "doctor", "--profile", str(folder), *questions]
-    subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=None if "--json" in questions else sys.stderr.fileno(),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: os.nice(19),
-        check=False,
-    )
-    click.echo(f"The traces are kept: {display_path(folder)}", err=True)
+    kept = "The traces are kept: "
+    try:
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=None if "--json" in questions else sys.stderr.fileno(),
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda: os.nice(19),
+            process_group=0,
+            check=False,
+        )
+    except KeyboardInterrupt:
+        kept = "Interrupted. Judge the traces with: gravac doctor --profile "
+    click.echo(f"{kept}{display_path(folder)}", err=True)
 
 
-def _conclude(command: tuple[str, ...], folder: Path, questions: list[str]) -> None:
+def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], signals: list[int]) -> None:
     """Judge what there is after the program has ended, or say why there is nothing."""
     if any(folder.glob("*.json.gz")):
         _judge(folder, questions)
@@ -232,6 +223,11 @@ def _conclude(command: tuple[str, ...], folder: Path, questions: list[str]) -> N
     if (folder / "sent").exists():
         click.echo(
             "gravac observe: the traces of this machine went to rank 0, whose gravac observe judges", err=True
+        )
+    elif not (folder / "said").exists() and signals:
+        name = signal.Signals(signals[0]).name
+        click.echo(
+            f"gravac observe: no verdict: {name} came before a step of an optimizer was recorded", err=True
         )
     elif not (folder / "said").exists():
         click.echo(

@@ -18,7 +18,8 @@ from gravac.policies.base import (
     Verdict,
     narrow,
 )
-from gravac.protocol import Decision, JobSpec, WindowReport
+from gravac.policies.windows import first_decision
+from gravac.protocol import JobSpec, WindowReport
 
 
 class AutoPolicy(ConfiguredPolicy[AutoSettings]):
@@ -58,15 +59,11 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
     def start(self, epoch: int = 0) -> Verdict:
         """Return a few dense steps, to measure what a step takes; on a slow network the plan that saves most."""
         state = AutoState(
-            decision=Decision(
-                window=-1,
-                epoch=epoch,
-                phase="warmup",
-                cf_minimum=1.0,
-                cf_candidate=1.0,
-                epsilon=0.0,
-                rule="start",
-                reason="Dense for a few steps, to measure how long a step waits for the network.",
+            decision=first_decision(
+                epoch,
+                "warmup",
+                1.0,
+                "Dense for a few steps, to measure how long a step waits for the network.",
                 window_steps=START_STEPS,
             )
         )

@@ -22,7 +22,7 @@ from gravac.policies.paper.evaluation import Evaluation
 from gravac.policies.paper.explore import explore, warmup
 from gravac.policies.paper.hold import hold
 from gravac.policies.paper.settings import PRESETS, GravacSettings, GravacState
-from gravac.policies.windows import levels_under, unusable
+from gravac.policies.windows import first_decision, levels_under, unusable
 from gravac.protocol import Decision, WindowReport
 
 _RULES = {"warmup": warmup, "explore": explore, "hold": hold}
@@ -72,15 +72,12 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         if settings.variant == "paper":
             return printed.start(settings, epoch)
         windows = settings.warmup_windows
-        decision = Decision(
-            window=-1,
-            epoch=epoch,
-            phase="warmup",
-            cf_minimum=1.0,
-            cf_candidate=1.0,
+        decision = first_decision(
+            epoch,
+            "warmup",
+            1.0,
+            f"First {windows} dense {'window' if windows == 1 else 'windows'}, to have a baseline.",
             epsilon=settings.epsilon,
-            rule="start",
-            reason=f"First {windows} dense {'window' if windows == 1 else 'windows'}, to have a baseline.",
             candidates=candidates.untried(settings.rungs),
         )
         return Verdict(decision, GravacState.beginning(decision, windows, multiplier=None))

@@ -13,7 +13,7 @@ from gravac.traces import TraceError, read_trace
 from gravac.wording import format_rate, plan_in_words, printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif.profile import judged, write_page
+from gravac_controller.cli.whatif.profile import DEFAULT_RANKS, elsewhere, judged, write_page
 from gravac_controller.cli.whatif.profile import show as show_verdict
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
@@ -33,7 +33,7 @@ KINDS = {
 a β₁ of at most 0.6."""
 NAMES = {"adamw": "AdamW", "adam": "Adam"}
 """Classes that ``gravac.optim`` has others for."""
-DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
+MOST_PARAMETERS = 10**13
 
 
 @click.command()
@@ -43,24 +43,12 @@ DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
     is_flag=True,
     help="FILEs are traces of PyTorch's profiler, of any job: .json or .json.gz, of one rank or of each, or folders.",
 )
-@click.option(
-    "--link",
-    "--bandwidth",
-    "link",
-    callback=quantities.single(quantities.bandwidth),
-    metavar="RATE",
-    help="Nominal bandwidth of each rank's link: 100mbit, 10G.  [default: that of the trace] Needed without one.",
-)
+@elsewhere
 @click.option(
     "--latency",
     callback=quantities.single(quantities.latency),
     metavar="TIME",
     help="Latency of a message between two ranks: 50us, 0.2ms.  [default: as in the trace, else 200us; on GPUs 14us]",
-)
-@click.option(
-    "--ranks",
-    type=click.IntRange(2, 100_000),
-    help=f"Ranks.  [default: those of the trace, else {DEFAULT_RANKS}]",
 )
 @click.option(
     "--elements",
@@ -78,23 +66,11 @@ DEFAULT_RANKS, MOST_PARAMETERS = 4, 10**13
     "--optimizer", type=click.Choice(list(KINDS)), help="Optimizer.  [default: that of the trace, else other]"
 )
 @click.option(
-    "--codec-speed",
-    type=click.FloatRange(1e-3, 1e5),
-    metavar="GB/S",
-    help="With --profile: gradients encoded a second.  [default: by its kernels of gravac, else assumed and printed]",
-)
-@click.option(
     "--bound",
     type=click.FloatRange(0.0, 1.0),
     default=0.02,
     show_default=True,
     help="Largest loss of statistical efficiency that you accept. 1: any.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="With --profile: also write one HTML page, with a timeline of a step.",
 )
 @json_option
 def doctor(

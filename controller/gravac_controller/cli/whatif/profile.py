@@ -1,14 +1,16 @@
 """``gravac doctor --profile``: whether a job waits for its network, from traces of PyTorch's profiler."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.console import Console
 
 from gravac.profile import ProfileError, Row, measure, read
 from gravac.wording import did_you_mean, format_bytes, format_seconds, printable
 from gravac_controller.cli.source import CannotUse, needing_torch
+from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.wording import Listing, number
 from gravac_controller.report.verdict_page import figures, page
 
@@ -16,6 +18,42 @@ if TYPE_CHECKING:
     from gravac.profile.verdict import Verdict
 
 ENDINGS = (".json", ".json.gz")
+DEFAULT_RANKS = 4
+"""Of a job that nothing was recorded of."""
+OPTIONS = (
+    click.option(
+        "--link",
+        "--bandwidth",
+        "link",
+        callback=quantities.single(quantities.bandwidth),
+        metavar="RATE",
+        help="Nominal bandwidth of each rank's link: 100mbit, 10G.  [default: as recorded]",
+    ),
+    click.option(
+        "--ranks",
+        type=click.IntRange(2, 100_000),
+        help=f"Number of ranks.  [default: as recorded, else {DEFAULT_RANKS}]",
+    ),
+    click.option(
+        "--codec-speed",
+        type=click.FloatRange(1e-3, 1e5),
+        metavar="GB/S",
+        help="Gradients encoded a second.  [default: by recorded kernels of gravac, else assumed and printed]",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Also write the verdict of a profile as one HTML page, with a timeline of a step.",
+    ),
+)
+
+
+def elsewhere(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that ask about a job elsewhere, and for a page."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
 
 
 def files_of(words: tuple[str, ...]) -> Iterator[Path]:
