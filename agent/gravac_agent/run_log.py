@@ -1,4 +1,4 @@
-"""What rank 0 logs about a job: one line at the start and one at the end.
+"""What rank 0 logs about a job: one line at the start, and one at the end with what else is worth knowing.
 
 A library leaves logging to the program. Where the program configures none, these lines would be lost, so they are
 written to stderr while the agent runs (``GRAVAC_LOG_TO_STDERR=false`` turns that off).
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gravac import kernels
 from gravac.policies import ObservePolicy, observe
+from gravac.whatif.advice import other_optimizers
 from gravac.wording import display_path, format_plan, printable
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
@@ -111,6 +112,8 @@ class RunLog:
         if parts.spec.policy.name == ObservePolicy.name and state is not None:
             for line in observe.lines(json.loads(state)["decision"]["reason"]):
                 log.info("%s", line)
+        if clean and (others := _other_optimizers(parts)):
+            log.info("%s", f"job {parts.reporter.job}: {others}")
         if self._on_stderr:
             _stderr.leave()
 
@@ -146,9 +149,17 @@ def _sent(parts: Parts) -> str:
     path = None if parts.reporter is None else parts.reporter.trace_path
     if path is not None and path.is_file() and all(each == 1.0 for _, each in loop.steps_at):
         text += f", see what other plans would do with: gravac whatif {_quoted(path.parent)}"
-    if parts.spec.torch_adam and times >= 1.05 and path is not None and path.is_file():
-        text += f", see what gravac.optim would bring with: gravac doctor {_quoted(path.parent)}"
     return text
+
+
+def _other_optimizers(parts: Parts) -> str:
+    """Return what another optimizer would bring, by this run's windows; empty: nothing, or not known."""
+    recording = parts.loop.recording
+    try:
+        return "" if recording is None else other_optimizers(recording)
+    except Exception:  # a prediction that fails must not hide how the training ended
+        log.debug("what another optimizer would bring could not be predicted", exc_info=True)
+        return ""
 
 
 def _replay(reporter: Reporter) -> str:

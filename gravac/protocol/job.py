@@ -129,8 +129,9 @@ class JobSpec(Record):
 
     @property
     def torch_adam(self) -> bool:
-        """Whether the optimizer is one that ``gravac.optim`` has a class for."""
-        return self.optimizer is not None and self.optimizer.name in TORCH_ADAM
+        """Whether the optimizer is torch's Adam or AdamW with a usual β₁, next to which others may do better."""
+        found = self.optimizer
+        return found is not None and found.name in TORCH_ADAM and found.kind == "adam"
 
     def sizes_of(self, codec: str | None) -> tuple[CodecSize, ...]:
         """Return the CFs that a codec reaches, ascending; empty: any. ``codec`` None: the job's compressor."""

@@ -1,25 +1,25 @@
 """Advice: whether to compress, with what, and what it is worth, by predicted steps and expected efficiency."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gravac.policies.auto.outlook import MOST_LOST
-from gravac.policies.auto.space import DEFAULT_COMPRESSOR, plans, size_of
+from gravac.policies.auto.space import DEFAULT_COMPRESSOR, DEFAULT_MEMORY, plans, size_of
 from gravac.policies.base import Plan
 from gravac.protocol.job import TORCH_ADAM
 from gravac.signals import efficiency
+from gravac.signals.risk import accepted_loss
 from gravac.whatif.exchange import UnknownSizes
+from gravac.whatif.predict import Predictor, Scenario
+from gravac.whatif.recording import Recording
 from gravac.whatif.timemodel import StepTime
 from gravac.wording import format_number, format_percent, format_plan, format_seconds, plan_in_words
 
 WORTH = 0.02
 """Compressing must promise more than this, relative to dense."""
-LOWER_BETA = (
-    " A β₁ of 0.5 changes dense training, too: with it a GPT and an LSTM ended 2 to 5 % lower in simulated trainings, "
-    "and a ResNet 25 % higher (docs/adam.md)."
-)
-"""What is known of the first of the two (``lab/benchmarks/adam.md``)."""
+USUAL_BETA = 0.9
+"""The least β₁ next to which a smaller one is known to help. [1; simulated]"""
 Steps = Callable[[str, float], StepTime]
 """From codec and CF to the predicted time of a step. Raises UnknownSizes where it cannot be predicted."""
 
@@ -90,11 +90,13 @@ class Advice:
         options: Every plan that can be predicted, dense first.
         chosen: The best that keeps the bound; dense where nothing else is worth it.
         sentence: The advice in words.
+        others: What another optimizer would bring; empty: nothing, or not known.
     """
 
     options: tuple[PlanOption, ...]
     chosen: PlanOption
     sentence: str
+    others: str
 
 
 def usual_plans(compressor: str = DEFAULT_COMPRESSOR, kind: str = "other") -> tuple[Plan, ...]:
@@ -117,10 +119,11 @@ def advise(
     ranks: int,
     confirmed: float | None = None,
     optimizer: str = "",
+    beta: float | None = None,
 ) -> Advice:
     """Choose among plans as the auto policy would if every step took what is predicted.
 
-    For torch's Adam and AdamW the sentence says what a smaller β₁ and ``gravac.optim`` would bring, by the same choice.
+    For torch's Adam and AdamW it says what a smaller β₁ and ``gravac.optim`` would bring, by the same choice.
 
     Args:
         options: Codec and CF of each plan. Those of which no efficiency or no size is known are left out.
@@ -131,20 +134,71 @@ def advise(
         ranks: World size.
         confirmed: ρ of the job, the part of the mean gradient that is not noise; None: not known.
         optimizer: Name of its class; empty: not known.
+        beta: Its β₁; None: not known.
     """
     found, best, chosen = _chosen(options, steps, kind, bound, margin, ranks, confirmed)
-    sentence = _sentence(found, best, chosen, bound, margin)
+    others = ""
     if optimizer in TORCH_ADAM and kind == "adam":
-        sentence += _other_rules(
+        others = _other_optimizers(
             lambda rule, accepted: _chosen(
-                usual_plans(kind=rule), steps, rule, accepted, margin, ranks, confirmed
+                options if rule == kind else usual_plans(kind=rule),
+                steps,
+                rule,
+                accepted,
+                margin,
+                ranks,
+                confirmed,
             )[2],
-            chosen,
             optimizer,
             bound,
             margin,
+            lower_beta=beta is None or beta >= USUAL_BETA,
         )
-    return Advice(tuple(found), chosen, sentence)
+    return Advice(tuple(found), chosen, _sentence(found, best, chosen, bound, margin), others)
+
+
+def advise_job(
+    predictor: Predictor, scenario: Scenario, kind: str, bound: float, optimizer: str, beta: float | None
+) -> Advice:
+    """Choose among the usual plans of a job that was recorded.
+
+    Args:
+        predictor: Of its steps.
+        scenario: Where it would train; the compressor does not count.
+        kind: As in ``advise``.
+        bound: As in ``advise``.
+        optimizer: As in ``advise``.
+        beta: As in ``advise``.
+    """
+    own, confirmed = predictor.recording.spec.compressor, predictor.recording.confirmed
+
+    def steps(codec: str, cf: float) -> StepTime:
+        return predictor.predict(replace(scenario, compressor=own if cf == 1.0 else codec), cf).step
+
+    return advise(
+        usual_plans(own, kind),
+        steps,
+        kind,
+        bound,
+        max(WORTH, predictor.error),
+        ranks=scenario.ranks,
+        confirmed=confirmed,
+        optimizer=optimizer,
+        beta=beta,
+    )
+
+
+def other_optimizers(recording: Recording) -> str:
+    """Return what another optimizer would bring to a job as it was recorded; empty: nothing, or not known."""
+    spec = recording.spec
+    optimizer, remembers = spec.optimizer, spec.memory.partition(":")[0] == DEFAULT_MEMORY
+    if optimizer is None or not (spec.torch_adam and remembers and recording.observations):
+        return ""
+    predictor = Predictor([(recording, None)])
+    bound = accepted_loss(spec.policy)
+    return advise_job(
+        predictor, predictor.scenario(), optimizer.kind, bound, optimizer.name, optimizer.momentum
+    ).others
 
 
 def _chosen(
@@ -175,30 +229,36 @@ def _chosen(
     return found, best, best if best.speedup > 1.0 + margin else found[0]
 
 
-def _other_rules(
-    choose: Callable[[str, float], PlanOption],
-    chosen: PlanOption,
-    optimizer: str,
-    bound: float,
-    margin: float,
+def _other_optimizers(
+    choose: Callable[[str, float], PlanOption], optimizer: str, bound: float, margin: float, lower_beta: bool
 ) -> str:
-    """Return what other kinds of Adam would bring, within the bound or else within what ``auto`` holds at most."""
-    for accepted in (bound, MOST_LOST):
-        if accepted < bound:
-            break
-        ways = {
-            f"betas=(0.5, …) in {optimizer}": choose("adam-low-beta", accepted),
-            f"gravac.optim.{optimizer}": choose("adam-aged", accepted),
-        }
-        worth = {way: other for way, other in ways.items() if other.speedup > (1.0 + margin) * chosen.speedup}
+    """Return what other kinds of Adam would bring, within the bound or else within what ``auto`` holds at most.
+
+    Args:
+        choose: From the kind of optimizer and the loss that is accepted to the plan.
+        optimizer: As in ``advise``.
+        bound: As in ``advise``.
+        margin: As in ``advise``.
+        lower_beta: Whether a smaller β₁ is one of them.
+    """
+    kinds = {f"gravac.optim.{optimizer}": "adam-aged"}
+    if lower_beta:
+        kinds[f"betas=(0.5, …) in {optimizer}"] = "adam-low-beta"
+    for accepted in dict.fromkeys((bound, max(bound, MOST_LOST))):
+        now = choose("adam", accepted).speedup
+        found = {way: choose(kind, accepted) for way, kind in kinds.items()}
+        worth = {way: option for way, option in found.items() if option.speedup > (1.0 + margin) * now}
         if worth:
-            found = " and ".join(
-                f"with {way} {format_number(other.speedup / chosen.speedup)} times the useful throughput, by "
-                f"{other.named} at {format_percent(other.efficiency)} of the progress"
-                for way, other in worth.items()
+            ways = " and ".join(
+                f"{format_number(option.speedup / now)} times the useful throughput with {way} (by {option.named}, "
+                f"expected to keep {format_percent(option.efficiency)})"
+                for way, option in worth.items()
             )
-            wider = f", if you accept to lose {format_percent(accepted)}" if accepted > bound else ""
-            return f" This link would carry {found}{wider}.{LOWER_BETA * any(way.startswith('betas') for way in worth)}"
+            changes = " A smaller β₁ changes dense training, too: compare held-out losses (docs/adam.md)."
+            return (
+                f"Within a loss of {format_percent(accepted)} of the progress, this link would carry {ways}, next to "
+                f"the best plan for {optimizer} as it is.{changes * any('betas' in way for way in worth)}"
+            )
     return ""
 
 

@@ -2,21 +2,25 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from gravac import offers
 from gravac.policies.base import Plan
 from gravac.signals import efficiency
 from gravac.signals.efficiency import LEAST_KEPT
-from gravac.whatif.advice import advise, usual_plans
+from gravac.traces import read_trace
+from gravac.whatif import Recording
+from gravac.whatif.advice import advise, other_optimizers, usual_plans
 from gravac.whatif.timemodel import StepTime
-from gravac.wording import plan_in_words
+from gravac.wording import format_number, plan_in_words
 from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
-from tests.support.whatif import trace
+from tests.support.whatif import job_trace, trace
 
 JOB = ("--ranks", "4", "--elements", "3.5e6", "--compute", "0.25")
 
@@ -79,6 +83,65 @@ def test_the_bound_and_the_optimizer_decide_which_plan() -> None:
     assert any(row["efficiency"] > others.get(plan, 1.0) for plan, row in chosen.items()), (
         "Adam loses more by some"
     )
+
+
+def test_what_another_optimizer_would_bring_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same choice under the same bound, so its figures are those of runs that name that optimizer."""
+    words = (*JOB, "--link", "30mbit", "--bound", "0.04", "--optimizer")
+    plain, aged = asked(*words, "adamw"), asked(*words, "adamw-aged")
+    others = plain["other_optimizers"]
+    assert others == (
+        f"Within a loss of 4 % of the progress, this link would carry {times(aged, plain)} times the useful throughput "
+        f"with gravac.optim.AdamW (by {chosen_of(aged)['plan']}, expected to keep 97 %), next to the best plan for "
+        "AdamW as it is."
+    )
+    tight = asked(*JOB, "--link", "30mbit", "--optimizer", "adamw")
+    assert tight["other_optimizers"] == others, "a bound of 2 % does not take it, so one of 4 % is named"
+    printed = CliRunner().invoke(main, ["doctor", *words, "adamw"]).output
+    assert others in " ".join(printed.split())
+    fast = (*JOB, "--link", "100gbit", "--optimizer", "adamw")
+    for nothing in (
+        fast,
+        *((*words, name) for name in ("adamw-aged", "adamw-low-beta", "sgd", "lamb", "other")),
+    ):
+        assert asked(*nothing)["other_optimizers"] is None
+
+    # Of a smaller β₁ it speaks where simulations of one show that every task bears it.
+    bears = replace(offers.of("topk+twobit"), low_beta={5.1: (0.95, 0.98, 1.0)})
+    monkeypatch.setitem(offers._REGISTERED, "topk+twobit", bears)
+    offers.of.cache_clear()
+    tight = asked(*JOB, "--link", "30mbit", "--optimizer", "adamw")
+    low = asked(*JOB, "--link", "30mbit", "--optimizer", "adamw-low-beta")
+    assert tight["other_optimizers"].startswith(
+        f"Within a loss of 2 % of the progress, this link would carry {times(low, tight)} times the useful throughput "
+        f"with betas=(0.5, …) in AdamW (by {chosen_of(low)['plan']}, expected to keep 98 %), next to the best plan"
+    )
+    assert tight["other_optimizers"].endswith("compare held-out losses (docs/adam.md).")
+    monkeypatch.undo()
+    offers.of.cache_clear()
+
+
+def chosen_of(result: dict[str, Any]) -> dict[str, Any]:
+    return next(row for row in result["rows"] if row["plan"] == result["chosen"])
+
+
+def times(other: dict[str, Any], plain: dict[str, Any]) -> str:
+    return format_number(chosen_of(other)["speedup"] / chosen_of(plain)["speedup"])
+
+
+def test_of_a_trace_it_says_what_another_optimizer_would_bring(tmp_path: Path) -> None:
+    """By the windows of the job, and by nothing where the job's own optimizer leaves nothing to say."""
+    path = job_trace(tmp_path / "journal.jsonl")
+    found = asked(path)["other_optimizers"]
+    recorded = Recording.from_trace(read_trace(path))
+    assert found == other_optimizers(recorded) != ""
+    assert "with gravac.optim.AdamW (by topk+twobit at CF " in found
+    faster, plain = asked(path, "--link", "200mbit"), asked(path)
+    assert faster["other_optimizers"] != plain["other_optimizers"], "it is predicted for the network"
+    for kind in ("adam-aged", "adam-low-beta"):
+        assert asked(job_trace(tmp_path / kind, kind))["other_optimizers"] is None
+    for name, changes in {"forgets": {"memory": "none"}, "unknown": {"optimizer": None}}.items():
+        assert other_optimizers(Recording.from_trace(read_trace(job_trace(tmp_path / name, **changes)))) == ""
 
 
 def test_a_trace_tells_steps_ranks_and_network(tmp_path: Path) -> None:

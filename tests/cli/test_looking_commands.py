@@ -17,6 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from gravac.protocol import End
+from gravac.traces import read_trace
+from gravac.whatif import Recording
+from gravac.whatif.advice import other_optimizers
 from gravac_controller.cli import main
 from gravac_controller.cli.source import NEWEST, FromTrace
 from gravac_controller.client import discovery
@@ -24,6 +27,7 @@ from gravac_controller.settings import DEFAULT_PORT
 from gravac_controller.views.models import WindowView
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.traces_made import make
+from tests.support.whatif import job_trace
 from tools.harness.builders import PostedJob
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 
@@ -80,8 +84,13 @@ def test_a_trace_is_read_window_by_window() -> None:
 
 
 def test_old_jobs_are_left_out(tmp_path: Path) -> None:
-    """``status`` asked for all details of each of 500 old jobs."""
+    """``status`` asked for all details of each of 500 old jobs. And of one that runs ``explain`` says the same by its
+    controller as by its journal."""
+    journal = tmp_path / "runs/adam/journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    by_trace = run("explain", str(job_trace(journal, job="adam")))
     controller = Controller(tmp_path / "runs")
+    assert last_line(run("explain", "adam", controller.url)) == last_line(by_trace) == by_windows(journal)
     for number in range(NEWEST + 2):
         old = PostedJob(controller, f"old-{number}")
         end = End(incarnation=old.trainer.incarnation, windows=0, steps=0, message="done")
@@ -93,6 +102,27 @@ def test_old_jobs_are_left_out(tmp_path: Path) -> None:
     assert shown == ["old-2", "old-6", "young"]
     assert "old-0, epoch 0 (in force)" in run("explain", "old-0", controller.url)
     controller.stop()
+
+
+def last_line(output: str) -> str:
+    return " ".join(output[output.rindex("\n\n") :].split())
+
+
+def by_windows(journal: Path) -> str:
+    return other_optimizers(Recording.from_trace(read_trace(journal)))
+
+
+def test_explaining_says_what_another_optimizer_would_bring(tmp_path: Path) -> None:
+    """From a recorded trace, by its windows, or nothing at all."""
+    journal = job_trace(tmp_path / "journal.jsonl")
+    output, said = run("explain", str(journal)), by_windows(journal)
+    assert last_line(output) == said
+    assert "times the useful throughput with gravac.optim.AdamW (by topk+twobit at CF " in said
+    assert json.loads(run("explain", str(journal), "--json"))["other_optimizers"] == said
+    for kind in ("adam-aged", "adam-low-beta"):
+        journal = job_trace(tmp_path / kind, kind)
+        assert "optim" not in run("explain", str(journal)), "it does what another one would"
+        assert json.loads(run("explain", str(journal), "--json"))["other_optimizers"] is None
 
 
 def test_explaining_what_is_in_force() -> None:

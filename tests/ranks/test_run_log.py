@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gravac.traces import read_trace
 from gravac.traces.replay import check
+from gravac.whatif import Recording
+from gravac.whatif.advice import other_optimizers
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
@@ -14,7 +17,7 @@ pytestmark = pytest.mark.distributed
 def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path: Path) -> None:
     results = run_ranks("logged", 2, fresh=True)
     assert all(found["level"] == found["handlers"] == 0 for found in results)  # restored
-    unconfigured, off, configured = parts(tmp_path / "rank0.log")
+    unconfigured, off, configured, torchs, ours = parts(tmp_path / "rank0.log")
 
     journal = re.escape(str(tmp_path / "job0"))
     begin, end = (line for line in unconfigured if line.startswith("gravac: "))
@@ -47,10 +50,17 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
         end,
     ), end
 
+    others = other_optimizers(Recording.from_trace(read_trace(tmp_path / "job3" / "journal.jsonl")))
+    assert "times the useful throughput with gravac.optim.AdamW (by topk+twobit at CF " in others
+    *_, end, said = (line for line in torchs if "job3" in line)
+    assert "ended after 25 steps" in end
+    assert said == f"ours INFO job job3: {others}"
+    assert "ended after 25 steps" in [line for line in ours if "job4" in line][-1], "it does so already"
+
     for rank in (0, 1):
         written = (tmp_path / f"rank{rank}.log").read_text()
         assert "\x1b" not in written
-        assert written.count("fake: line") == 3
+        assert written.count("fake: line") == 5
         assert not re.findall(r"^fake: line", written, re.MULTILINE)
     assert "gravac: job" not in "".join(line for part in parts(tmp_path / "rank1.log") for line in part)
     assert check(tmp_path / "job0" / "journal.jsonl").ok

@@ -1,12 +1,23 @@
 """Traces made from a known time model, with noise, to compare a fit with the truth."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from gravac.collectives import Network
+from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import GainCurve, JobSpec, ModelShape, PhaseSeconds, WindowReport
+from gravac.protocol import (
+    GainCurve,
+    JobSpec,
+    LinkSpec,
+    ModelShape,
+    OptimizerSpec,
+    PhaseSeconds,
+    WindowReport,
+)
+from gravac.protocol.job import OptimizerKind
 from gravac.signals.spectrum import LADDER
 from gravac.whatif.exchange import volume
 from gravac.whatif.recording import Recording
@@ -110,6 +121,21 @@ def recording(**options: object) -> Recording:
     for report in windows(**options):  # type: ignore[arg-type]
         found.add(report)
     return found
+
+
+def job_trace(path: Path, kind: OptimizerKind = "adam", beta: float = 0.9, **changes: object) -> Path:
+    """Write them as the journal of a job of AdamW on a link of 40 Mbit/s, with decisions."""
+    adamw = OptimizerSpec(name="AdamW", kind=kind, learning_rate=0.001, momentum=beta, weight_decay=0.0)
+    network = replace(NETWORK, bytes_per_second=5e6)
+    quick = replace(TRUTH, compress_seconds_per_coded=2e-9, decompress_seconds_per_coded=1e-9)
+    link = LinkSpec(bits_per_second=8 * network.bytes_per_second, latency_seconds=network.latency_seconds)
+    policy = parse("static:cf=10").spec()
+    fold = JobFold(spec(optimizer=adamw, link=link).model_copy(update={"policy": policy, **changes}))
+    made = windows((1.0, 10.0), each=3, truth=quick, network=network)
+    reports = (report.model_copy(update={"job": fold.spec.job}) for report in made)
+    pieces = [(report, fold.decide(report)) for report in reports]
+    write(path, [(fold.spec, fold.start_decision), *pieces])
+    return path
 
 
 def trace(path: Path, **options: object) -> Path:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from gravac.collectives import ProcessGroupCommunicator
 from gravac.memories import Memory
 from gravac.protocol import JobSpec
+from gravac.whatif import Recording
 from gravac_agent import sinks
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import gather_texts
@@ -118,6 +119,7 @@ def start(
         job=job,
         incarnation=spec.incarnation,
         settings=settings,
+        recording=None if reporter is None or not spec.torch_adam else Recording(spec),
     )
     loop.begin_step()
     return Parts(

@@ -10,6 +10,7 @@ from gravac import memories
 from gravac.aggregators import CompressedReduceScatter, OneShot
 from gravac.protocol import Event, WindowReport
 from gravac.signals.gain import GainTracker
+from gravac.whatif import Recording
 from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
@@ -45,6 +46,7 @@ class StepLoop:
         job: The job's name.
         incarnation: Which run of the job this is.
         settings: The agent's settings.
+        recording: Takes in all windows; None: nobody asks for it.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class StepLoop:
         job: str,
         incarnation: str,
         settings: AgentSettings,
+        recording: Recording | None,
     ) -> None:
         self._executor, self.announcement = executor, announcement
         self._group, self._encoder, self.tracker = group, encoder, tracker
@@ -85,6 +88,8 @@ class StepLoop:
         self.nonfinite_steps = self.failed_steps = 0
         self.last_report: WindowReport | None = None
         """The newest window's, on rank 0. The exchange thread sets it."""
+        self.recording = recording
+        """What another optimizer would bring follows from it, at the end; None: it is not asked."""
 
     @property
     def following(self) -> StepPlan:
@@ -246,6 +251,8 @@ class StepLoop:
                 )
                 self._reporter.report_window(report)
                 self.last_report = report
+                if self.recording is not None:
+                    self.recording.add(report)
         except Exception:  # a missing report must not stop the training
             log.exception("window %d could not be reported", window.number)
 
@@ -289,9 +296,10 @@ class StepLoop:
     def _note(self, kind: str, message: str, level: int = logging.WARNING) -> None:
         log.log(level, message)
         if self._reporter is not None:
-            self._reporter.report_event(
-                Event.model_validate({"kind": kind, "window": self.window.number, "message": message})
-            )
+            event = Event.model_validate({"kind": kind, "window": self.window.number, "message": message})
+            self._reporter.report_event(event)
+            if self.recording is not None:
+                self.recording.add_event(event)
 
     def forget_gains(self, why: str) -> None:
         """Drop all measured gains, because the meaning of what is sent changed. Where gains decide, the next step is

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -112,9 +113,10 @@ def explain(
     except (ControllerError, TraceError) as error:
         raise SourceError(printable(str(error))) from None
     if as_json:
-        click.echo(json.dumps(_facts(found)))
+        facts = _facts(found) | {"other_optimizers": _other_optimizers(source, found.job) or None}
+        click.echo(json.dumps(facts))
     else:
-        _print(found, everything)
+        _print(source, found, everything)
 
 
 def _collect(source: Source, job: JobView, epoch: int) -> Explanation:
@@ -164,7 +166,7 @@ def _before(found: Explanation) -> tuple[str | None, float | None]:
     return None if cf is None else found.began.codec_before or found.job.spec.compressor, cf
 
 
-def _print(found: Explanation, everything: bool) -> None:
+def _print(source: Source, found: Explanation, everything: bool) -> None:
     console = printer()
     say = console.print
     decision = found.began.decision
@@ -193,13 +195,29 @@ def _print(found: Explanation, everything: bool) -> None:
             say(f"{_many(len(rows) - len(listed), 'other plan')}: gravac explain --all", style="dim")
         say("")
     say(_since(found))
-    if found.job.spec.torch_adam and now != "dense":
-        say("What gravac.optim would bring: gravac doctor, with the job's name or trace.", style="dim")
     if found.latest is not None:
         last = found.latest.decision
         times = _many(found.confirmed, "later window")
         first, *more = map(printable, lines(last.reason))
         say("\n".join((f"Confirmed after {times}, last after window {last.window}: {first}", *more)))
+    if others := _other_optimizers(source, found.job):
+        say(f"\n{printable(others)}")
+
+
+def _other_optimizers(source: Source, job: JobView) -> str:
+    """Return what another optimizer would bring, by the last windows of this start; empty: nothing, or not known."""
+    if job.latest is None or not job.spec.torch_adam or find_spec("torch") is None:
+        return ""
+    from gravac.whatif.advice import other_optimizers  # torch takes seconds to load
+    from gravac.whatif.recording import MAX_WINDOWS_PER_CF, Recording
+
+    recording, last = Recording(job.spec), job.latest.report.window
+    for each in job.events:
+        recording.add_event(each.event)
+    for view in source.windows(job.job, after=max(0, last - MAX_WINDOWS_PER_CF) or None):
+        if view.report.incarnation == job.spec.incarnation:
+            recording.add(view.report)
+    return other_optimizers(recording)
 
 
 def _many(count: int, what: str) -> str:

@@ -1,10 +1,10 @@
 """``gravac doctor``: say whether to compress, or whether a job waits for its network at all."""
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -17,6 +17,9 @@ from gravac_controller.cli.whatif.profile import DEFAULT_RANKS, elsewhere, judge
 from gravac_controller.cli.whatif.profile import show as show_verdict
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
+
+if TYPE_CHECKING:
+    from gravac.whatif.advice import Advice
 
 KINDS = {
     "sgd": "sgd",
@@ -162,14 +165,20 @@ def _of_sizes(
 ) -> dict[str, Any]:
     """Advise on a job that was never run. ``network``: latency, and bits a second."""
     with needing_torch("predictions need"):
+        from gravac.whatif.advice import advise, usual_plans
         from gravac.whatif.nominal import NominalJob, link
     latency, bits = network
     job, between = NominalJob(elements, ranks, compute), link(bits, latency)
     named, kind = NAMES.get(optimizer, ""), KINDS[optimizer]
-    answer = _answer(
-        lambda codec, cf: job.step(codec, cf, between), None, kind, bound, 0.0, ranks, None, named
+    advice = advise(
+        usual_plans(kind=kind),
+        lambda codec, cf: job.step(codec, cf, between),
+        kind,
+        bound,
+        ranks=ranks,
+        optimizer=named,
     )
-    return answer | {
+    return _record(advice, bound) | {
         "trace": None,
         "elements": elements,
         "ranks": ranks,
@@ -191,7 +200,8 @@ def _of_trace(
     """Advise on the job of a trace."""
     with needing_torch("predictions need"):
         from gravac.collectives import Network
-        from gravac.whatif import Predictor, Recording, Scenario
+        from gravac.whatif import Predictor, Recording
+        from gravac.whatif.advice import advise_job
     try:
         recording = Recording.from_trace(read_trace(active_part(trace)))
         predictor = Predictor([(recording, None)])
@@ -202,58 +212,37 @@ def _of_trace(
         )
         count = ranks or was.ranks
         spec = recording.spec
-        found, named = spec.optimizer_kind, NAMES.get(optimizer or "", "")
+        kind, named, beta = spec.optimizer_kind, NAMES.get(optimizer or "", ""), None
         if optimizer is not None:
-            found = KINDS[optimizer]
+            kind = KINDS[optimizer]
         elif spec.optimizer is not None:
-            named = spec.optimizer.name
-
-        def steps(codec: str, cf: float) -> Any:
-            chosen = spec.compressor if cf == 1.0 else codec
-            return predictor.predict(Scenario(network=network, ranks=count, compressor=chosen), cf).step
-
-        answer = _answer(
-            steps, spec.compressor, found, bound, predictor.error, count, recording.confirmed, named
-        )
+            named, beta = spec.optimizer.name, spec.optimizer.momentum
+        place = replace(was, network=network, ranks=count)
+        advice = advise_job(predictor, place, kind, bound, named, beta)
     except (TraceError, ValueError) as error:
         raise CannotUse(printable(f"{trace}: {error}")) from None
     notes = list(predictor.fit.unknown)
     sent = {codec for codec, cf in recording.sent if cf > 1.0}
-    if any(row["codec"] not in ("dense", *sent) for row in answer["rows"]):
+    if any(option.codec not in ("dense", *sent) for option in advice.options):
         notes.append(f"encoding and decoding of codecs that were not sent: as {recording.codec}'s")
     if spec.optimizer is None and optimizer is None:
         notes.append("the trace does not name the optimizer; say it with --optimizer")
-    return answer | {
+    return _record(advice, bound) | {
         "trace": str(trace),
         "elements": recording.elements,
         "ranks": count,
         "bits_per_second": 8 * network.bytes_per_second,
         "latency_seconds": network.latency_seconds,
-        "kind": found,
+        "kind": kind,
         "notes": notes,
     }
 
 
-def _answer(
-    steps: Callable[[str, float], Any],
-    compressor: str | None,
-    kind: str,
-    bound: float,
-    margin: float,
-    ranks: int,
-    confirmed: float | None,
-    named: str,
-) -> dict[str, Any]:
-    """Return the advice as a record. ``named``: class of the optimizer."""
-    from gravac.policies.auto.space import DEFAULT_COMPRESSOR
-    from gravac.whatif.advice import WORTH, advise, usual_plans
-
-    usual = usual_plans(compressor or DEFAULT_COMPRESSOR, kind)
-    worth = max(WORTH, margin)
-    advice = advise(usual, steps, kind, bound, worth, ranks=ranks, confirmed=confirmed, optimizer=named)
+def _record(advice: "Advice", bound: float) -> dict[str, Any]:
     return {
         "compress": advice.chosen.cf > 1.0,
         "sentence": advice.sentence,
+        "other_optimizers": advice.others or None,
         "bound": bound,
         "chosen": advice.chosen.label,
         "rows": [option.record() for option in advice.options],
@@ -263,6 +252,8 @@ def _answer(
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the sentence, then what it follows from."""
     console.print(printable(result["sentence"]), style="bold")
+    if result["other_optimizers"]:
+        console.print(printable(result["other_optimizers"]))
     console.print(
         f"{result['elements']:,} parameters, {result['ranks']} ranks, links of "
         f"{format_rate(result['bits_per_second'])}, {delay(result['latency_seconds'])}; optimizer: {result['kind']}"

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.kernels.cpu import load
+from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
 from tests.support.ranks.scenarios.model import batch, fingerprint, train, wrapped
 
@@ -341,16 +342,22 @@ def absent(package: str) -> str:
 
 
 def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Three jobs in a program that has configured no logging, has turned our lines off, and has configured logging."""
+    """Jobs in a program that has configured no logging, has turned our lines off, and has configured logging.
+
+    The last two are of AdamW on a slow link, torch's and that of ``gravac.optim``.
+    """
     root, agents = logging.getLogger(), logging.getLogger("gravac.agent")
     root.handlers.clear()  # as in a program of its own
     root.setLevel(logging.WARNING)
     load.version = absent
-    for part, options in enumerate(({}, {"log_to_stderr": False}, {"controller": None, "policy": "dense"})):
+    slow = {"controller": None, "link": "1mbit"}
+    variants = ({}, {"log_to_stderr": False}, {"controller": None, "policy": "dense"}, slow, slow)
+    for part, options in enumerate(variants):
         if part == 2:
             logging.basicConfig(level=logging.INFO, format="ours %(levelname)s %(message)s")
         module = wrapped(buckets=4)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        kind = (*3 * (torch.optim.SGD,), torch.optim.AdamW, AdamW)[part]
+        optimizer = kind(module.parameters(), lr=0.05)
         print(f"--- {part}", file=sys.stderr, flush=True)
         with Agent(
             module,
@@ -362,7 +369,7 @@ def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
         ) as agent:
             agent.wait_ready(60)
             dist.barrier()
-            train(module, optimizer, rank, range(45))
+            train(module, optimizer, rank, range(25 if "link" in options else 45))
             try:
                 raise ValueError("\x1b[2J red")
             except ValueError:
