@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gravac.policies import StaticPolicy
+from gravac.policies import StaticPolicy, parse
 from gravac.protocol import Decision, Event, JobSpec, WindowReport
 from gravac.traces import read_trace
 from gravac_agent.reporting.connection import NoAnswer
@@ -408,6 +408,20 @@ def test_a_policy_that_names_a_codec_it_does_not_list_ends_no_training(
     reporter.close(job_end(1))
     lines = [line.record for line in read_trace(tmp_path / "job" / "journal.jsonl")]
     assert [line.codec for line in lines if isinstance(line, Decision)] == [None, "qsgd"]
+
+
+def test_a_journal_that_cannot_go_on_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its name belongs to a run with another compressor, which can go on at once."""
+    spec = job_spec(parse("static:cf=4").spec())
+    first = LocalReporter(spec, tmp_path)
+    first.close(job_end(0))
+    other = LocalReporter(spec.model_copy(update={"compressor": "qsgd", "incarnation": "other"}), tmp_path)
+    assert "compressor: job 'job' runs 'topk', got 'qsgd'" in caplog.text
+    assert other.trace_path is None
+    again = LocalReporter(spec.model_copy(update={"incarnation": "again"}), tmp_path)
+    assert again.trace_path == tmp_path / "job" / "journal.jsonl"
+    for reporter in (again, other):
+        reporter.close(job_end(0))
 
 
 def test_a_server_without_keep_alive_works_without_a_token() -> None:

@@ -1,7 +1,11 @@
 """Plans for people: which of a decision's candidates are shown first, and why another one is not in force."""
 
+from gravac.policies import parse
 from gravac.protocol import Candidate, Decision
 from gravac_controller.views.plans import plan_views
+from tools.harness.cluster import job_spec
+
+JOB = job_spec(parse("auto").spec(), compressor="topk+bf16")
 
 
 def row(codec: str | None, cf: float, verdict: str, **known: float | int) -> Candidate:
@@ -48,12 +52,12 @@ def test_the_plan_in_force_those_measured_and_the_next_three_come_first() -> Non
         measured("nearest:levels=7", 10.1, "chosen", 200.0, 0.99),
         measured("nearest:levels=2", 25.6, "too_strong", 300.0, 0.5),
     )
-    views = plan_views(decision(*rows, codec="nearest:levels=7", cf=10.1), "topk+bf16")
+    views = plan_views(decision(*rows, codec="nearest:levels=7", cf=10.1), JOB)
     assert [view.words for view in views if view.notable] == [
         *("7 levels", "signs", "dense", "15 levels", "39 levels", "8 bits"),
     ]
     assert [view.words for view in views if not view.notable] == ["16 bits", "3 levels"]
-    assert views == plan_views(decision(*reversed(rows), codec="nearest:levels=7", cf=10.1), "topk+bf16")
+    assert views == plan_views(decision(*reversed(rows), codec="nearest:levels=7", cf=10.1), JOB)
     why = {view.words: view.why for view in views}
     assert why["7 levels"] == "in force"
     assert why["dense"] == "measured: 0.20 times the useful throughput of the one in force"
@@ -85,7 +89,9 @@ def test_a_policy_by_gains_says_which_gain_was_too_low() -> None:
         ),
         row(None, 40.0, "untried"),
     )
-    views = plan_views(decision(*rows, codec=None, cf=10.0, epsilon=0.3), "topk")
+    views = plan_views(
+        decision(*rows, codec=None, cf=10.0, epsilon=0.3), JOB.model_copy(update={"compressor": "topk"})
+    )
     assert [view.words for view in views] == ["largest 10 %", "largest 5 %", "dense", "largest 2.5 %"]
     assert all(view.notable for view in views)
     assert [view.why for view in views[1:]] == [
@@ -95,7 +101,25 @@ def test_a_policy_by_gains_says_which_gain_was_too_low() -> None:
     ]
 
 
+def test_a_plan_out_of_the_bound_is_not_shown_as_one_that_could_be_held() -> None:
+    """``auto`` tries some of them, and holds none unless a window shows that it keeps the bound after all."""
+    rows = (
+        measured(None, 1.0, "chosen", 40.0, 1.0),
+        row("nearest:levels=7", 10.1, "untried", efficiency=0.965, predicted_samples_per_second=250.0),
+        row("nearest:levels=15", 7.5, "untried", efficiency=0.98, predicted_samples_per_second=150.0),
+    )
+    for accepted, says in ((0.02, "is expected to lose 3.5 %"), (0.04, "predicted: 6.03 times")):
+        policy = parse(f"auto:bound={accepted}").spec()
+        views = plan_views(decision(*rows, codec=None, cf=1.0), JOB.model_copy(update={"policy": policy}))
+        why = {view.words: view.why for view in views}
+        assert says in why["7 levels"]
+        assert why["15 levels"].startswith("predicted: 3.67 times")
+    assert plan_views(decision(*rows, codec=None, cf=1.0), JOB)[1].why == (
+        "is expected to lose 3.5 % of the progress of a step, too much unless a trial shows less"
+    )
+
+
 def test_dense_is_in_force_whatever_the_codec() -> None:
     rows = (measured(None, 1.0, "chosen", 40.0, 1.0), row("bf16", 2.0, "untried", efficiency=1.0))
-    dense, other = plan_views(decision(*rows, codec=None, cf=1.0), "topk+bf16")
+    dense, other = plan_views(decision(*rows, codec=None, cf=1.0), JOB)
     assert (dense.why, other.why) == ("in force", "not measured")

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gravac.protocol import Event, WindowReport
-from gravac.signals import figures
+from gravac.signals import efficiency, figures
+from gravac.signals.risk import judge
 from gravac.traces import read_trace
 from tests.support.lab import needs_lab
 from tests.support.ranks.harness import RunEach, RunRanks
@@ -49,6 +50,28 @@ def check(case: dict[str, Any], results: list[dict[str, Any]]) -> None:
 def test_the_agents_measure_what_a_second_optimizer_of_the_whole_model_finds(run_each: RunEach) -> None:
     for case, results in run_each("progress", 2, [{"steps": STEPS} | case for case in CASES]):
         check(case, results)
+
+
+def test_under_gravac_optim_next_to_dense_is_torchs_and_only_a_sick_job_is_called_risky(
+    run_each: RunEach, tmp_path: Path
+) -> None:
+    """At 64 times fewer bytes. What the sick one holds back nearly never arrives; by its plan it is as healthy."""
+    job = {"steps": STEPS, "optimizer": "aged", "compressor": "topk+twobit", "policy": "static:cf=16.6"}
+    sick = {"memory": "partial:beta=0.98"}
+    found = []
+    for number, (case, results) in enumerate(run_each("progress", 2, [job, job | sick])):
+        check(case, results)
+        (window,) = windows(tmp_path / str(number) / "first" / "journal.jsonl")
+        kept = figures.efficiency(window, "adam-aged", "topk+twobit")
+        light = judge(window, 0.0, "adam-aged", "topk+twobit", accepted=0.05)
+        assert kept is not None
+        found.append((light.level, kept))
+    simulated = efficiency.expected("topk+twobit", 16.6, "adam-aged")
+    assert simulated is not None
+    (healthy, kept), (level, less) = found
+    assert (healthy, kept) == ("low", simulated)
+    assert level == "high"
+    assert less.likely < simulated.likely - 0.05
 
 
 def test_three_ranks_and_the_report(run_ranks: RunRanks, tmp_path: Path) -> None:

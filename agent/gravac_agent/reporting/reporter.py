@@ -1,5 +1,6 @@
 """Rank 0's reporter: takes window reports and returns decisions. The other ranks get decisions from the tick."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -252,4 +253,7 @@ class LocalReporter:
 
     def _stop_journal(self, error: Exception) -> None:
         log.warning("the journal %s ends here, because writing it failed: %s", self.trace_path, error)
-        self._writer, self.trace_path = None, None
+        writer, self._writer, self.trace_path = self._writer, None, None
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                writer.close()

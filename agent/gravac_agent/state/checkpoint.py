@@ -12,6 +12,7 @@ from gravac import memories
 from gravac.aggregators import Aggregator
 from gravac.collectives import Network
 from gravac.memories import Bucket, Memory
+from gravac.policies import DensePolicy
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import check_equal, fail_together, gather_texts, raise_together
@@ -192,10 +193,16 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
             )
     for one in states:
         check_numbers(one, FIELDS)
-        if one["policy"] != (policy := parts.spec.policy.name):
+        if one["policy"] != (policy := parts.spec.policy.name) and policy != DensePolicy.name:
             raise unfit(policy, f"it was saved under policy={one['policy']!r}")
         _check_shapes(one, module)
     own, first, encoder = isinstance(state, dict), states[0], parts.encoder
+    if turned_off := first["policy"] != parts.spec.policy.name:
+        log.warning(
+            "the checkpoint was saved under policy=%r: nothing is compressed from now on, and its residual is sent",
+            first["policy"],
+        )
+        first = first | {"policy_state": None}
     residual = _own(first, parts, shard_of(module)) if own else mean_by_shard(states)
     if not (own and first["shard"]):  # else it is that of this shard
         residual = fitted(residual, first["shapes"], module)
@@ -222,7 +229,11 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     aggregators = [builder.build(codec, parts.metered) for codec in encoder.codecs]
     for aggregator, one in zip(aggregators, learnt, strict=True):
         aggregator.load_state_dict(dict(one))
-    plan, following = (_plan(first[name], encoder) for name in ("plan", "following"))
+    plan, following = (
+        (parts.loop.plan, parts.loop.following)
+        if turned_off
+        else (_plan(first[name], encoder) for name in ("plan", "following"))
+    )
     layout = regrouper(first["buckets"], module)
     return Loaded(first, plan, following, averages, memory, builder, aggregators, layout)
 

@@ -145,10 +145,7 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "cf_before": found.began.cf_before,
         "codec": decision.codec or found.job.spec.compressor,
         "decision": decision.model_dump(mode="json"),
-        "plans": [
-            row.model_dump(mode="json")
-            for row in plan_views(found.listing.decision, found.job.spec.compressor)
-        ],
+        "plans": [row.model_dump(mode="json") for row in plan_views(found.listing.decision, found.job.spec)],
         "confirmed": found.confirmed,
         "latest_reason": (found.latest or found.began).decision.reason,
         "windows": found.windows,
@@ -188,7 +185,7 @@ def _print(source: Source, found: Explanation, everything: bool) -> None:
         )
     listing = found.listing.decision
     if any(candidate.window is not None for candidate in listing.candidates):
-        rows = plan_views(listing, found.job.spec.compressor)
+        rows = plan_views(listing, found.job.spec)
         listed = [row for row in rows if everything or row.notable]
         console.print(_plans(listed))
         if len(listed) < len(rows):

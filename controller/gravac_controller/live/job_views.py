@@ -54,7 +54,7 @@ def job_view(job: LiveJob) -> JobView:
         **dict(summary(job)),
         spec=spec,
         decision=decision,
-        plans=tuple(view for view in plan_views(decision, spec.compressor) if view.notable),
+        plans=tuple(view for view in plan_views(decision, spec) if view.notable),
         latest=job.latest,
         risk=_risk(job),
         totals=job.totals,
@@ -104,7 +104,7 @@ def candidates(job: LiveJob) -> CandidatesView:
         window=decision.window,
         epoch=decision.epoch,
         epsilon=decision.epsilon,
-        candidates=plan_views(decision, spec.compressor),
+        candidates=plan_views(decision, spec),
     )
 
 

@@ -1,6 +1,8 @@
 """The plans of a decision for people: which of them say something, in plain words, and why one is not in force."""
 
-from gravac.protocol import Candidate, Decision
+from gravac.protocol import Candidate, Decision, JobSpec
+from gravac.signals.efficiency import ROUNDING
+from gravac.signals.risk import accepted_loss
 from gravac.wording import format_gain, format_percent, plan_in_words
 from gravac_controller.views.models import PlanView
 
@@ -8,12 +10,12 @@ NEXT = 3
 """Plans that were not measured and are notable: the best ones by prediction."""
 
 
-def plan_views(decision: Decision, compressor: str) -> tuple[PlanView, ...]:
+def plan_views(decision: Decision, spec: JobSpec) -> tuple[PlanView, ...]:
     """Return all plans of a decision: the one in force, those measured, then the others, each by useful throughput.
 
     Args:
         decision: With its candidates.
-        compressor: The job's, which plans name None.
+        spec: The job.
     """
     rows = decision.candidates
     chosen = next((row for row in rows if _in_force(row, decision)), None)
@@ -25,8 +27,8 @@ def plan_views(decision: Decision, compressor: str) -> tuple[PlanView, ...]:
     return tuple(
         PlanView(
             **dict(row),
-            words=plan_in_words(row.codec or compressor, row.cf),
-            why=_why(row, chosen, decision),
+            words=plan_in_words(row.codec or spec.compressor, row.cf),
+            why=_why(row, chosen, decision, accepted_loss(spec.policy)),
             notable=place < len(first),
         )
         for place, row in enumerate([*first, *rest])
@@ -56,11 +58,14 @@ def _falling(row: Candidate) -> float:
     return -(useful(row) or 0.0)
 
 
-def _why(row: Candidate, chosen: Candidate | None, decision: Decision) -> str:
+def _why(row: Candidate, chosen: Candidate | None, decision: Decision, accepted: float) -> str:
     if row is chosen:
         return "being measured" if row.verdict == "trying" else "in force"
     if row.verdict == "too_strong":
         return _too_strong(row, decision.epsilon)
+    if row.verdict == "untried" and row.efficiency is not None and 1.0 - row.efficiency > accepted + ROUNDING:
+        lost = format_percent(1.0 - row.efficiency)
+        return f"is expected to lose {lost} of the progress of a step, too much unless a trial shows less"
     mine, other = useful(row), None if chosen is None else useful(chosen)
     if mine is None or not other:
         return "not measured" if row.window is None else "measured"

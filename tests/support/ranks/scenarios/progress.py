@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac import optim
 from gravac_agent import Agent
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.windows.progress import BLOCK_STEPS
@@ -18,6 +19,7 @@ from tests.support.ranks.scenarios.model import batch, net
 
 OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=0.01),
+    "aged": lambda groups: optim.AdamW(groups, lr=0.01),
     "fused": lambda groups: torch.optim.AdamW(groups, lr=0.01, fused=True),
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=0.01),
 }
@@ -29,7 +31,9 @@ class Dense:
     def __init__(self, module: nn.Module, make: Any, coordinates: Coordinates) -> None:
         self.module, self.make, self.coordinates = module, make, coordinates
         self.shadow = net()
-        self.optimizer = make(self.shadow)
+        self.optimizer = make(
+            self.shadow
+        )  # one of ``gravac.optim`` to which nobody says what arrived is torch's
         self.found: dict[str, list[float]] = {}
         self.level = ""
         self.moved, self.way = torch.zeros(2, coordinates.size).double()

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.kernels.cpu import load
 from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
-from tests.support.ranks.scenarios.model import batch, fingerprint, train, wrapped
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
 
 
 def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: str = "own") -> dict[str, Any]:
@@ -192,8 +192,11 @@ def resumed_under_another_policy(rank: int, world: int, folder: str) -> dict[str
             optimizer,
         )
 
-    messages = []
-    for saved, loaded in (("static:cf=10", "gravac"), ("dense", "auto"), ("dense", "static:cf=10")):
+    messages, waits = [], []
+    for saved, loaded in (
+        *(("static:cf=10", "gravac"), ("dense", "auto"), ("dense", "static:cf=10")),
+        ("static:cf=10", "dense"),
+    ):
         first, module, optimizer = agent(saved, controller=None)
         with first:
             train(module, optimizer, rank, range(5))
@@ -204,9 +207,16 @@ def resumed_under_another_policy(rank: int, world: int, folder: str) -> dict[str
                 with other:
                     other.load_state_dict(state)
                     messages.append(f"{loaded} took it")
+                    train(module, optimizer, rank, range(5, 7))
+                    left = flat(other)
+                    largest = max(
+                        (float(each.abs().max()) for each in left["residual"].values()), default=0.0
+                    )
+                    assert other.state is not None
+                    waits.append((left["step"], other.state.cf, largest))
             except SetupError as error:
                 messages.append(str(error))
-    return {"messages": messages}
+    return {"messages": messages, "waits": waits}
 
 
 def names_taken(rank: int, world: int, folder: str, job: str) -> dict[str, Any]:
