@@ -28,6 +28,11 @@ class Shards(NamedTuple):
     ranks: int
     seed: int
 
+    @classmethod
+    def of(cls, numel: int, ranks: int, key: Key) -> "Shards":
+        """Return the split of a step and bucket, the same on all ranks."""
+        return cls(numel, ranks, key.shared_seed() & _SEED_BITS)
+
     @property
     def rows(self) -> int:
         """Elements of each shard, those past the end included."""
@@ -132,7 +137,7 @@ class ReduceScatter(Collective):
     def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
         assert payload.support is not None
         n, cf, ranks, rank = layout.numel, layout.cf, self.world_size, self.communicator.rank
-        shards = Shards(n, ranks, key.shared_seed() & _SEED_BITS)
+        shards = Shards.of(n, ranks, key)
         selector, entries = _entries(Workload.of(layout, ranks))
         x = layout.codec.decode(payload) if x is None else x
         header, sums = Header(layout, key), Header(layout, owner_key(key, rank))
