@@ -8,7 +8,7 @@ import torch.distributed as dist
 from gravac.collectives.all_reduce import AllReduce
 from gravac.collectives.base import Collective, Workload
 from gravac.collectives.communicator import ALONE, Communicator
-from gravac.collectives.compressed_all_reduce import CompressedAllReduce
+from gravac.collectives.compressed_all_reduce import CompressedAllReduce, is_coarse
 from gravac.collectives.cost import Network
 from gravac.collectives.gather import Gather
 from gravac.collectives.reduce_scatter import ReduceScatter
@@ -24,10 +24,9 @@ AUTO = "auto"
 HANDICAP = 2.0
 """Factor on the time of collectives that are not ``sends_all``. At the same CF their steps advance training less
 (docs/collectives.md has the measurements), while the rest of a step takes as long."""
-COARSE = 12.5
-"""A codec that sends this many times fewer bytes than float32, without entropy coding, is not rounded twice unless the
-user asks for it. An LSTM with 3 levels (17x) and 4 ranks ended at +4.2 % held-out loss with the compressed all-reduce,
-and at +1.0 % gathered."""
+GATHERED_RANKS = 4
+"""Up to this many ranks, nothing is chosen that is not ``sends_all``: efficiencies were simulated with that many ranks,
+gathered, and a stronger CF saves more than another collective (docs/collectives.md)."""
 _MOST_SIZES = 8
 """Most bucket sizes that a note lists per collective."""
 
@@ -40,7 +39,8 @@ class Choice(NamedTuple):
 
 
 def choose(network: Network, workload: Workload, sync_free: bool = False) -> Choice:
-    """Choose the collective that is quickest on a network, with ``HANDICAP`` counted; the first of equals.
+    """Choose the collective that is quickest on a network, with ``HANDICAP`` counted; the first of equals. Up to
+    ``GATHERED_RANKS`` it is one that sends all.
 
     Equal arguments give equal choices, so ranks need not agree on the result.
 
@@ -54,8 +54,7 @@ def choose(network: Network, workload: Workload, sync_free: bool = False) -> Cho
         for name, kind in COLLECTIVES.items()
         if kind.fits(workload.codec) and (kind.sync_free or not sync_free)
     }
-    # Entropy coding takes bytes away and rounds nothing, so it does not count here.
-    if 4 * workload.numel > COARSE * workload.plain_bytes:
+    if is_coarse(workload):
         fitting.pop(CompressedAllReduce.name, None)
     # Sizes follow from the workload, so no group is needed to predict times.
     predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
@@ -63,7 +62,10 @@ def choose(network: Network, workload: Workload, sync_free: bool = False) -> Cho
     def weighed(name: str) -> float:
         return predicted[name] * (1.0 if fitting[name].sends_all else HANDICAP)
 
-    return Choice(min(predicted, key=weighed), predicted)
+    few = workload.ranks <= GATHERED_RANKS
+    return Choice(
+        min((name for name in predicted if fitting[name].sends_all or not few), key=weighed), predicted
+    )
 
 
 def parse_collective(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective] | None:

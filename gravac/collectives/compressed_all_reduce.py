@@ -1,6 +1,7 @@
 """Compressed all-reduce: each rank averages its shard of all payloads, compresses the mean and sends it to all."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 import torch
@@ -15,6 +16,10 @@ from gravac.compressors.dense import Dense
 from gravac.kernels import add_finite
 
 _DENSE, _STRONGEST = Dense(), 1e9
+COARSE = 12.5
+"""A codec that sends this many times fewer bytes than float32, without entropy coding, is not rounded twice unless the
+user asks for it. An LSTM with 3 levels (17x) and 4 ranks ended at +4.2 % held-out loss with the compressed all-reduce,
+and at +1.0 % gathered."""
 
 
 class _Shards:
@@ -35,6 +40,9 @@ class _Shards:
         self.layouts = [made[count] for count in counts]
         self.sizes = [HEADER_BYTES + layout.nbytes for layout in self.layouts]
         """Bytes of each message; the expected ones if sizes vary."""
+
+
+_shards = lru_cache(maxsize=4096)(_Shards)  # the same few buckets and CFs in every step
 
 
 @dataclass(slots=True)
@@ -84,7 +92,7 @@ class CompressedAllReduce(Collective):
     def exchange(self, layout: Layout, payload: Payload, x: Tensor | None, key: Key) -> Exchange:
         codec, ranks, rank = layout.codec, self.world_size, self.communicator.rank
         nothing = payload.values.new_empty(0, dtype=torch.uint8)
-        shards = _Shards(Workload.of(layout, ranks))
+        shards = _shards(Workload.of(layout, ranks))
         header = Header(layout, key)
         messages = [header.pack(piece.parts) for piece in codec.divide(payload, shards.size, layout.dtype)]
         messages += [nothing] * (ranks - len(messages))
@@ -155,4 +163,9 @@ class CompressedAllReduce(Collective):
 
 def _message_bytes(workload: Workload) -> int:
     """Return the bytes of a message of the longest shard; the expected ones if sizes vary."""
-    return _Shards(workload).sizes[0]
+    return _shards(workload).sizes[0]
+
+
+def is_coarse(workload: Workload) -> bool:
+    """Return whether payloads are too coarse to be rounded twice."""
+    return 4 * workload.numel > COARSE * workload.plain_bytes

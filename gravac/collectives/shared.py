@@ -12,7 +12,7 @@ from gravac.collectives import cost
 from gravac.collectives.all_reduce import AllReduce
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.communicator import Communicator
-from gravac.collectives.compressed_all_reduce import CompressedAllReduce
+from gravac.collectives.compressed_all_reduce import CompressedAllReduce, is_coarse
 from gravac.collectives.cost import Network, children
 from gravac.collectives.messages import HEADER_BYTES, Header, split_codec
 from gravac.collectives.reduce_scatter import Shards
@@ -158,7 +158,7 @@ class SharedSupport(Collective):
         ranks, positions = workload.ranks, self._position_bytes(workload)
         if self.leader == "owners":
             first = cost.all_gather(network, ranks, positions)
-            first += cost.handling(ranks, 0.8 * workload.numel / ranks)
+            first += cost.handling(ranks, 1.3 * workload.numel / ranks)
         else:
             first = cost.broadcast(network, ranks, positions)
             first += cost.all_gather(network, ranks, self._energies) if self._energies else 0.0
@@ -173,8 +173,9 @@ class SharedSupport(Collective):
         count = kept_count(numel, cf)
         if self.leader == "owners":
             count = ranks * _share(numel, cf, ranks)
-        if CompressedAllReduce.fits(codecs[1]):
-            return self._compressed, Workload(codecs[1], count, 1.0, dtype, ranks)
+        rounded = Workload(codecs[1], count, 1.0, dtype, ranks)
+        if CompressedAllReduce.fits(codecs[1]) and not is_coarse(rounded):
+            return self._compressed, rounded
         return self._summed, Workload(_DENSE, count, 1.0, torch.float32, ranks)
 
     def _position_bytes(self, workload: Workload) -> int:

@@ -119,7 +119,7 @@ def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
 
 def _turns(rows: Tensor, ranks: int, seed: int) -> Tensor:
     mixed = ((rows + seed) & 0x7FFFFFFF) * 0x9E3779B1 & 0xFFFFFFFF
-    return (mixed >> 16) % ranks
+    return (mixed >> 16) * ranks >> 16
 
 
 def magnitudes(x: Tensor) -> Tensor:

@@ -74,13 +74,14 @@ def test_the_choice_is_the_quickest_with_the_handicap(
     choice = choose(network, one)
     chosen = COLLECTIVES[choice.name]
     assert chosen.fits(one.codec)
+    assert chosen.sends_all or ranks > 4
     assert choice == choose(network, one)
     took = choice.predicted[choice.name]
     for other, seconds in choice.predicted.items():
         if COLLECTIVES[other].sends_all == chosen.sends_all:
             assert took <= seconds
         elif chosen.sends_all:
-            assert took <= 2 * seconds
+            assert took <= 2 * seconds or ranks <= 4
         else:
             assert 2 * took <= seconds
 
@@ -89,10 +90,20 @@ def test_the_choice_is_the_quickest_with_the_handicap(
     ("name", "numel", "ranks", "cf", "speed", "chosen"),
     [
         ("topk", 6_500_000, 3, 100.0, 125e6, "gather"),
-        ("topk", 6_500_000, 8, 100.0, 125e6, "shared"),
-        ("topk", 6_500_000, 64, 10.0, 1.25e6, "reduce-scatter"),
+        ("topk", 6_500_000, 8, 100.0, 12.5e6, "shared"),
+        ("topk", 6_500_000, 64, 10.0, 1.25e6, "shared"),
         ("topk", 1000, 16, 10.0, 125e6, "all-reduce"),  # small: fewest messages to handle
-        ("topk+bf16", 6_500_000, 64, 100.0, 1.25e6, "reduce-scatter"),  # 16-bit values, which a sum has not
+        ("topk+bf16", 6_500_000, 64, 100.0, 1.25e6, "shared"),
+        ("topk+bf16", 6_500_000, 4, 1000.0, 1.25e6, "gather"),  # as its efficiencies were simulated
+        ("topk+nearest:levels=15", 6_500_000, 8, 5.1, 1.25e6, "shared"),
+        (
+            "topk+twobit",
+            6_500_000,
+            64,
+            100.0,
+            1.25e6,
+            "reduce-scatter",
+        ),  # too coarse: a sum would be of float32
         ("topk+bf16", 6_500_000, 4, 100.0, 1.25e9, "gather"),
         ("dgc", 6_500_000, 64, 10.0, 125e6, "all-reduce"),  # sizes vary: only a gather would do else
         ("dgc", 6_500_000, 4, 10.0, 125e6, "gather"),
@@ -156,7 +167,7 @@ def test_two_ranks_gather_and_so_does_an_unknown_network() -> None:
             f"collective='ring' is unknown; choose one of {', '.join(sorted((*COLLECTIVES, 'auto')))}",
         ),
         ("topk", "auto:fast=1", "collective='auto:fast=1' is unknown"),
-        ("topk", "shared:leader=me", "shared: leader='me' must be one of turns, largest"),
+        ("topk", "shared:leader=me", "shared: leader='me' must be one of owners, turns, largest"),
         ("topk", "shared:boss=me", "collective='shared:boss=me' has no setting 'boss'; it has leader"),
         ("dgc", "shared", f"compressor='dgc' is not: {choices('dgc')}"),
         (

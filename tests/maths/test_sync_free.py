@@ -123,7 +123,16 @@ def test_on_the_meta_device_there_is_nothing_to_read(name: str) -> None:
     ]
 
 
-AGGREGATED = [*PLAIN, *AGGREGATORS, "topk by shared", "int8 by compressed-all-reduce", "topk by all-reduce"]
+AGGREGATED = [
+    *(
+        *PLAIN,
+        *AGGREGATORS,
+        "topk by shared",
+        "topk+nearest:levels=15 by shared",
+        "topk by shared:leader=turns",
+    ),
+    *("int8 by compressed-all-reduce", "topk by all-reduce"),
+]
 READING = ("topk by reduce-scatter", "topk by shared:leader=largest", "dgc", "svd")
 STEPS = ((4.0, False), (9.0, True), (30.0, False), (4.0, True))
 """CF, and whether the step counts."""
@@ -180,7 +189,15 @@ def test_an_aggregator_on_a_device_does_what_it_does_on_the_host(text: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["topk+bf16", "randomk", "int8", *AGGREGATORS, "topk by shared", "int8 by compressed-all-reduce"]
+    "text",
+    [
+        "topk+bf16",
+        "randomk",
+        "int8",
+        *AGGREGATORS,
+        "topk+nearest:levels=15 by shared",
+        "int8 by compressed-all-reduce",
+    ],
 )
 def test_an_aggregator_on_the_meta_device_reads_nothing(text: str) -> None:
     (found,) = SimulatedWorld(1).run(lambda alone: steps(made(text, alone), "meta", Watch()))
@@ -220,7 +237,7 @@ def test_a_reduce_scatter_of_shards_is_as_free_as_its_codec(name: str) -> None:
 def test_the_cost_model_can_leave_out_what_reads() -> None:
     """With many ranks and a slow network it would take the reduce-scatter."""
     slow = Network(latency_seconds=1e-5, bytes_per_second=1e6)
-    names, aggregator = {}, OneShot(TopK(), SimulatedWorld(64).communicator(0))
+    names, aggregator = {}, OneShot(build("topk+twobit"), SimulatedWorld(64).communicator(0))
     part = aggregator.open(bucket(0, (1000, 1000)))
     for free in (False, True):  # an open bucket follows
         aggregator.use(slow, free)

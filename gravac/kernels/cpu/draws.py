@@ -64,7 +64,8 @@ def deal(
         place = np.uint32(places[i])
         row = place // n
         mixed = np.uint32(np.uint32((row + first) & np.uint32(0x7FFFFFFF)) * np.uint32(0x9E3779B1))
-        owners[i] = np.int32((place % n + (mixed >> np.uint32(16)) % n) % n)
+        owner = place - row * n + ((mixed >> np.uint32(16)) * n >> np.uint32(16))
+        owners[i] = np.int32(owner - n if owner >= n else owner)
         counts[np.uint64(owners[i])] += 1
     # A counting sort, which keeps the places of each owner ascending.
     total = 0
@@ -86,4 +87,5 @@ def global_positions(
     for i in range(rows.size):
         row = np.uint32(rows[i])
         mixed = np.uint32(np.uint32((row + first) & np.uint32(0x7FFFFFFF)) * np.uint32(0x9E3779B1))
-        places[i] = np.int32(row * n + (mine + n - (mixed >> np.uint32(16)) % n) % n)
+        turns = (mixed >> np.uint32(16)) * n >> np.uint32(16)
+        places[i] = np.int32(row * n + mine - turns + (n if mine < turns else np.uint32(0)))
