@@ -17,6 +17,7 @@ pytestmark = pytest.mark.distributed
 WAYS = [
     *ways("topk", "nearest:levels=7"),
     "topk+int8 by reduce-scatter",
+    "topk+nearest:levels=15 by shared",
     *(
         "dither:levels=5,coding=huffman by compressed-all-reduce",
         "dither-subtractive:levels=3,coding=huffman",
@@ -37,10 +38,18 @@ def least_saved(name: str, world: int) -> float:
     return 0.99 if whole else LEAST_SAVED.get(name, 1.5)
 
 
-@pytest.mark.parametrize(("world", "buckets"), [(2, 1), (2, 6), (3, 6)])
-def test_every_member_trains_as_simulated(run_ranks: RunRanks, world: int, buckets: int) -> None:
-    results = run_ranks("every_codec", world, seconds=280, names=MEMBERS, buckets=buckets)
-    for name in MEMBERS:
+@pytest.mark.parametrize(
+    ("world", "buckets", "names"),
+    [
+        *((2, 1, MEMBERS), (2, 6, MEMBERS), (3, 6, MEMBERS)),
+        (4, 6, ["topk by shared", "topk+nearest:levels=15 by shared"]),
+    ],
+)
+def test_every_member_trains_as_simulated(
+    run_ranks: RunRanks, world: int, buckets: int, names: list[str]
+) -> None:
+    results = run_ranks("every_codec", world, seconds=280, names=names, buckets=buckets)
+    for name in names:
         ours = [result[name] for result in results]
         assert len({one["parameters"] for one in ours}) == 1, name
         assert all(one["failed"] == 0 for one in ours), name
