@@ -1,7 +1,8 @@
 """All-gather of packed payloads: for codecs whose ranks keep different elements, or different numbers of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from gravac.collectives import cost
@@ -9,6 +10,7 @@ from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.cost import Network
 from gravac.collectives.messages import HEADER_BYTES, SIZE_BYTES, Header, exchange_sizes, padded
 from gravac.compressors.base import Key, Layout, Payload
+from gravac.kernels import Scalar
 
 
 @dataclass(slots=True)
@@ -20,14 +22,33 @@ class Gathered(Exchange):
     sizes: list[int]  # bytes of each message without padding
     header: Header
     own: Payload  # of this rank, which needs no reading
+    senders: Tensor | None = field(default=None, init=False)
+    """Receives how many ranks sent each element, if it is set: uint8 of shape ``(n,)``. Ranks that sent zeros because
+    compressing failed do not count."""
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
+        if self.senders is not None:
+            self.senders.zero_()
         header, share = self.header, 1.0 / len(self.sizes)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
             own = rank == header.key.rank
             payload = self.own if own else header.read(self.arrived[rank, :size], rank)
             header.layout.codec.decompress(payload, out, share)
+            if self.senders is not None and payload.support is not None:
+                _count(self.senders, payload.support, header.layout.codec.energy(payload))
+
+
+def _count(senders: Tensor, support: Tensor, energy: Scalar) -> None:
+    """Add one to the elements that a rank sent, whose payload has this energy."""
+    if isinstance(
+        energy, Tensor
+    ):  # positions that were damaged on the way are out of range, and the mean is NaN
+        one = (energy != 0.0).to(torch.uint8).expand(support.shape)
+        senders.index_add_(0, support.clamp(0, senders.numel() - 1), one)
+    elif energy:
+        one = torch.ones(1, device=senders.device, dtype=torch.uint8).expand(support.shape)
+        senders.index_add_(0, support, one)
 
 
 class Gather(Collective):

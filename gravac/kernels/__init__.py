@@ -1,6 +1,6 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
-from gravac.kernels.adam import step_aged
+from gravac.kernels.adam import OLDEST, STEP, step_aged
 from gravac.kernels.backend import (
     Scalar,
     active,
@@ -75,6 +75,8 @@ __all__ = [
     "GRIDS",
     "LEAST_CF",
     "MOST_BLOCK",
+    "OLDEST",
+    "STEP",
     "CandidateBuffers",
     "Norm",
     "Scalar",

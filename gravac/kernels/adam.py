@@ -5,6 +5,10 @@ from torch import Tensor
 
 from gravac.kernels import backend, reference
 
+STEP = 128
+"""Age of one step."""
+OLDEST = 2**15 - 1
+"""Largest age."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -14,34 +18,38 @@ def step_aged(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     age: Tensor,
-    arrived: Tensor | None,
+    senders: Tensor | None,
     table: Tensor,
     rates: Tensor,
+    beta1: float,
+    share: float = 1.0,
 ) -> None:
     """Update parameters, moments and ages in place, in one pass.
 
-    With the row (keep₁, take₁, keep₂, take₂, from m, from u, steps) of an element's age, and the rates (rate, ε, decay,
-    L₂, skip), an element that arrived gets
+    Of an element of age w that k ranks sent, w·k·share has arrived, which is a. With (take₁, from u) of row w of the
+    first half of the table, (keep₂, take₂) of row a of the second, and the rates (rate, ε, decay, L₂, skip), it gets
 
-        u = g + L₂·steps·p,  d = from m·m + from u·u,
-        m ← keep₁·m + take₁·u,  v ← keep₂·v + take₂·u²,  p ← decay·p − rate·d / (√v + ε)
+        u = g + L₂·a·p,  d = β₁·m + from u·u,
+        m ← β₁·m + take₁·u,  v ← keep₂·v + take₂·u²,  p ← decay·p − rate·d / (√v + ε)
 
-    and age 1. Another one is one step older, up to the last row, and goes by row 0: d = from m·m, m ← keep₁·m, and v
-    stays. Nothing changes if ``skip`` is not 0.
-    All is computed in float32, for parameters of float64 in float64.
+    and is w − a + 1 step old. One that nobody sent goes on by d = β₁·m, m ← β₁·m; its v stays, and it ages by a step.
+    Nothing changes if ``skip`` is not 0. Ages count in 128ths of a step, rounded, and the last row of the table serves
+    all beyond it. All else is computed in float32, for parameters of float64 in float64.
 
     Args:
         param: Any floating dtype and shape, as have the gradient and the moments.
         grad: The gradient.
         exp_avg: First moment m.
         exp_avg_sq: Second moment v.
-        age: int8, from 1 on: steps since the element arrived.
-        arrived: bool, the elements of the gradient that arrived; None: all of them.
-        table: Shape ``(1 + largest age, 7)``, contiguous, on the parameters' device, of the dtype to compute in.
+        age: int16, from ``STEP`` on: steps' worth of the gradient that will have waited.
+        senders: bool or uint8, how many ranks sent each element; None: one.
+        table: Shape ``(2, rows, 2)``, contiguous, on the parameters' device, of the dtype to compute in.
         rates: Shape ``(5,)``, likewise.
+        beta1: Decay of the first moment.
+        share: What of an element comes with one rank.
     """
     floats = [param.detach(), grad.detach(), exp_avg, exp_avg_sq]
-    others = [age] if arrived is None else [age, arrived]
+    others = [age] if senders is None else [age, senders]
     if not param.is_contiguous():  # as in the format channels_last: in the order of memory
         order = sorted(range(param.dim()), key=lambda axis: -param.stride()[axis])
         floats, others = ([each.permute(order) for each in group] for group in (floats, others))
@@ -49,15 +57,17 @@ def step_aged(
     if alike and backend.on_gpu(*floats, *others):
         from gravac.kernels.cuda.adam import step_aged as on_gpu
 
-        on_gpu(floats, others, table, rates)
+        on_gpu(floats, others, table, rates, beta1, share)
     elif alike and backend.compiled(*floats, *others):
-        _compiled(floats, others, table, rates)
+        _compiled(floats, others, table, rates, beta1, share)
     else:
-        _plain([*floats, *others], table, rates)
+        _plain([*floats, *others], table, rates, beta1, share)
 
 
-def _compiled(floats: list[Tensor], others: list[Tensor], table: Tensor, rates: Tensor) -> None:
-    numbers, cells = (table.data_ptr(), rates.data_ptr()), table.numel()
+def _compiled(
+    floats: list[Tensor], others: list[Tensor], table: Tensor, rates: Tensor, beta1: float, share: float
+) -> None:
+    numbers, cells = (table.data_ptr(), rates.data_ptr(), beta1, share), table.numel()
 
     def run(floats: list[Tensor], others: list[Tensor]) -> None:
         n, some = floats[0].numel(), 0 if len(others) == 1 else others[1].numel()
@@ -79,36 +89,31 @@ def _compiled(floats: list[Tensor], others: list[Tensor], table: Tensor, rates: 
             flat[place][part] = wide[place]
 
 
-def _plain(tensors: list[Tensor], table: Tensor, rates: Tensor) -> None:
+def _plain(tensors: list[Tensor], *numbers: Tensor | float) -> None:
     if tensors[0].device.type != "cpu" or not all(each.is_contiguous() for each in tensors):
-        _piece(*tensors, table=table, rates=rates)
+        _piece(tensors, *numbers)  # type: ignore[arg-type]  # as they are given
         return
     flat, size = [each.view(-1) for each in tensors], reference.AT_ONCE
     for begin in range(0, flat[0].numel(), size):
-        _piece(*[each[begin : begin + size] for each in flat], table=table, rates=rates)
+        _piece([each[begin : begin + size] for each in flat], *numbers)  # type: ignore[arg-type]
 
 
-def _piece(
-    param: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    age: Tensor,
-    arrived: Tensor | None = None,
-    *,
-    table: Tensor,
-    rates: Tensor,
-) -> None:
-    keep1, take1, keep2, take2, from_m, from_u, steps = table[age.int()].unbind(-1)
+def _piece(tensors: list[Tensor], table: Tensor, rates: Tensor, beta1: float, share: float) -> None:
+    param, grad, exp_avg, exp_avg_sq, age, *rest = tensors
     rate, eps, decay, l2, skip = rates.unbind()
-    come = torch.ones_like(age, dtype=torch.bool) if arrived is None else arrived
+    sent = torch.ones_like(age, dtype=torch.float32) if not rest else rest[0].float()
+    came, last = sent > 0, table.shape[1] - 1
+    a = (age.float() * (sent * share) + 0.5).int()
+    take1, from_u = table[0, age.int().clamp(max=last)].unbind(-1)
+    keep2, take2 = table[1, a.clamp(max=last)].unbind(-1)
     p, m, v = (each.to(table.dtype) for each in (param, exp_avg, exp_avg_sq))
-    u = grad.to(table.dtype) + steps * l2 * p
-    way = torch.where(come, m * from_m + u * from_u, m * table[0, 4])
-    m = torch.where(come, m * keep1 + u * take1, m * table[0, 0])
-    v = torch.where(come, v * keep2 + u * take2 * u, v)
+    u = grad.to(table.dtype) + a.clamp(max=last).to(table.dtype) * (1 / STEP) * l2 * p
+    kept = m * beta1
+    way = torch.where(came, kept + u * from_u, kept)
+    m = torch.where(came, kept + u * take1, kept)
+    v = torch.where(came, v * keep2 + u * take2 * u, v)
     root = v.double().sqrt().to(v.dtype)  # torch's own for float32 is not rounded correctly on a CPU
     p = p * decay - way * rate / (root + eps)
-    older = torch.where(come, 1, (age + 1).clamp(max=table.shape[0] - 1))
+    older = (age.int() - a).clamp(max=OLDEST - STEP) + STEP
     for own, fresh in ((param, p), (exp_avg, m), (exp_avg_sq, v), (age, older)):
         own.copy_(torch.where(skip == 0.0, fresh.to(own.dtype), own))

@@ -1,4 +1,4 @@
-"""Optimizers that know when an element of the gradient last arrived: torch's, and an age per element."""
+"""Optimizers that know how long each element of the gradient waits: torch's, and an age per element."""
 
 from gravac.optim.adam import Adam, AdamW
 

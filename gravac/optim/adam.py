@@ -1,11 +1,12 @@
 """Adam and AdamW of torch, and their step for gradients of which only some elements arrived.
 
-Error feedback delivers what waited for a steps at once. Adam takes it for one gradient: after the wait m delays most of
-it once more, and v decays meanwhile. Here an element that arrives makes up for the steps that it waited.
+Error feedback delivers what waited for several steps at once. Adam takes it for one gradient: after the wait m delays
+most of it once more, and v decays meanwhile. Here an element that arrives makes up for the steps that it waited.
 """
 
 import functools
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
@@ -15,30 +16,26 @@ from gravac import kernels
 
 P = TypeVar("P", bound=Tensor)
 CAP = 64
-"""Largest age. An element that waits longer counts as that old."""
+"""Steps. What waits or arrives of an element counts as the gradients of at most so many."""
 EXCLUDED = ("amsgrad", "capturable", "differentiable")
 """Settings of a group for which there is no step by age."""
 
 
 @functools.lru_cache(maxsize=16)
 def aged_rule(beta1: float, beta2: float, maximize: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return what an element of each age does when it arrives: the ``table`` of ``kernels.step_aged``.
+    """Return what an element does when a part of what waits arrives: the ``table`` of ``kernels.step_aged``.
 
-    What arrives after a steps stands for gradients of u/a in each of them. Adam would by now have moved by most of
-    them. So of u only the share that is still due goes into m, and the parameter moves by the rest at once. In v the
-    gradients count as u²/a each, which holds for noise: there the squares add up. At a = 1 it is Adam.
-
-    Row 0 is for elements that did not arrive: m decays and moves them as in Adam. Their v decays when they arrive.
+    What waits for w steps stands for the gradient u/w in each of them. Adam would by now have moved by most of them. So
+    of u only the share that is still due goes into m, and the parameter moves by the rest at once. If k of N ranks
+    send, a = w·k/N steps' worth arrives: in v that many gradients count as u²/a each, which holds for noise, whose
+    squares add up. At w = a = 1 it is Adam.
     """
-    a = torch.arange(CAP + 1, dtype=torch.float64).clamp(min=1.0)
-    keep1, keep2 = torch.full_like(a, beta1), beta2**a
-    take1, take2 = (1.0 - beta1**a) / a, (1.0 - keep2) / a
-    due = take1 / (1.0 - beta1)
-    from_u = take1 + 1.0 - due
-    if maximize:
-        take1, from_u = -take1, -from_u
-    table = torch.stack([keep1, take1, keep2, take2, keep1, from_u, a], 1)
-    return kernels.placed(table.to(dtype), device)
+    steps = torch.arange(CAP * kernels.STEP + 1, dtype=torch.float64).clamp(min=1.0) / kernels.STEP
+    take1, keep2 = (1.0 - beta1**steps) / steps, beta2**steps
+    from_u = take1 + 1.0 - take1 / (1.0 - beta1)  # at one step 1 - beta1, to the bit
+    sign = -1.0 if maximize else 1.0
+    halves = torch.stack([sign * take1, sign * from_u], 1), torch.stack([keep2, (1.0 - keep2) / steps], 1)
+    return kernels.placed(torch.stack(halves).to(dtype), device)
 
 
 def rates(group: Mapping[str, Any], decoupled: bool, steps: Tensor, skip: Tensor | None) -> Tensor:
@@ -64,25 +61,27 @@ def rates(group: Mapping[str, Any], decoupled: bool, steps: Tensor, skip: Tensor
 class _Aged(torch.optim.Optimizer):
     """The step for parameters of which some elements did not arrive, before torch's own for all others."""
 
-    _supports: Mapping[Tensor, Tensor | None] = {}
+    _supports: Mapping[Tensor, tuple[Tensor, float] | None] = {}
     _compiled = False
 
-    def arrived(self, supports: Mapping[P, Tensor | None]) -> None:
+    def arrived(self, supports: Mapping[P, Tensor | None], ranks: int = 1) -> None:
         """Say which elements of the gradients have arrived since the last step; ``gravac.Agent`` does it.
 
         It replaces what was said of these parameters, and holds for one step. Without a call the step is torch's own.
 
         Args:
             supports: For each parameter of whose gradient only a part arrived, which: bool, a mask of the parameter's
-                shape, which is read in the step and not copied, or int32 or int64, positions in the flat gradient. All
-                elements arrived of parameters that are not named, or have None.
+                shape; int32 or int64, positions in the flat gradient; or uint8, of the parameter's shape, how many
+                ranks sent each element. Masks and counts are read in the step and not copied. All ranks sent all of the
+                parameters that are not named, or have None.
+            ranks: How many ranks there are, for counts.
 
         Raises:
             ValueError: A parameter is not one of the optimizer's, a support does not fit it, its group has a setting
                 for which there is no step by age, or ``step`` is compiled.
         """
         groups = {param: group for group in self.param_groups for param in group["params"]}
-        found: dict[Tensor, Tensor | None] = {}
+        found: dict[Tensor, tuple[Tensor, float] | None] = {}
         for param, support in supports.items():
             if param not in groups:
                 raise ValueError(
@@ -94,10 +93,10 @@ class _Aged(torch.optim.Optimizer):
                     raise ValueError(
                         f"a parameter of {param.dtype}: there is no step by age for complex numbers"
                     )
-                mask = _mask(_local(param), support)
+                senders, of = _senders(_local(param), support, ranks)
                 # A step of all elements with no age is torch's to the bit. Nothing is read of a device for that.
-                old = "age" in self.state.get(param, ()) or kernels.on_device(mask)
-                found[param] = mask if old or not mask.all() else None
+                old = "age" in self.state.get(param, ()) or kernels.on_device(senders)
+                found[param] = None if not old and (senders == of).all() else (senders, 1.0 / of)
         self._supports = {**self._supports, **found}
 
     def _check(self, group: Mapping[str, Any]) -> None:
@@ -131,7 +130,9 @@ class _Aged(torch.optim.Optimizer):
                     one[:] = [each for each, old in zip(one, aged, strict=True) if not old]
         return has_complex
 
-    def _step_aged(self, group: dict[str, Any], supports: Mapping[Tensor, Tensor | None]) -> None:
+    def _step_aged(
+        self, group: dict[str, Any], supports: Mapping[Tensor, tuple[Tensor, float] | None]
+    ) -> None:
         decoupled = isinstance(self, torch.optim.AdamW) or group.get("decoupled_weight_decay", False)
         beta1, beta2 = (float(beta) for beta in group["betas"])
         # A GradScaler leaves these to optimizers with ``fused``.
@@ -158,8 +159,9 @@ class _Aged(torch.optim.Optimizer):
             table = aged_rule(beta1, beta2, group["maximize"], dtype, device)
             for param, own in zip(params, numbers.unbind(), strict=True):
                 state, support = self.state[param], supports[param]
+                senders, share = support or (None, 1.0)
                 if "age" not in state:
-                    state["age"] = torch.ones_like(param, dtype=torch.int8)
+                    state["age"] = torch.full_like(param, kernels.STEP, dtype=torch.int16)
                 grad = cast(Tensor, param.grad)
                 if scale is not None:
                     grad.div_(scale.to(device, non_blocking=True))
@@ -169,15 +171,29 @@ class _Aged(torch.optim.Optimizer):
                     _local(state["exp_avg"]),
                     _local(state["exp_avg_sq"]),
                     _local(state["age"]),
-                    support,
+                    senders,
                     table,
                     own,
+                    beta1,
+                    share,
                 )
                 if support is None and skip is None:
-                    del state["age"]  # all are 1 now, so torch's step takes over
+                    del state["age"]  # all are one step old now, so torch's step takes over
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state, also that of torch's class."""
+        super().load_state_dict(state_dict)
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        own = chain.from_iterable(group["params"] for group in self.param_groups)
+        for number, param in zip(saved, own, strict=True):
+            found = state_dict["state"].get(number, {}).get("age")
+            if (
+                found is not None and found.dtype == torch.int16
+            ):  # torch has rounded it to the parameter's dtype
+                self.state[param]["age"].copy_(found.clamp(min=kernels.STEP))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a state in, also that of torch's class. Loading makes ages floats, as it does all of a state."""
+        """Take a state in. Loading makes ages floats, as it does all of a state."""
         super().__setstate__(state)
         self._supports = {}
         _read_ages(self)
@@ -189,15 +205,17 @@ class Adam(_Aged, torch.optim.Adam):
     Arguments, defaults and errors are torch's. While all elements arrive, and without an agent, a step is torch's own,
     with ``foreach``, ``fused`` or neither, and the state has torch's entries.
 
-    Where :meth:`arrived` names a part of a gradient, elements of this part are stepped by their age, the steps since
-    they last arrived (at most 64). The others go on by their first moment; their second stays. The L2 penalty of
-    ``weight_decay`` is a part of the gradient, so it waits like the rest. This step is one pass in float32, whatever
-    ``foreach`` and ``fused`` are; parameters of 16 bits are rounded at its end.
+    Where :meth:`arrived` names a part of a gradient, elements of this part are stepped by their age, the steps that
+    their gradient waits, as the mean over ranks: where k of N ranks send an element, k/N of its age arrives. The others
+    go on by their first moment; their second stays. The L2 penalty of ``weight_decay`` is a part of the gradient, so it
+    waits like the rest. This step is one pass in float32, whatever ``foreach`` and ``fused`` are; parameters of 16 bits
+    are rounded at its end.
 
-    The state of such a parameter has ``age`` too (int8) until all of its elements arrive in one step. torch's class
-    loads this state and leaves ``age`` unused, as a tensor of the parameter's dtype; a state of torch's class begins
-    here with all elements of age 1. So does one from ``torch.distributed.checkpoint`` whose ages are loaded into an
-    optimizer that has none yet. A step that a GradScaler skips changes no age.
+    The state of such a parameter has ``age`` too, in 128ths of a step (int16, from 128 on), until all of its elements
+    arrive from all ranks in one step. torch's class loads this state and leaves ``age`` unused, as a tensor of the
+    parameter's dtype; a state of torch's class begins here with all elements one step old. So does one from
+    ``torch.distributed.checkpoint`` whose ages are loaded into an optimizer that has none yet. A step that a GradScaler
+    skips changes no age.
 
     With ``amsgrad``, ``capturable``, ``differentiable``, complex parameters or a compiled ``step``, :meth:`arrived`
     takes no supports. A learning rate on a device is read by the host unless ``fused`` is set.
@@ -260,7 +278,7 @@ def excluded(optimizer: torch.optim.Optimizer) -> str:
 def _read_ages(optimizer: torch.optim.Optimizer) -> None:
     for state in optimizer.state.values():
         if "age" in state:
-            state["age"] = state["age"].clamp(1, CAP).to(torch.int8)
+            state["age"] = state["age"].clamp(kernels.STEP, kernels.OLDEST).to(torch.int16)
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -268,22 +286,30 @@ def _local(tensor: Tensor) -> Tensor:
     return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor
 
 
-def _mask(param: Tensor, support: Tensor) -> Tensor:
-    """Return a support as a mask of the parameter's shape."""
+def _senders(param: Tensor, support: Tensor, ranks: int) -> tuple[Tensor, int]:
+    """Return how many ranks sent each element, bool or uint8 of the parameter's shape, and of how many ranks."""
     if support.device != param.device:
         raise ValueError(
             f"a support is on {support.device} and its parameter on {param.device}: move it there"
         )
-    if support.dtype == torch.bool:
+    if support.dtype in (torch.bool, torch.uint8):
+        what = "a mask has" if support.dtype == torch.bool else "counts have"
         if support.numel() != param.numel():
             raise ValueError(
-                f"a mask has shape {tuple(support.shape)} and its parameter {tuple(param.shape)}: it needs one bool "
-                "for each element"
+                f"{what} shape {tuple(support.shape)} and the parameter {tuple(param.shape)}: one "
+                f"{str(support.dtype)[6:]} is needed for each element"
             )
-        return support.view(param.shape)
+        if support.dtype == torch.bool:
+            return support.view(param.shape), 1
+        most = int(support.max()) if support.is_cpu and support.numel() else 0
+        if not most <= ranks <= 255:
+            raise ValueError(
+                f"ranks={ranks} with counts up to {most}: ranks= must be how many there are, at most 255"
+            )
+        return support.view(param.shape), ranks
     if support.dtype not in (torch.int32, torch.int64):
         raise ValueError(
-            f"a support is a tensor of {support.dtype}: give a mask (bool) or positions (int32, int64)"
+            f"a support is a tensor of {support.dtype}: give a mask (bool), positions (int32, int64) or counts (uint8)"
         )
     if param.is_cpu and support.numel() and not 0 <= int(support.min()) <= int(support.max()) < param.numel():
         raise ValueError(
@@ -291,4 +317,4 @@ def _mask(param: Tensor, support: Tensor) -> Tensor:
         )
     mask = torch.zeros(param.numel(), dtype=torch.bool, device=param.device)
     mask[support.long()] = True
-    return mask.view(param.shape)
+    return mask.view(param.shape), 1

@@ -56,8 +56,8 @@ LEAST_TIMES, MOST_TIMES = 0.1, 1.5
 """Range of that factor, as far as simulations go. Random rounding, which delays nothing, never loses more for it.
 [times; simulated]"""
 SIMULATED_RANKS = 4
-"""With fewer, codecs whose errors average out over ranks lose more; with more, an element that arrives brings a smaller
-share of what waits, of which the age under ``gravac.optim`` knows nothing. [ranks; simulated]"""
+"""With fewer, codecs whose errors average out over ranks lose more. With more, Adam with a small β₁ loses more by what
+comes late: an element that arrives brings a smaller share of what waits. [ranks; simulated]"""
 _LOG_2 = 0.6931471805599453
 
 
@@ -128,7 +128,7 @@ def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None
 def errs_more(codec: str, ranks: int, kind: str) -> bool:
     """Return whether a codec errs more with this number of ranks than it did in the simulations."""
     if counts_late(codec, kind):
-        return ranks > SIMULATED_RANKS
+        return ranks > SIMULATED_RANKS and table_of(codec, kind) == "low_beta"
     return ranks < SIMULATED_RANKS and offers.of(codec).averages_out
 
 
@@ -136,8 +136,8 @@ def with_ranks(found: Efficiency, codec: str, ranks: int, kind: str) -> Efficien
     """Return ``expected`` for a number of ranks: random errors average out over ranks, so with fewer they cost more.
 
     The loss counts (4/n)² times, as measured with 2 ranks (docs/efficiency.md). With more ranks than were simulated it
-    is not raised, as the least that a codec loses is not known. Under ``gravac.optim`` and Adam with a small β₁ what
-    comes late counts (n/4)² times with more ranks, as measured with 8.
+    is not raised, as the least that a codec loses is not known. Under Adam with a small β₁ what comes late counts
+    (n/4)² times with more ranks, as measured with 8. ``gravac.optim`` knows how many ranks sent and lost no more.
 
     Args:
         found: As simulated.

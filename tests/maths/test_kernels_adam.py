@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.kernels import treated_as_device
+from gravac.kernels import OLDEST, STEP, treated_as_device
 from gravac.optim.adam import CAP, aged_rule
 from tests.support.maths.backends import everywhere, on, same, vector
 
@@ -17,30 +17,48 @@ SKIP = torch.tensor([3e-3, 1e-8, 0.99, 0.0, 1.0])
 
 def step(
     n: int,
-    share: float | None,
+    part: float | None,
     rates: Tensor = RATES,
     dtype: torch.dtype = torch.float32,
     kind: str = "mixed",
+    ranks: int = 1,
 ) -> tuple[Tensor, ...]:
-    """Parameters, moments and ages after a step in which a share of the elements arrived; None: without a mask."""
+    """Parameters, moments and ages after a step in which a part of the elements arrived; None: without a mask."""
     param, grad, m = (vector(n, seed, kind).to(dtype) for seed in (1, 2, 3))
     v = vector(n, 4, kind).square().to(dtype)
-    draw = torch.Generator().manual_seed(n)
-    age = torch.randint(1, CAP + 1, (n,), generator=draw).to(torch.int8)
-    arrived = None if share is None else torch.rand(n, generator=draw) < share
+    age, arrived = ages(n), None if part is None else came(n, part)
+    if arrived is not None and ranks > 1:
+        arrived = arrived * torch.randint(1, ranks + 1, (n,), dtype=torch.uint8, generator=draw(n))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     table = aged_rule(0.9, 0.999, False, wide, HOST)
-    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide))
+    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide), 0.9, 1 / ranks)
     return param, m, v, age
 
 
+def draw(n: int) -> torch.Generator:
+    return torch.Generator().manual_seed(n)
+
+
+def ages(n: int) -> Tensor:
+    """Some are beyond the table."""
+    found = torch.randint(STEP, 2 * CAP * STEP, (n,), generator=draw(n)).to(torch.int16)
+    found[: n // 9] = OLDEST
+    return found
+
+
+def came(n: int, part: float) -> Tensor:
+    return torch.rand(n, generator=draw(n + 1)) < part
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("share", [None, 0.0, 0.03, 0.6, 1.0])
-def test_every_backend_gives_the_same(share: float | None, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("part", [None, 0.0, 0.03, 0.6, 1.0])
+def test_every_backend_gives_the_same(part: float | None, dtype: torch.dtype) -> None:
     for n in (0, 1, 700, 5000):
         for rates in (RATES, L2, SKIP):
-            everywhere(lambda n=n, rates=rates: step(n, share, rates, dtype))
-    everywhere(lambda: step(3000, share, dtype=dtype, kind="wild"))
+            everywhere(lambda n=n, rates=rates: step(n, part, rates, dtype))
+    for ranks in (2, 3, 255):
+        everywhere(lambda ranks=ranks: step(3000, part, L2, dtype, ranks=ranks))
+    everywhere(lambda: step(3000, part, dtype=dtype, kind="wild"))
 
 
 def test_sixteen_bits_are_stepped_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,10 +70,12 @@ def test_sixteen_bits_are_stepped_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 def test_on_a_device_the_host_reads_nothing() -> None:
     """Tensors of the meta device have no data, so code that reads them raises."""
     floats = [torch.empty(9, device="meta") for _ in range(4)]
-    age = torch.empty(9, dtype=torch.int8, device="meta")
+    age = torch.empty(9, dtype=torch.int16, device="meta")
     with on("reference"):
         for arrived in (None, age > 0):
-            kernels.step_aged(*floats, age, arrived, torch.empty(65, 7, device="meta"), RATES.to("meta"))
+            kernels.step_aged(
+                *floats, age, arrived, torch.empty(2, 9, 2, device="meta"), RATES.to("meta"), 0.9
+            )
     with treated_as_device():
         found = step(700, 0.3), step(700, 0.3, SKIP)
     same(found, (step(700, 0.3), step(700, 0.3, SKIP)))
@@ -70,11 +90,12 @@ def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> Non
         made = [torch.empty(shape).permute(back) for _ in range(4)]
         for number, one in enumerate(made):
             one.copy_(vector(120, number, "normal").abs().view(2, 3, 4, 5))
-        age = torch.empty(shape, dtype=torch.int8).permute(back).fill_(7)
+        age = torch.empty(shape, dtype=torch.int16).permute(back).fill_(700)
         arrived = (vector(120, 9, "normal") > 0).view(2, 3, 4, 5)
         if mask_too:
             arrived = torch.empty(shape, dtype=torch.bool).permute(back).copy_(arrived)
-        kernels.step_aged(*made, age, arrived, aged_rule(0.9, 0.999, False, torch.float32, HOST), RATES)
+        table = aged_rule(0.9, 0.999, False, torch.float32, HOST)
+        kernels.step_aged(*made, age, arrived, table, RATES, 0.9)
         return *made, age
 
     plain = run((0, 1, 2, 3))
@@ -85,14 +106,13 @@ def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_did_not_arrive_goes_on_by_its_first_moment() -> None:
-    """Its second moment keeps its bits, its gradient does not matter, and no age passes the cap."""
+    """Its second moment keeps its bits, its gradient does not matter, and no age passes the largest."""
     n = 2000
     param, m, v, age = step(n, 0.0, kind="normal")
     before, first, second = (vector(n, seed, "normal") for seed in (1, 3, 4))
     torch.testing.assert_close(param, before * 0.99 - 3e-3 * 0.9 * first / (second.abs() + 1e-8))
     torch.testing.assert_close(m, first * 0.9)
     same(v, second.square())
-    ages = torch.randint(1, CAP + 1, (n,), generator=torch.Generator().manual_seed(n))
-    assert torch.equal(age.long(), (ages + 1).clamp(max=CAP))
-    assert step(n, None)[3].eq(1).all()
+    assert torch.equal(age.long(), (ages(n).long() + STEP).clamp(max=OLDEST))
+    assert step(n, None)[3].eq(STEP).all()
     same(step(n, 0.5, SKIP)[:2], (vector(n, 1), vector(n, 3)))

@@ -17,7 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
 from gravac import kernels, optim
-from gravac.optim.adam import CAP, aged_rule
+from gravac.kernels import OLDEST, STEP
+from gravac.optim.adam import aged_rule
 from tests.support.maths.backends import on, same
 
 Pair = tuple[type[torch.optim.Optimizer], type[torch.optim.Optimizer]]
@@ -125,15 +126,15 @@ def test_noise_moves_as_with_adam_and_a_constant_gradient_less(age: int) -> None
 def test_an_arrival_is_the_steps_that_it_waited(beta1: float) -> None:
     """With a v that never changes, m and the parameter are those of Adam with u/a in each of these steps."""
     table = aged_rule(beta1, 0.999, False, torch.float64, torch.device("cpu")).clone()
-    table[:, 2], table[:, 3] = 1.0, 0.0  # v stays 0, and ε is 1
+    table[1] = torch.tensor([1.0, 0.0])  # v stays 0, and ε is 1
     rates = torch.tensor([0.01, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     param, m, v = torch.zeros(3, 1, dtype=torch.float64)
-    age, wants, moment = torch.ones(1, dtype=torch.int8), torch.zeros(1, dtype=torch.float64), 0.0
+    age, wants, moment = torch.full((1,), STEP, dtype=torch.int16), torch.zeros(1, dtype=torch.float64), 0.0
     for waited, u in ((1, 2.0), (5, -3.0), (64, 1.0), (1, 0.5), (17, 4.0)):
         for number in range(1, waited + 1):
             come = torch.tensor([number == waited])
             gradient = torch.full((1,), u if come else 7.0, dtype=torch.float64)
-            kernels.step_aged(param, gradient, m, v, age, come, table, rates)
+            kernels.step_aged(param, gradient, m, v, age, come, table, rates, beta1)
             moment = beta1 * moment + (1 - beta1) * u / waited
             wants -= 0.01 * moment
         assert float(m) == pytest.approx(moment, rel=1e-12)
@@ -151,13 +152,13 @@ class Element:
     m: float = 0.0
     v: float = 0.0
 
-    def step(self, time: int, u: float = 0.0, age: int = 0) -> None:
-        """``age`` 0: nothing arrived."""
+    def step(self, time: int, u: float = 0.0, wait: float = 0.0, age: float = 0.0) -> None:
+        """``age`` steps' worth arrive of the ``wait`` that waited; 0: nothing."""
         rest = 0.0
         self.m *= 0.8
         if age:
             u = self.sign * u + self.l2 * age * self.x
-            later = (1 - 0.8**age) / (age * (1 - 0.8))
+            later = (1 - 0.8**wait) / (wait * (1 - 0.8))
             self.m += (1 - 0.8) * later * u
             self.v = 0.95**age * self.v + (1 - 0.95**age) * u * u / age
             rest = (1 - later) * u
@@ -169,29 +170,37 @@ class Element:
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.Adam])
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_the_rule_by_hand(backend: Any, kind: Any, maximize: bool) -> None:
-    """One element that arrives at ages 2, 1 and 3, and one that never does."""
+    """Of four ranks, all, two and one send an element. Another one never arrives."""
     param = nn.Parameter(torch.tensor([0.5, -2.0], dtype=torch.float64))
     optimizer = kind([param], lr=0.01, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1, maximize=maximize)
     decay, l2 = (1 - 0.01 * 0.1, 0.0) if kind is optim.AdamW else (1.0, 0.1)
     one, other = (Element(x, decay, l2, -1.0 if maximize else 1.0) for x in (0.5, -2.0))
-    ages = {2: 2, 3: 1, 6: 3}
+    senders, wait = {2: 4, 3: 2, 6: 1, 7: 1, 8: 3}, 0.0
     with on(backend):
-        for time in range(1, 7):
-            optimizer.arrived({param: torch.tensor([time in ages, False])})
+        for time in range(1, 9):
+            ranks = senders.get(time, 0)
+            optimizer.arrived({param: torch.tensor([ranks, 0], dtype=torch.uint8)}, 4)
             param.grad = torch.tensor([0.3 * time, 0.0], dtype=torch.float64)
             optimizer.step()
-            one.step(time, 0.3 * time, ages.get(time, 0))
+            wait += 1.0
+            came = round(wait * ranks / 4 * STEP) / STEP
+            one.step(time, 0.3 * time, wait, came)
             other.step(time)
+            wait -= came
     state = optimizer.state[param]
     assert param.tolist() == pytest.approx([one.x, other.x], rel=1e-12)
     assert state["exp_avg"].tolist() == pytest.approx([one.m, 0.0], rel=1e-12)
     assert state["exp_avg_sq"].tolist() == pytest.approx([one.v, 0.0], rel=1e-12)
-    assert state["age"].tolist() == [1, 7]
-    assert state["age"].dtype == torch.int8
+    assert state["age"].tolist() == [(wait + 1) * STEP, 9 * STEP]
+    assert state["age"].dtype == torch.int16
 
 
 def trained(
-    optimizer: Any, steps: range, share: float | None, params: list[nn.Parameter] | None = None
+    optimizer: Any,
+    steps: range,
+    share: float | None,
+    params: list[nn.Parameter] | None = None,
+    ranks: int = 1,
 ) -> None:
     """Steps with gradients and supports that follow from the step's number; ``share`` None: without supports."""
     params = params or [param for group in optimizer.param_groups for param in group["params"]]
@@ -203,8 +212,10 @@ def trained(
             come = torch.rand(param.shape, generator=draw) < (share or 0.0)
             param.grad = (gradient if share is None else gradient * come).to(param.dtype)
             supports[param] = come
+            if ranks > 1:
+                supports[param] = come * torch.randint(1, ranks, param.shape, generator=draw).to(torch.uint8)
         if share is not None:
-            optimizer.arrived(supports)
+            optimizer.arrived(supports, ranks)
         optimizer.step()
 
 
@@ -216,8 +227,8 @@ def made(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
 
 def arrived(optimizer: torch.optim.Optimizer, param: Tensor) -> Tensor:
     """Which elements arrived in the last step."""
-    age: Tensor = optimizer.state[param].get("age", torch.ones_like(param))
-    return age == 1
+    age: Tensor = optimizer.state[param].get("age", torch.full_like(param, STEP))
+    return age == STEP
 
 
 @pairs
@@ -249,7 +260,7 @@ def test_after_a_step_of_everything_it_is_torchs_step_again(ours: Any, torchs: A
     mine = made()
     optimizer = ours(mine, lr=1e-2)
     trained(optimizer, range(20), 0.1)
-    assert int(optimizer.state[mine[0]]["age"].max()) > 10
+    assert int(optimizer.state[mine[0]]["age"].max()) > 10 * STEP
     trained(optimizer, range(20, 21), None)
     assert all("age" not in one for one in optimizer.state.values())
     plain = copy.deepcopy(mine)
@@ -273,16 +284,16 @@ def saved(optimizer: torch.optim.Optimizer) -> Any:
 def test_a_training_resumes_exactly(way: dict[str, Any], dtype: torch.dtype) -> None:
     whole, first, second = made(dtype), made(dtype), made(dtype)
     straight = optim.AdamW(whole, **way)
-    trained(straight, range(30), 0.2)
+    trained(straight, range(30), 0.2, ranks=7)
     before = optim.AdamW(first, **way)
-    trained(before, range(17), 0.2)
+    trained(before, range(17), 0.2, ranks=7)
     after = optim.AdamW(second, **way)
     after.load_state_dict(saved(before))
-    assert after.state[second[0]]["age"].dtype == torch.int8
+    assert after.state[second[0]]["age"].dtype == torch.int16
     with torch.no_grad():
         for param, old in zip(second, first, strict=True):
             param.copy_(old)
-    trained(after, range(17, 30), 0.2)
+    trained(after, range(17, 30), 0.2, ranks=7)
     same(tuple(second), tuple(whole))
     same(tuple(state_of(after)), tuple(state_of(straight)))
     copied = copy.deepcopy(after)  # also what pickling keeps
@@ -312,7 +323,7 @@ def test_states_go_to_and_from_torchs_class(ours: Any, torchs: Any) -> None:
     broken = saved(aged)
     broken["state"][0]["age"].fill_(-3)
     again.load_state_dict(broken)
-    assert again.state[back[0]]["age"].eq(1).all()
+    assert again.state[back[0]]["age"].eq(STEP).all()
 
 
 def test_a_sharded_model() -> None:
@@ -472,7 +483,7 @@ def test_supports_hold_for_one_step_and_replace_those_before() -> None:
     optimizer.arrived({param: torch.tensor([1, 2])})
 
     def ages() -> list[int]:
-        return list(optimizer.state[param]["age"].tolist())
+        return list((optimizer.state[param]["age"] // STEP).tolist())
 
     optimizer.step()
     assert ages() == [2, 1, 1, 2]
@@ -502,17 +513,17 @@ def test_two_agents_may_tell_one_optimizer() -> None:
     for one in params:
         one.grad = torch.ones(2)
     optimizer.step()
-    assert [optimizer.state[one]["age"].tolist() for one in params] == [[1, 2], [2, 1]]
+    assert [optimizer.state[one]["age"].tolist() for one in params] == [[STEP, 2 * STEP], [2 * STEP, STEP]]
 
 
-def test_ages_end_at_the_cap() -> None:
+def test_ages_end_at_the_largest() -> None:
     (param,) = params = [nn.Parameter(torch.ones(3))]
     optimizer = optim.AdamW(params)
-    for _ in range(CAP + 70):
+    for _ in range(300):
         param.grad = torch.ones(3)
         optimizer.arrived({param: torch.tensor([2])})
         optimizer.step()
-    assert optimizer.state[param]["age"].tolist() == [CAP, CAP, 1]
+    assert optimizer.state[param]["age"].tolist() == [OLDEST, OLDEST, STEP]
 
 
 @pytest.mark.parametrize("setting", ["amsgrad", "capturable", "differentiable"])
@@ -552,17 +563,19 @@ def test_a_compiled_step_takes_no_supports() -> None:
 @pytest.mark.parametrize(
     ("support", "message"),
     [
-        (torch.ones(3, dtype=torch.bool), r"a mask has shape \(3,\) and its parameter \(2, 2\)"),
+        (torch.ones(3, dtype=torch.bool), r"a mask has shape \(3,\) and the parameter \(2, 2\): one bool is"),
+        (torch.ones(3, dtype=torch.uint8), r"counts have shape \(3,\) and the parameter \(2, 2\): one uint8"),
+        (torch.tensor([3, 0, 1, 2], dtype=torch.uint8), "ranks=2 with counts up to 3: ranks= must be"),
         (torch.tensor([0, 4]), r"positions reach from 0 to 4, outside 0\.\.3"),
         (torch.tensor([-1]), "positions reach from -1 to -1"),
-        (torch.ones(4), "a support is a tensor of torch.float32: give a mask"),
+        (torch.ones(4), r"a support is a tensor of torch.float32: give a mask \(bool\), positions"),
         (torch.ones(4, dtype=torch.bool, device="meta"), "a support is on meta and its parameter on cpu"),
     ],
 )
 def test_a_support_that_does_not_fit(support: Tensor, message: str) -> None:
     param = nn.Parameter(torch.ones(2, 2))
     with pytest.raises(ValueError, match=message):
-        optim.AdamW([param]).arrived({param: support})
+        optim.AdamW([param]).arrived({param: support}, 2)
 
 
 def test_other_misuse() -> None:

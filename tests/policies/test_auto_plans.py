@@ -280,7 +280,8 @@ def test_late_gradients_are_chosen_only_under_gravac_optim_and_within_the_bound(
         ("adam-aged", 4, 0.05, True),
         ("adam-low-beta", 4, 0.05, False),  # one of four simulated tasks lost more than a tenth
         ("adam-aged", 4, 0.0, False),
-        ("adam-aged", 8, 0.05, False),
+        ("adam-aged", 8, 0.05, True),
+        ("adam-low-beta", 8, 0.05, False),
     ):
         world = World(ranks=ranks, megabits=10.0, kind=kind, reference=ranks == 4)
         job = Job(world, f"auto:bound={bound}")

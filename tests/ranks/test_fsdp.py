@@ -199,3 +199,4 @@ def test_shards_are_told_which_elements_arrived(run_ranks: RunRanks) -> None:
     for result in run_ranks("aged_shards", 2):
         assert result["by hand"]
         assert result["oldest"] > 4
+        assert result["pooled"]

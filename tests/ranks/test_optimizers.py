@@ -68,9 +68,10 @@ WHOLE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, 3, 4])
 def test_the_agent_tells_which_elements_arrived(run_each: RunEach, world: int) -> None:
-    """A step of gravac.optim.AdamW is what it makes, by hand, of the elements that are not 0; equal on all ranks."""
+    """A step of gravac.optim.AdamW is what it makes, by hand, of the elements that are not 0 and of how many ranks say
+    that they sent them; equal on all ranks."""
     for case, results in run_each("aged", world, AGED if world == 2 else AGED[:3]):
         first = results[0]
         assert all(result == first for result in results), case
@@ -78,6 +79,7 @@ def test_the_agent_tells_which_elements_arrived(run_each: RunEach, world: int) -
         assert first["undone"], case
         assert not first["by torch"], case
         assert first["oldest"] > 8, case
+        assert first["pooled"], case
         assert first["buckets"] > 2, case
         assert first["steps"] == case.get("steps", 30) - case.get("scaled", False), case
         assert first["notes"] == [], case

@@ -13,6 +13,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.aggregators import Aggregator, BucketAggregator, Draft
 from gravac.collectives import Exchange, Transfer
+from gravac.collectives.gather import Gathered
 from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
 from gravac.compressors.rows import PayloadRows
@@ -67,6 +68,8 @@ class RankCodecs:
     """Whether the caller leaves gradients in their buffers until ``resolve``. Then the memory needs only one buffer."""
     unused_everywhere: Callable[[], frozenset[str]] | None = None
     """Returns the parameters that no rank used in the last backward. None if the trainer uses the mean of all."""
+    counts_senders: bool = field(default_factory=bool, init=False)
+    """Whether an optimizer wants to know how many ranks sent each element."""
     raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
     candidates: CandidateBuffers = field(default_factory=CandidateBuffers, init=False)
     """Candidates of the bucket that is being encoded."""
@@ -110,6 +113,10 @@ class BucketChannel:
         """Whether the error memory takes part. It is equal on all ranks."""
         self.partial = False
         """Whether the last mean is of some elements, and the others wait in memories. It is equal on all ranks."""
+        self.senders: Tensor | None = None
+        """How many ranks sent each element of the last mean, uint8 of its shape; None: not wanted or not known. It is
+        equal on all ranks."""
+        self._senders: Tensor | None = None  # the room for it
         self.sampled: SampledBucket | None = None
         self.noise: Tensor | None = None
         """What the codec decodes to where p is zero, of this step. It is lost where no rank used the parameter."""
@@ -120,6 +127,15 @@ class BucketChannel:
         # and the messages that arrived are kept. Those of many ranks, or of a codec that keeps what it sent as a whole
         # tensor, take more room than a second buffer would.
         self._holds_little: dict[tuple[int, float], bool] = {}
+
+    def parts(self) -> Iterator[tuple[str, Tensor | None]]:
+        """Yield the parameters of the last mean by name, with the piece of ``senders`` that belongs to each."""
+        names, numels, senders = self.bucket.names, self.bucket.numels, self.senders
+        if senders is None:
+            yield from ((name, None) for name in names)
+            return
+        own = len(names) * senders.numel() // sum(numels)  # of one row: all rows have the same parameters
+        yield from zip(names[:own], senders.split(list(numels[:own])), strict=True)
 
     @property
     def label(self) -> str:
@@ -147,7 +163,7 @@ class BucketChannel:
         Raises:
             Exception: A collective raised it.
         """
-        rank, memory, self.partial = self._rank, self.memory, False
+        rank, memory, self.partial, self.senders = self._rank, self.memory, False, None
         if self.dense:
             plan = plan.dense()
         # Asked before this step gives the memory a residual.
@@ -170,6 +186,11 @@ class BucketChannel:
         unsettled = memory.unsettled
         if unsettled and (plan.codec, plan.cf) not in self._holds_little:
             self._holds_little[plan.codec, plan.cf] = _held_bytes(transfer) <= 4 * gradient.numel()
+        if self.partial and rank.counts_senders and isinstance(transfer, Gathered):
+            n = transfer.header.layout.numel
+            if self._senders is None:
+                self._senders = torch.empty(n, device=gradient.device, dtype=torch.uint8)
+            self.senders = transfer.senders = self._senders
         return EncodedBucket(transfer, False, unsettled)
 
     def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
@@ -215,7 +236,7 @@ class BucketChannel:
 
     def send_whole(self, gradient: Tensor, ranks: int) -> None:
         """Add the whole residual to a gradient that ``ranks`` ranks are about to average densely, in its buffer."""
-        self.partial = False
+        self.partial, self.senders = False, None
         self.memory.gradient_stays = False  # the buffer is all-reduced in place, before the tick is read
         send_whole(self.memory, gradient, ranks, self.unused(gradient))
 

@@ -5,63 +5,75 @@ from numpy.typing import NDArray
 
 from gravac.kernels.cpu.build import jit, room
 
-_COLUMNS = np.uint64(7)
-"""Of the table."""
+_COLUMNS = np.uint64(2)
+"""Of each of the two halves of the table."""
+_STEP, _REST = np.int16(128), np.int16(2**15 - 1 - 128)
+"""Age of one step, and the most that can grow by it."""
+_SHARE_OF_A_STEP = np.float32(1 / 128)
 _PIECE = 512
 """Elements whose numbers stay in the first-level cache between the loops."""
 
 
 @jit(
-    step_aged="void(float32[n], float32[n], float32[n], float32[n], int8[n], uint8[some], float32[cells], float32[5])"
+    step_aged="void(float32[n], float32[n], float32[n], float32[n], int16[n], uint8[some], float32[cells], float32[5], "
+    "float32, float32)"
 )
 def step_aged(
     p: NDArray[np.float32],
     g: NDArray[np.float32],
     m: NDArray[np.float32],
     v: NDArray[np.float32],
-    age: NDArray[np.int8],
-    arrived: NDArray[np.uint8],
+    age: NDArray[np.int16],
+    senders: NDArray[np.uint8],
     table: NDArray[np.float32],
     rates: NDArray[np.float32],
+    beta1: np.float32,
+    share: np.float32,
 ) -> None:
-    """Do what ``gravac.kernels.step_aged`` does. Everything arrived if ``arrived`` is empty."""
+    """Do what ``gravac.kernels.step_aged`` does. One rank sent everything if ``senders`` is empty."""
     rate, eps, decay, l2 = rates[0], rates[1], rates[2], rates[3]
     if rates[4] != np.float32(0.0):
         return
-    keep, from_m = table[0], table[4]
-    oldest = np.int8(table.size // 7 - 1)
+    last = np.int32(table.size // 4 - 1)
+    half = np.uint64(table.size // 2)
     places = room(np.uint32, _PIECE)
     param, first, grad = room(np.float32, _PIECE), room(np.float32, _PIECE), room(np.float32, _PIECE)
     for begin in range(0, p.size, _PIECE):
         base, size = np.uint64(begin), min(_PIECE, p.size - begin)
         # The places of what arrived first: a branch on each element would mostly be mispredicted.
         count = np.uint64(0)
-        if arrived.size == 0:
+        if senders.size == 0:
             for i in range(size):
                 places[np.uint64(i)] = np.uint32(i)
             count = np.uint64(size)
         else:
             for i in range(size):
                 places[count] = np.uint32(i)
-                count += np.uint64(arrived[base + np.uint64(i)])
+                count += np.uint64(senders[base + np.uint64(i)] != np.uint8(0))
         # All as if they had not arrived, in vector code. It brings the numbers near that those which did begin with.
         for i in range(size):
             at = base + np.uint64(i)
-            param[np.uint64(i)], first[np.uint64(i)], grad[np.uint64(i)] = p[at], m[at], g[at]
-            p[at] = p[at] * decay - m[at] * from_m * rate / (np.sqrt(v[at]) + eps)
-            m[at] *= keep
+            kept = m[at] * beta1
+            param[np.uint64(i)], first[np.uint64(i)], grad[np.uint64(i)] = p[at], kept, g[at]
+            p[at] = p[at] * decay - kept * rate / (np.sqrt(v[at]) + eps)
+            m[at] = kept
         for i in range(count):
             place = np.uint64(places[np.uint64(i)])
             at = base + place
-            row = _COLUMNS * np.uint64(age[at])
-            x, was = param[place], first[place]
-            u = grad[place] + table[row + np.uint64(6)] * l2 * x
-            way = was * table[row + np.uint64(4)] + u * table[row + np.uint64(5)]
-            second = v[at] * table[row + np.uint64(2)] + u * table[row + np.uint64(3)] * u
-            m[at] = was * table[row] + u * table[row + np.uint64(1)]
+            part = share
+            if senders.size != 0:
+                part = np.float32(senders[at]) * share
+            wait = np.int32(age[at])
+            a = np.int32(np.float32(wait) * part + np.float32(0.5))
+            row, late = half + _COLUMNS * np.uint64(min(a, last)), _COLUMNS * np.uint64(min(wait, last))
+            x, kept = param[place], first[place]
+            u = grad[place] + np.float32(min(a, last)) * _SHARE_OF_A_STEP * l2 * x
+            way = kept + u * table[late + np.uint64(1)]
+            second = v[at] * table[row] + u * table[row + np.uint64(1)] * u
+            m[at] = kept + u * table[late]
             v[at] = second
             p[at] = x * decay - way * rate / (np.sqrt(second) + eps)
-            age[at] = np.int8(0)
+            age[at] = np.int16(wait - a)
         for i in range(size):
             at = base + np.uint64(i)
-            age[at] = min(np.int8(age[at] + np.int8(1)), oldest)
+            age[at] = min(age[at], _REST) + _STEP

@@ -40,13 +40,13 @@ def run_all(device: torch.device) -> None:
         scales, codes = kernels.quantize(x, block, 4, 1)
         kernels.dequantize(scales, codes, n, block, 4)
     ages, rates = (
-        torch.ones(n, device=device, dtype=torch.int8),
+        torch.full((n,), 128, device=device, dtype=torch.int16),
         torch.zeros(5, device=device, dtype=torch.float32),
     )
-    table = torch.zeros(65, 7, device=device, dtype=torch.float32)
+    table = torch.zeros(2, 129, 2, device=device, dtype=torch.float32)
     for dtype in _FLOATS:
         param, grad, first, second = x.to(dtype).repeat(4, 1)
         for arrived in (None, ages > 0):
-            kernels.step_aged(param, grad, first, second, ages, arrived, table, rates)
+            kernels.step_aged(param, grad, first, second, ages, arrived, table, rates, 0.9)
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)

@@ -137,11 +137,15 @@ class Learner:
     def _tell_ages(self, exchanged: Exchanged) -> None:
         """Tell an optimizer for late gradients what arrived."""
         if isinstance(self.optimizer, optim.AdamW):  # as ``gravac_agent.state.arrivals`` does
-            for (_, members), supports in zip(self._grouped, exchanged.supports, strict=True):
-                whole = any(support is None for support in supports)
-                self.optimizer.arrived(
-                    {one: None if whole or one.grad is None else one.grad.ne(0) for one in members}
-                )
+            found: dict[nn.Parameter, Tensor | None] = {}
+            for (bucket, members), supports in zip(self._grouped, exchanged.supports, strict=True):
+                senders = torch.zeros(sum(bucket.numels), dtype=torch.uint8)
+                for support in supports:
+                    senders[slice(None) if support is None else support.long()] += 1
+                for one, counts in zip(members, senders.split(bucket.numels), strict=True):
+                    whole = any(support is None for support in supports)
+                    found[one] = None if whole or one.grad is None else counts.view_as(one) * one.grad.ne(0)
+            self.optimizer.arrived(found, self.world_size)
         if self._ages is None:
             return
         assert isinstance(self.optimizer, LateAdamW)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gravac import optim
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_lab.simulate import pool
@@ -169,6 +170,31 @@ def test_what_arrived_and_what_waits_are_all_steps(age: str) -> None:
     ended = [ages.arrived(bucket, [None] * 4)[0] for bucket in buckets]
     for sum_, last in zip(total, ended, strict=True):
         torch.testing.assert_close(sum_ + last, torch.full_like(sum_, steps + 1))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_gravac_optim_steps_by_the_rule(ranks: int) -> None:
+    """``eager`` with ages that ranks pool, as far as an age is rounded, to a 256th of a step."""
+    n, generator, betas = 4000, torch.Generator().manual_seed(ranks), (0.9, 0.95)
+    start, bucket = torch.randn(n, generator=generator), Bucket(0, ("a",), (n,), ((n,),))
+    ours, theirs = (nn.Parameter(start.clone()) for _ in range(2))
+    product = optim.AdamW([ours], lr=RATE, betas=betas, weight_decay=0.1)
+    rule = parse_late("late:move=eager,age=pooled")
+    study, ages = LateAdamW([theirs], RATE, betas, 0.1, rule), Ages(rule, ranks)
+    residuals, parts = torch.zeros(ranks, n), torch.rand(n, generator=generator) * 0.2
+    for number in range(150):
+        residuals += torch.randn(ranks, n, generator=generator)
+        sent = torch.rand(ranks, n, generator=generator) < (1.0 if number == 70 else parts)
+        gradient = (residuals * sent).sum(0) / ranks
+        residuals *= ~sent
+        ours.grad, theirs.grad = gradient.clone(), gradient
+        found = ages.arrived(bucket, [one.nonzero().squeeze(1) for one in sent])
+        study.ages = {theirs: found}
+        product.arrived({ours: sent.sum(0).to(torch.uint8)}, ranks)
+        for optimizer in (product, study):
+            optimizer.step()
+    assert found[1].max() > 40
+    torch.testing.assert_close(ours - start, theirs - start, rtol=3e-3, atol=RATE / 100)
 
 
 @pytest.mark.parametrize("plan", ["topk+twobit", "nearest:levels=3"])

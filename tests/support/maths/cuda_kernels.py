@@ -303,13 +303,15 @@ def test_a_step_by_age(skip: float, dtype: torch.dtype) -> None:
     rates = torch.tensor([3e-3, 1e-8, 0.99, 0.1, skip])
     for n in (0, 1, 300, *LARGE):
         p, g, m, v = (vector(n, n + seed, "normal").to(dtype) for seed in range(4))
-        age = (vector(n, n, "normal").abs() * 5 + 1).clamp(max=64).to(torch.int8)
+        age = (vector(n, n, "normal").abs() * 9000 + 128).clamp(max=32767).to(torch.int16)
         v, arrived = v.abs(), p > 0.5
-        for mask in (None, arrived):
+        for mask in (None, arrived, arrived + (p > 1.0).to(torch.uint8)):
 
             def run(put: Place, mask: Tensor | None = mask, own: Any = (p, g, m, v, age)) -> Any:
                 mine = tuple(put(each) for each in own)
-                kernels.step_aged(*[*mine, None if mask is None else put(mask), put(table), put(rates)])
+                kernels.step_aged(
+                    *[*mine, None if mask is None else put(mask), put(table), put(rates), 0.9, 0.5]
+                )
                 return mine
 
             alike(run)

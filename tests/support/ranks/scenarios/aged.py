@@ -6,13 +6,20 @@ import io
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac import optim
+from gravac.collectives import Exchange
+from gravac.compressors.rows import PayloadRows
+from gravac.kernels import STEP
+from gravac.memories import Bucket
 from gravac_agent import Agent
+from gravac_agent.exchange.channel import BucketChannel, EncodedBucket
 from tests.support.ranks.scenarios.closures import Wrapper
 from tests.support.ranks.scenarios.model import batch, fingerprint
 from tests.support.ranks.scenarios.sharded import loss_of, sharded
@@ -45,31 +52,92 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-class Record:
-    """What the optimizer was given in each of its steps, and whether only a part of it had arrived."""
+Sent = dict[int, tuple[Bucket, Exchange]]
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = parameters
-        self.start = [local(one).detach().clone() for one in parameters]
-        self.steps: list[tuple[list[Tensor | None], bool]] = []
+
+@contextlib.contextmanager
+def overheard() -> Iterator[Sent]:
+    """Yield what this rank has sent last of each bucket."""
+    encode, sent = BucketChannel.encode, Sent()
+
+    def heard(channel: BucketChannel, *given: Any) -> EncodedBucket:
+        encoded = encode(channel, *given)
+        if encoded.transfer is not None:
+            sent[channel.bucket.number] = channel.bucket, encoded.transfer
+        return encoded
+
+    with mock.patch.object(BucketChannel, "encode", heard):
+        yield sent
+
+
+class Record:
+    """What the optimizer was given in each of its steps, and how many ranks had sent each element, as they say."""
+
+    def __init__(self, named: list[tuple[str, nn.Parameter]], sent: Sent) -> None:
+        self.names, self.parameters = [name for name, _ in named], [one for _, one in named]
+        self._sent = sent
+        self.start = [local(one).detach().clone() for one in self.parameters]
+        self.steps: list[tuple[list[Tensor | None], dict[str, Tensor] | None]] = []
         self.partial = False
         self.whole: set[int] = set()
         """Numbers of the parameters that are sent densely all the time."""
+        self.pooled = False
+        """Whether several ranks sent an element, and not all."""
 
     def take(self, *_: object) -> None:
         grads = [None if one.grad is None else local(one.grad).detach().clone() for one in self.parameters]
-        self.steps.append((grads, self.partial))
+        self.steps.append((grads, self._own() if self.partial else None))
+        self._sent.clear()
+
+    def _own(self) -> dict[str, Tensor]:
+        """What this rank sent of each parameter, a 1 for each element."""
+        found: dict[str, Tensor] = {}
+        for bucket, transfer in self._sent.values():
+            payload = transfer.payload
+            rows = payload.rows if isinstance(payload, PayloadRows) else (payload,)
+            mine = torch.zeros(len(rows), sum(bucket.numels) // len(rows), dtype=torch.uint8)
+            for row, sent in zip(mine, rows, strict=True):
+                assert sent.support is not None
+                values = sent.parts[: max(1, len(sent.parts) - 1)]  # positions come last, if they are sent
+                # Zeros are sent where the codec fails.
+                row[sent.support.long()] = int(any(part.view(torch.uint8).any() for part in values))
+            found |= dict(zip(bucket.names, mine.view(-1).split(list(bucket.numels)), strict=True))
+        return found
+
+    def exchange(self) -> None:
+        """Count over all ranks what they sent in all steps."""
+        every = [own[name] for _, own in self.steps if own is not None for name in sorted(own)]
+        if not every:
+            return
+        flat = torch.cat(every)
+        dist.all_reduce(flat)
+        self.pooled = bool(((flat > 0) & (flat < dist.get_world_size())).any())
+        for one, counts in zip(every, flat.split([one.numel() for one in every]), strict=True):
+            one.copy_(counts)
+
+    def _senders(self, own: dict[str, Tensor], at: int, grad: Tensor) -> Tensor:
+        """Return how many ranks sent each element that is not 0: all if none did."""
+        name = self.names[at]
+        flat = own[name if name in own else f"{name}@{dist.get_rank()}"]
+        senders = flat[: grad.numel()].as_strided(grad.shape, grad.stride())
+        return torch.where(senders > 0, senders, dist.get_world_size()) * (grad != 0)
 
     def again(self, kind: Any = optim.AdamW) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
         """Step copies of the parameters by hand. Return these and the optimizer's state of each."""
         copies = [nn.Parameter(one.clone()) for one in self.start]
         optimizer = kind(copies, **SETTINGS)
-        for grads, in_part in self.steps:
+        for grads, own in self.steps:
             for one, grad in zip(copies, grads, strict=True):
                 one.grad = grad
-            if in_part:
-                some = [one for at, one in enumerate(copies) if one.grad is not None and at not in self.whole]
-                optimizer.arrived({one: one.grad != 0 for one in some})
+            if own is not None:
+                optimizer.arrived(
+                    {
+                        copies[at]: self._senders(own, at, grad)
+                        for at, grad in enumerate(grads)
+                        if grad is not None and at not in self.whole
+                    },
+                    dist.get_world_size(),
+                )
             optimizer.step()
         return copies, [optimizer.state[one] for one in copies]
 
@@ -96,13 +164,14 @@ def digest(found: list[dict[str, Tensor]]) -> str:
 
 def aged(rank: int, world: int, folder: str, *, streams: bool = False, **options: Any) -> dict[str, Any]:
     """Train with an agent, as ``_trained`` says. ``streams``: on the data path of a device."""
-    with streams_for_agents() if streams else contextlib.nullcontext():
-        return _trained(rank, folder, **options)
+    with streams_for_agents() if streams else contextlib.nullcontext(), overheard() as sent:
+        return _trained(rank, folder, sent, **options)
 
 
 def _trained(
     rank: int,
     folder: str,
+    sent: Sent,
     *,
     steps: int = 30,
     compressor: str = "topk+twobit",
@@ -140,7 +209,7 @@ def _trained(
     if undecodable:  # DDP regroups its buckets after the first step
         module(batch(rank, 0)[0]).sum().backward()
         optimizer.zero_grad()
-    record = Record(list(module.parameters()))
+    record = Record(list(module.module.named_parameters()), sent)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=5, enabled=scaled)
     options = {"compressor": compressor, "policy": policy, "window": 5, "enabled": enabled}
     options |= {"scaler": scaler if scaled else None, "data_dir": folder, "controller": None}
@@ -198,11 +267,13 @@ def _trained(
         optimizer.zero_grad()
     parameters = list(module.parameters())
     own = states(optimizer, parameters)
+    record.exchange()
     parts = agent._parts
     found = {
         "parameters": fingerprint(module),
         "state": digest(own),
-        "oldest": max((int(one["age"].max()) for one in own if "age" in one), default=0),
+        "oldest": max((int(one["age"].max()) // STEP for one in own if "age" in one), default=0),
+        "pooled": record.pooled,
         "steps": len(record.steps),
         "notes": [] if parts is None else [note for note in parts.encoder._noted if "arrived" in note],
         "buckets": 0 if agent._session is None else len(agent._session.layout),
@@ -213,7 +284,7 @@ def _trained(
     )
     for name, kind in (("by hand", optim.AdamW), ("by torch", torch.optim.AdamW)):
         if name == "by torch":
-            record.steps = [(grads, False) for grads, _ in record.steps]
+            record.steps = [(grads, None) for grads, _ in record.steps]
         copies, theirs = record.again(kind)
         equal = all(torch.equal(one, other) for one, other in zip(parameters, copies, strict=True))
         found[name] = equal and same(own, theirs)
@@ -267,22 +338,25 @@ def _cannot_decode(agent: Agent, numel: int) -> None:
 def aged_shards(rank: int, world: int, folder: str) -> dict[str, Any]:
     """FSDP2: each rank steps its own shards."""
     model = sharded(world)
-    parameters = [one for one in model.parameters() if one.requires_grad]
-    optimizer, record = optim.AdamW(parameters, **SETTINGS), Record(parameters)
-    optimizer.register_step_pre_hook(record.take)
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    parameters = [one for _, one in named]
+    optimizer = optim.AdamW(parameters, **SETTINGS)
     options: dict[str, Any] = {"policy": "static:cf=8", "collective": "auto", "window": 5}
-    with Agent(model, optimizer, data_dir=folder, controller=None, **options) as agent:
+    with overheard() as sent, Agent(model, optimizer, data_dir=folder, controller=None, **options) as agent:
+        record = Record(named, sent)
+        optimizer.register_step_pre_hook(record.take)
         for step in range(12):
             state = agent.state
             record.partial = state is not None and state.cf > 1.0
             loss_of(model, rank, step).backward()
             optimizer.step()
             optimizer.zero_grad()
+    record.exchange()
     own, (copies, theirs) = states(optimizer, parameters), record.again()
     equal = all(torch.equal(local(one), other) for one, other in zip(parameters, copies, strict=True))
     ages = [one["age"] for one in own if "age" in one]
-    oldest = max(int(age.max()) for age in ages if age.numel())
-    return {"by hand": equal and same(own, theirs), "oldest": oldest}
+    oldest = max(int(age.max()) // STEP for age in ages if age.numel())
+    return {"by hand": equal and same(own, theirs), "oldest": oldest, "pooled": record.pooled}
 
 
 def three_optimizers(rank: int, world: int, folder: str) -> dict[str, Any]:
@@ -315,7 +389,9 @@ def three_optimizers(rank: int, world: int, folder: str) -> dict[str, Any]:
         given[0].param_groups[0]["lr"] /= 2
         module(batch(rank, 99)[0])
         after = memory.state_dict()
-        ages = [max(int(one["age"].max()) for one in optimizer.state.values()) for optimizer in given[:2]]
+        ages = [
+            max(int(one["age"].max()) // STEP for one in optimizer.state.values()) for optimizer in given[:2]
+        ]
     ratios = {
         name: float(after[name].norm() / before[name].norm()) for name in every if float(before[name].norm())
     }
