@@ -91,8 +91,6 @@ def depth(ranks: int) -> int:
 
 
 def children(ranks: int, rank: int, root: int) -> int:
-    """Return how many ranks ``rank`` sends to in a binomial tree from ``root``."""
+    """Return how many ranks ``rank`` sends to in a binomial tree from ``root``, as in gloo's."""
     place = (rank - root) % ranks
-    return sum(
-        1 for level in range(depth(ranks)) if place % (2 << level) == 0 and place + (1 << level) < ranks
-    )
+    return sum(1 for level in range(depth(ranks)) if place < 1 << level and place + (1 << level) < ranks)
