@@ -1,4 +1,13 @@
-"""DiLoCo by hand (Douillard et al. 2023): ranks step alone, and every H steps they average how far they came."""
+"""DiLoCo by hand (Douillard et al. 2023, arXiv 2311.08105): ranks step alone, and every H steps they average.
+
+With θ the weights after the last average, and θᵢ those of rank i now, the ranks average how far they came, which is the
+gradient of an outer optimizer, SGD with Nesterov's momentum:
+
+    Δ = θ − mean θᵢ,   b ← μ b + Δ,   θ ← θ − η (Δ + μ b)
+
+All ranks go on from θ. The inner optimizers keep their state, which differs among ranks, and are not told. Gradients
+are clipped on each rank. Nothing is sent in the other steps, so that H steps send as much as one of dense training.
+"""
 
 import torch
 import torch.distributed as dist
