@@ -16,15 +16,11 @@ from torch.optim import Optimizer
 
 from gravac import aggregators, memories, policies
 from gravac_agent import Agent
-from gravac_lab.programs import sharded
-from gravac_lab.programs.diloco import DiLoCo
+from gravac_lab.programs import rivals, sharded
 from gravac_lab.tasks import Task
 from gravac_lab.tasks.optimizers import MuonAdamW
 
 FORMS = f"none, alone, dense, fp16, powersgd:RANK, diloco:STEPS, agent/COMPRESSOR/MEMORY/POLICY, or {sharded.FORM}"
-POWERSGD_DENSE_STEPS = 2
-"""PyTorch's hook has no error memory with fewer dense steps at the start."""
-WHOLE_MODEL_MB = 100_000.0
 
 
 class MethodError(ValueError):
@@ -127,10 +123,14 @@ def apply(
         module.register_comm_hook(None, default_hooks.fp16_compress_hook)
         yield _applied(module, task, lambda steps: 2 * elements * steps)
     elif name == "powersgd" and setting.isdecimal() and int(setting) > 0:
-        yield _powersgd(int(setting), task, elements)
+        try:
+            module, payload_bytes = rivals.powersgd(int(setting), task.model, elements)
+        except ImportError:
+            raise MethodError("PyTorch's PowerSGD needs numpy: pip install numpy") from None
+        yield _applied(module, task, payload_bytes)
     elif name == "diloco" and setting.isdecimal() and int(setting) > 0:
         optimizer = task.recipe.optimizer(task.model.parameters())
-        sent = DiLoCo(task.model, optimizer, int(setting)).sent
+        sent = rivals.DiLoCo(task.model, optimizer, int(setting)).sent
         yield Applied(task.model, optimizer, sent, _clip_norm(task))
     else:
         raise MethodError(f"method {method!r} is not one of {FORMS}")
@@ -203,42 +203,6 @@ def _no_communication(
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
-
-
-def _powersgd(rank: int, task: Task, elements: int) -> Applied:
-    """Prepare PyTorch's PowerSGD with the whole model in one bucket.
-
-    With two buckets in flight it deadlocks on gloo, because it waits in callbacks of futures (pytorch/pytorch#48478).
-    """
-    try:
-        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-        state = powerSGD_hook.PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=rank,
-            start_powerSGD_iter=POWERSGD_DENSE_STEPS,
-            compression_stats_logging_frequency=1 << 60,
-        )
-    except ImportError:
-        raise MethodError("PyTorch's PowerSGD needs numpy: pip install numpy") from None
-
-    def one_bucket(
-        state: powerSGD_hook.PowerSGDState,
-        bucket: dist.GradBucket,  # type: ignore[name-defined]
-    ) -> torch.futures.Future[torch.Tensor]:
-        if bucket.index() or not bucket.is_last():
-            raise RuntimeError("PowerSGD got more than one bucket, which deadlocks on gloo")
-        future: torch.futures.Future[torch.Tensor] = powerSGD_hook.powerSGD_hook(state, bucket)
-        return future
-
-    def payload_bytes(steps: int) -> int:
-        sent: int = state.compression_stats()[2]
-        return 4 * (elements * min(steps, POWERSGD_DENSE_STEPS) + sent)
-
-    module = DistributedDataParallel(task.model, bucket_cap_mb=WHOLE_MODEL_MB)
-    hook: Any = one_bucket
-    module.register_comm_hook(state, hook)
-    return _applied(module, task, payload_bytes)
 
 
 def _applied(module: nn.Module, task: Task, payload_bytes: Callable[[int], int]) -> Applied:
