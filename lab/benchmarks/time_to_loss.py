@@ -102,7 +102,7 @@ def split(method: str) -> tuple[str, str]:
 
 def planned(given: argparse.Namespace) -> list[tuple[str, tuple[str, ...]]]:
     """Return every cell's method and links; the first is dense on the fast one."""
-    found = [(f"{DENSE}@{given.baseline}", (FAST,))]
+    found: list[tuple[str, tuple[str, ...]]] = [(f"{DENSE}@{given.baseline}", (FAST,))]
     for method in given.methods:
         if method.startswith("diloco"):
             found.append((method, tuple(given.links)))
