@@ -1,4 +1,4 @@
-"""What `gravac observe` says of twelve training programs, against the truth.
+"""What `gravac observe` says of thirteen training programs, against the truth.
 
     python -m lab.benchmarks.observe                    about ten minutes; needs root, ip and tc, and a quiet machine
     python -m lab.benchmarks.observe --only ddp late    these programs
@@ -69,6 +69,7 @@ PROGRAMS = (
     Program(name="ddp", link="100mbit", cause="network", agent=True),
     Program(name="ddp_after", link="200mbit", cause="network", agent=True),
     Program(name="sharded", link="200mbit", cause="network", agent=True),
+    Program(name="sharded_before", link="200mbit", cause="network"),
     Program(name="replicated", link="none", cause="other", next="speed up computation"),
     Program(name="hybrid", link="500mbit", cause="network", ranks=4),
     Program(name="tensor", link="500mbit", cause="network"),

@@ -157,6 +157,16 @@ def test_what_fails_is_said_once(
     assert said == "gravac observe: cannot record: RuntimeError('no profiler today')\n"
 
 
+def test_a_program_that_is_never_seen_to_step(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Recorder(2, 2, None, judges=True)
+    made.start()
+    atexit.unregister(made._say_if_unseen)
+    made._say_if_unseen()
+    assert "no verdict: no optimizer of torch.optim was stepped (one whose step is" in capsys.readouterr().err
+    assert made._hook.id not in torch_optimizer._global_optimizer_post_hooks
+    assert gc.callbacks.count(made._collecting) == 0
+
+
 def test_arguments() -> None:
     with pytest.raises(ValueError, match="steps=0: give a whole number from 1 on"):
         observe(steps=0)

@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from .delivery import Delivery, make_private, on_one_machine, own_store, recording, say
 
+UNSEEN = "no optimizer of torch.optim was stepped (one whose step is compiled is not seen)"
 UNSETTLED = 2
 """First steps, which allocate and build buckets, so that their time says little. [1; chosen]"""
 
@@ -40,6 +41,7 @@ class Recorder:
         self._steps, self._warmup, self._folder, self._judges = steps, warmup, folder, judges
         self._process = os.getpid()
         self._hook: Any = None
+        self._seen = False  # whether any step was
         self._made: Counter[Hashable] = Counter()  # steps, by who made them
         self._counted: Hashable = None
         self._whole = -1  # recorded steps; -1: the profiler warms up
@@ -59,6 +61,8 @@ class Recorder:
     def start(self) -> None:
         """Wait for the first steps."""
         self._hook = register_optimizer_step_post_hook(self._stepped)
+        if self._judges:
+            atexit.register(self._say_if_unseen)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
@@ -84,6 +88,7 @@ class Recorder:
     def _advance(self, stepping: Hashable, optimizer: Optimizer) -> None:
         if self._profiler is None:
             if not self._made:
+                self._seen = True
                 atexit.register(self._at_exit)
                 self._others.watch()
             self._made[stepping] += 1
@@ -186,6 +191,12 @@ class Recorder:
                 profiler.stop()
         if self._rank == 0 or not only_first:
             say(why, self._folder)
+
+    def _say_if_unseen(self) -> None:
+        """Say that there was nothing to record, where no other process does."""
+        if not self._seen and os.getpid() == self._process:
+            self._rank, _ = _place()
+            self._give_up(f"no verdict: {UNSEEN}", only_first=True)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._process:

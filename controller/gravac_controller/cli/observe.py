@@ -232,8 +232,8 @@ def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], sign
     elif not (folder / "said").exists():
         click.echo(
             f"gravac observe: no verdict: no process of `{shlex.join(command)}` stepped an optimizer of torch.optim "
-            "(one whose step is compiled is not seen). If its trainers start elsewhere, as with Ray, call "
-            "gravac.observe() in the script",
+            "(one whose step is compiled is not seen). If its trainers start elsewhere, as in a Ray cluster that runs "
+            "already, call gravac.observe() in the script",
             err=True,
         )
     with contextlib.suppress(OSError):
