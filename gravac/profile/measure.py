@@ -195,8 +195,7 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
     lanes = []
     for trace in traces:
         link(trace)
-        agent = _wrapper(trace) == "agent"
-        classify(trace.calls, {elements for _, elements in trace.gradients}, agent)
+        classify(trace.calls, {elements for _, elements in trace.gradients}, _wrapper(trace))
         lanes += lanes_of(trace)
     for lane in lanes:
         if not lane.edges[-1] > lane.edges[0]:

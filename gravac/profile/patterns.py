@@ -10,7 +10,7 @@ BUFFERS, OPTIMIZER, SCALARS, BARRIER, OTHER = "buffers", "optimizer", "scalars",
 WORDS = {
     GRADIENTS: "gradients",
     REPLICAS: "gradients between replicas (HSDP)",
-    WEIGHTS: "weights of FSDP",
+    WEIGHTS: "sharded weights",
     ACTIVATIONS: "activations of tensor parallelism",
     PIPELINE: "activations between pipeline stages",
     EXPERTS: "embeddings or experts",
@@ -29,15 +29,15 @@ FEW = 64
 """Elements up to which a call outside of backward carries numbers, such as a loss."""
 
 
-def classify(calls: Sequence[Call], gradients: Collection[int | None] = (), agent: bool = False) -> None:
+def classify(calls: Sequence[Call], gradients: Collection[int | None] = (), wrapper: str = "") -> None:
     """Give each call its pattern, by its kind, its phase and what its group does else.
 
     Args:
         calls: Of one rank.
         gradients: Elements of the gradients that backward accumulated.
-        agent: Whether an Agent exchanges gradients, in its own ways.
+        wrapper: What exchanges gradients: an Agent does in its own ways, and DeepSpeed gathers weights without a mark.
     """
-    seen = _Seen(calls, frozenset(gradients), agent)
+    seen = _Seen(calls, frozenset(gradients), wrapper)
     for call in calls:
         call.pattern = _pattern(call, seen)
 
@@ -49,11 +49,11 @@ class _Seen:
         split: Groups, or sizes where groups are unknown, that exchange activations in forward: tensor parallel.
         sharded: Groups that reduce-scatter gradients.
         gradients: Elements of gradients.
-        agent: Whether an Agent exchanges them.
+        wrapper: What exchanges them.
     """
 
-    def __init__(self, calls: Sequence[Call], gradients: frozenset[int | None], agent: bool) -> None:
-        self.gradients, self.agent = gradients, agent
+    def __init__(self, calls: Sequence[Call], gradients: frozenset[int | None], wrapper: str) -> None:
+        self.gradients, self.wrapper = gradients, wrapper
         self.split = {
             _key(call)
             for call in calls
@@ -84,7 +84,7 @@ def _pattern(call: Call, seen: _Seen) -> str:
     if kind == "barrier":
         return BARRIER
     if (
-        seen.agent
+        seen.wrapper == "agent"
         and kind in OF_AGENTS
         and not call.region.startswith(("FSDP", "Fully"))
         and not _is_few(call)
@@ -115,5 +115,5 @@ def _pattern(call: Call, seen: _Seen) -> str:
             return REPLICAS
         return GRADIENTS
     if kind == "all-gather" and phase in ("forward", "backward"):
-        return WEIGHTS if call.about.group in seen.sharded else ACTIVATIONS
+        return WEIGHTS if seen.wrapper == "deepspeed" or call.about.group in seen.sharded else ACTIVATIONS
     return OTHER

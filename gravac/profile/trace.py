@@ -152,7 +152,7 @@ class RankTrace:
         path: The file.
         rank: Of the process; None: the trace does not say.
         world: Number of ranks; None: the same.
-        groups: Ranks of each process group, as far as the trace lists them.
+        groups: Ranks of the process groups, those of different ones, as far as the trace lists them.
         base: Microseconds that all times of the trace count from.
         calls: Of communication, by start.
         kernels: Computing of each GPU.
@@ -285,10 +285,12 @@ class _Keeping:
         elif name == "distributedInfo" and isinstance(value, dict):
             trace.rank, trace.world = _whole(value.get("rank")), _whole(value.get("world_size"))
             groups = value.get("pg_config")
-            for group in groups if isinstance(groups, list) else ():
-                ranks = _ranks(group.get("ranks")) if isinstance(group, dict) else ()
-                if len(ranks) > 1:
-                    trace.groups.append(ranks)
+            found = (
+                _ranks(group.get("ranks"))
+                for group in (groups if isinstance(groups, list) else ())
+                if isinstance(group, dict)
+            )
+            trace.groups += dict.fromkeys(ranks for ranks in found if len(ranks) > 1)
 
     def event(self, event: Any) -> None:
         """Take an event."""

@@ -337,6 +337,22 @@ def test_what_ddp_counts_is_no_gradient(tmp_path: Path) -> None:
     assert (found.gradients.last, found.gradients.elements) == (1.0, 1000)
 
 
+def test_deepspeed_gathers_weights_in_a_second_group_of_the_same_ranks(tmp_path: Path) -> None:
+    """Without a mark, and gloo's calls do not name their group."""
+    made = Made.on_cpu()
+    for at in (0.0, 100e3):
+        for name, thread, lasts in (("c10d::_allgather_base_", MAIN, 0.0), ("gloo:all_gather", 8, 5e3)):
+            made.add(
+                "cpu_op", name, at + 1e3, lasts, thread, **{"Input Dims": [[1000]], "Input type": ["float"]}
+            )
+    groups = {"rank": 0, "world_size": 2, "pg_config": [{"ranks": [0, 1]}, {"ranks": [0, 1]}, {"ranks": [0]}]}
+    path, head = made.write(tmp_path), {"distributedInfo": groups, "gravac": {"framework": "deepspeed"}}
+    path.write_text(json.dumps({**json.loads(made.text()), **head}))
+    found = measure([read(path)])
+    assert patterns(found) == {("gradients", "all-reduce"): 1, ("weights", "all-gather"): 1}
+    assert {(row.group, row.size) for row in found.rows} == {((0, 1), 2)}
+
+
 def test_what_gravac_observe_writes_beside_the_events(tmp_path: Path) -> None:
     made = Made.usual()
     about = {"optimizer": "Lion", "parameters": 77, "host": "one", "framework": "deepspeed", "whole_steps": 1}
