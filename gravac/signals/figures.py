@@ -25,26 +25,10 @@ def total_sums(report: WindowReport) -> GainSums:
     if len(every) == 1:  # nearly always, and called often
         return every[0]
     return GainSums.model_construct(
-        steps=sum(s.steps for s in every),
-        gradient_sq=math.fsum(s.gradient_sq for s in every),
-        compensated_sq=math.fsum(s.compensated_sq for s in every),
-        sent_sq=math.fsum(s.sent_sq for s in every),
-        minimum_sq=math.fsum(s.minimum_sq for s in every),
-        candidate_sq=math.fsum(s.candidate_sq for s in every),
-        residual_sq=math.fsum(s.residual_sq for s in every),
-        residual_dot_gradient=math.fsum(s.residual_dot_gradient for s in every),
-        mean_steps=sum(s.mean_steps for s in every),
-        mean_sq=math.fsum(s.mean_sq for s in every),
-        mean_gradient_sq=math.fsum(s.mean_gradient_sq for s in every),
-        progress_steps=sum(s.progress_steps for s in every),
-        moved_sq=math.fsum(s.moved_sq for s in every),
-        reference_sq=math.fsum(s.reference_sq for s in every),
-        moved_dot_reference=math.fsum(s.moved_dot_reference for s in every),
-        raw_mean_sq=math.fsum(s.raw_mean_sq for s in every),
-        exchanged_sq=math.fsum(s.exchanged_sq for s in every),
-        exchanged_dot_raw=math.fsum(s.exchanged_dot_raw for s in every),
-        raw_dot_next=math.fsum(s.raw_dot_next for s in every),
-        exchanged_dot_next=math.fsum(s.exchanged_dot_next for s in every),
+        **{
+            name: (sum if name.endswith("steps") else math.fsum)(getattr(each, name) for each in every)
+            for name in GainSums.model_fields
+        }
     )
 
 

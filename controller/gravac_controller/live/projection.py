@@ -86,7 +86,6 @@ class LiveJob:
         self.started_time = 0.0
         self.last_report_time: float | None = None
         self.ended = False
-        self.end_message = ""
         self.earlier_incarnations: deque[str] = deque(maxlen=KEPT_INCARNATIONS)
         """Starts of the trainer that another one has replaced, as far as this part of the journal shows."""
         self.override: Override | None = None
@@ -149,7 +148,7 @@ class LiveJob:
                 self.pending_override = record
                 self._apply_event(line, EventView(time=time, event=_order_event(record)))
             case End():
-                self.ended, self.end_message = True, record.message
+                self.ended = True
                 self.override = self.pending_override = None  # an order ends with its start of the trainer
                 self.recent.add_change(Change(line, end=record.message, time=time))
 
