@@ -5,6 +5,7 @@ The sums in a report run over ranks and steps, so each figure is a ratio of sums
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from gravac import offers
 from gravac.protocol import GainSums, LevelSums, PlanCost, RankRow, WindowReport
@@ -24,12 +25,11 @@ def total_sums(report: WindowReport) -> GainSums:
     every = [level.sums for level in report.levels]
     if len(every) == 1:  # nearly always, and called often
         return every[0]
-    return GainSums.model_construct(
-        **{
-            name: (sum if name.endswith("steps") else math.fsum)(getattr(each, name) for each in every)
-            for name in GainSums.model_fields
-        }
-    )
+    sums: dict[str, Any] = {
+        name: (sum if name.endswith("steps") else math.fsum)(getattr(each, name) for each in every)
+        for name in GainSums.model_fields
+    }
+    return GainSums.model_construct(**sums)
 
 
 def steps(report: WindowReport) -> int:
