@@ -10,7 +10,7 @@ from math import hypot, log2, sqrt
 from typing import Any
 
 from gravac.collectives import AUTO, COLLECTIVES, Network
-from gravac.collectives.choice import COARSE
+from gravac.collectives.compressed_all_reduce import COARSE
 from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
 from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
 from gravac.whatif.advice import Advice, PlanOption, advise, usual_plans

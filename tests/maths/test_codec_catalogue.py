@@ -123,7 +123,8 @@ def test_numbers() -> None:
         "compressed-all-reduce": (9 * 60, 14 * 60),
         # 13 elements of 125, with packed places: 8 + 52 + 9 bytes to each owner, and from each.
         "reduce-scatter": (9 * 69, 14 * 69),
-        "shared": (474, 74 * 7 // 8 + 2 * 7 * 400 // RANKS),
+        # Each owner's 13 places, as above, and 104 values.
+        "shared": (17 + 416, 7 * 17 + 2 * 7 * 416 // RANKS),
     }.items():
         cost = by_name["collective", name].costs[0]
         assert (cost.payload_bytes, cost.link_bytes) == expected, name

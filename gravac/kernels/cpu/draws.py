@@ -64,8 +64,8 @@ def deal(
         place = np.uint32(places[i])
         row = place // n
         mixed = np.uint32(np.uint32((row + first) & np.uint32(0x7FFFFFFF)) * np.uint32(0x9E3779B1))
-        owner = place - row * n + ((mixed >> np.uint32(16)) * n >> np.uint32(16))
-        owners[i] = np.int32(owner - n if owner >= n else owner)
+        given = place - row * n + ((mixed >> np.uint32(16)) * n >> np.uint32(16))
+        owners[i] = np.int32(given - n if given >= n else given)
         counts[np.uint64(owners[i])] += 1
     # A counting sort, which keeps the places of each owner ascending.
     total = 0
