@@ -86,7 +86,7 @@ CERTAIN = Efficiency(1.0, 1.0, 1.0)
 
 
 def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -> Efficiency | None:
-    """Return η of a plan as simulated, between CFs interpolated in log CF.
+    """Return η of a plan as simulated, between CFs interpolated in log CF; below the first, of random rounding, by bits.
 
     Args:
         codec: Name with settings, such as ``nearest:levels=7``; the settings do not count, as ``cf`` says how strong.
@@ -105,7 +105,13 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
     times = noise_times(codec, confirmed) if table == "sgd" else 1.0
     if kind == "matrix" and table == "adam":
         times = MATRIX_TIMES
-    return _at(rows, cf, times) if rows else None
+    if not rows:
+        return None
+    first = rows[0]
+    if cf < first.cf and offers.of(codec).random:
+        # A quarter of the error a bit more. In log CF, 8 bits would be taken to lose half of what 2.5 bits do.
+        return _lose(_at(rows, first.cf, times), _quartered(32.0 / cf - 32.0 / first.cf))
+    return _at(rows, cf, times)
 
 
 def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None) -> Efficiency | None:
@@ -311,6 +317,12 @@ def _at(rows: tuple[Row, ...], cf: float, times: float) -> Efficiency:
     fading = math.sqrt(weaker.cf / cf)  # stronger than anything simulated
     last = _lose(Efficiency(weaker.likely, weaker.low, weaker.high), times)
     return _between(fading * last.likely, fading * fading * last.low, fading * last.high)
+
+
+def _quartered(bits: float) -> float:
+    """Return about 4^-bits, between whole numbers on a line: the same bits everywhere."""
+    whole = int(bits)
+    return (1.0 - 0.75 * (bits - whole)) * 0.25**whole
 
 
 def _between(likely: float, low: float, high: float) -> Efficiency:
