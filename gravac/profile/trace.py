@@ -208,10 +208,8 @@ class RankTrace:
     def clock(self) -> tuple[float, float, float] | None:
         """Seconds of a step without the profiler, and of the thread that trains, without and with it; None: unknown."""
         names = ("step_seconds", "thread_seconds", "recorded_thread_seconds")
-        step, plain, recorded = (self.about.get(name) for name in names)
-        if not all(_is_time(each) and each > 0.0 for each in (step, plain, recorded)):
-            return None
-        return step, plain, recorded
+        known = [each for name in names if _is_time(each := self.about.get(name)) and each > 0.0]
+        return (known[0], known[1], known[2]) if len(known) == len(names) else None
 
     @property
     def collections(self) -> Union:
