@@ -14,20 +14,23 @@ from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from gravac.memories import Bucket
 from gravac_lab.simulate import pool
-from gravac_lab.simulate.late_adam import LateAdamW, parse_late
+from gravac_lab.simulate.late_adam import Age, Ages, LateAdamW, parse_late
 from gravac_lab.simulate.run import chosen_plan, learn
 from gravac_lab.tasks import Recipe
 from gravac_lab.tasks.optimizers import MuonAdamW
 from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
 from gravac_lab.tournament.rows import ALONE, DENSE, REPEAT
 
-STOCK, MUON = "adamw", "muon"
+STOCK, MUON, POOLED = "adamw", "muon", "late:move=eager,age=pooled"
+DROPPED = ("late:move=end", "late:move=replay", "late:move=mass", "late:move=delay")
+"""Rules whose rows the page leaves out."""
 PLANS = "topk+twobit@5.1", "topk+twobit@16.6"
 """Those of most runs: 25 and 64 times fewer bytes."""
 SCALARS, SCALAR_RATE = 1000, 1e-3
@@ -234,7 +237,8 @@ def spread(values: Sequence[float | None], form: str) -> str:
 def table(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Return the Markdown tables of all groups."""
     lines: list[str] = []
-    for (task, ranks, muon, steps), group in sorted(groups(rows).items()):
+    shown = [row for row in rows if row["rule"] not in DROPPED]
+    for (task, ranks, muon, steps), group in sorted(groups(shown).items()):
         noise, best = group.noise(), group.best()
         lines += [
             "",
@@ -275,6 +279,37 @@ def table(rows: Iterable[dict[str, Any]]) -> list[str]:
                 spread(gone, ".2f"),
             ]
             lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def summary(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the Markdown table of what stock AdamW and the rule of the product lose at β₁ 0.9, next to dense with the
+    same seed, where both were run."""
+    columns = [(plan, rule) for plan in PLANS for rule in (STOCK, POOLED)]
+    lines = [
+        "| task | M parameters | ranks | steps | 25x `adamw`: above dense, η | 25x pooled | 64x `adamw` | 64x pooled |",
+        "|---|---:|---:|---:|---|---|---|---|",
+    ]
+    medians: list[list[float]] = [[] for _ in columns]
+    for (task, ranks, _, steps), group in sorted(groups(rows).items()):
+        members = [
+            [
+                row
+                for row in group.rows
+                if (row["task"], row["beta1"], row["plan"], row["rule"]) == (task, 0.9, *column)
+            ]
+            for column in columns
+        ]
+        if not members[1] and not members[3]:
+            continue
+        cells = [f"`{task}`", f"{group.rows[0]['elements'] / 1e6:.2f}", str(ranks), str(steps)]
+        for same, found in zip(members, medians, strict=True):
+            etas = [eta for row in same if (eta := group.efficiency(row)) is not None]
+            found += [median(etas)] if etas else []
+            above = spread([group.above(row, settings_of(row)) for row in same], "+.3f")
+            cells.append(f"{above}; {spread(etas, '.2f')}; {len(same)}" if same else "–")
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append(f"| median of the tasks' | | | | {' | '.join(spread(found, '.2f') for found in medians)} |")
     return lines
 
 
@@ -324,6 +359,33 @@ def movement(rule: str, age: int, beta2: float, constant: bool, since: int, unti
     return float(moved.mean() / dense.mean() if constant else moved.std() / dense.std())
 
 
+def delay_of_ranks(rule: str, ranks: int, every: int, steps: int = LONG_AFTER[0]) -> float:
+    """Return by how many steps white noise moves elements after it came, where each of several ranks sends the largest
+    of what waits there, 1/``every`` of it: the mean lag of the correlation of movement and mean gradient."""
+    generator = torch.Generator().manual_seed(0)
+    parameter = nn.Parameter(torch.zeros(SCALARS))
+    optimizer = made(rule, parameter, 0.95)
+    ages = None if rule == STOCK else Ages(parse_late(rule), ranks)
+    bucket = Bucket(0, ("x",), (SCALARS,), ((SCALARS,),))
+    waiting, came, moved = torch.zeros(ranks, SCALARS), [], []
+    for _ in range(steps):
+        gradients = torch.randn(ranks, SCALARS, generator=generator)
+        waiting += gradients
+        supports = waiting.abs().topk(SCALARS // every).indices
+        sent = torch.zeros_like(waiting).scatter_(1, supports, waiting.gather(1, supports))
+        waiting -= sent
+        parameter.grad, before = sent.mean(0), parameter.detach().clone()
+        if isinstance(optimizer, LateAdamW) and ages is not None:
+            optimizer.ages = {parameter: ages.arrived(bucket, supports.unbind())}
+        optimizer.step()
+        came.append(gradients.mean(0))
+        moved.append(before - parameter.detach())
+    first, last = torch.stack(came), torch.stack(moved)
+    far = 5 * every
+    lags = [float((first[:-far] * last[lag : len(last) - far + lag]).sum()) for lag in range(far)]
+    return sum(lag * found for lag, found in enumerate(lags)) / sum(lags)
+
+
 def delay(rule: str, age: int) -> float:
     """Return the steps from an arrival to the middle of its movement, where all others bring zeros and v is known."""
     parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
@@ -366,7 +428,7 @@ def scalars() -> list[str]:
         "| rule | a | constant: derived, β₂ .999, .95 | noise: derived, β₂ .999, .95 | delay: derived, measured |",
         "|---|---:|---:|---:|---:|",
     ]
-    for rule in (STOCK, "late:move=end", "late:move=replay", "late:move=eager", "late:move=eager,power=2"):
+    for rule in (STOCK, "late:move=end", "late:move=eager", "late:move=eager,power=2"):
         for age in (4, 16, 64):
             constant, noise, late = predicted(rule, age)
             found = [
@@ -381,6 +443,14 @@ def scalars() -> list[str]:
     for rule in (STOCK, "late:move=eager", "late:move=end", "late:move=end,correct=count"):
         found = [[movement(rule, 16, 0.999, False, 0, 16 * arrivals) for arrivals in (1, 4, 16, 64)]]
         lines.append(f"| `{rule}` | {', '.join(f'{each:.2f}' for each in found[0])} |")
+    lines += [
+        "",
+        "| rule | delay of noise under Top-k 1/16: 1 rank | 4 ranks | 8 ranks |",
+        "|---|---:|---:|---:|",
+    ]
+    for rule in (STOCK, *(f"late:move=eager,age={age}" for age in get_args(Age))):
+        cells = [f"{delay_of_ranks(rule, ranks, 16):.1f}" for ranks in (1, 4, 8)]
+        lines.append(f"| `{rule}` | {' | '.join(cells)} |")
     return lines
 
 
@@ -406,11 +476,12 @@ def main() -> None:
     running.add_argument("--betas", nargs="+", default=["0.9/0.95"], help="beta1/beta2")
     running.add_argument("--steps", type=int, default=600)
     running.add_argument("--out", type=Path, required=True)
-    for name in ("table", "scalars", "page"):
+    for name in ("summary", "table", "scalars", "page"):
         commands.add_parser(name).add_argument("--rows", type=Path, default=ROWS)
     given = parser.parse_args()
     if given.command != "run":
         makers: dict[str, Callable[[], list[str]]] = {
+            "summary": lambda: summary(pool.read_lines(given.rows)),
             "table": lambda: table(pool.read_lines(given.rows)),
             "scalars": scalars,
         }

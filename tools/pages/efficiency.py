@@ -23,7 +23,10 @@ ROWS = ROOT / "lab" / "benchmarks" / "tournament"
 FILES, RANKS = ("rows.jsonl.xz", "repeats.jsonl.xz"), 4
 """The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
 STUDY = ROOT / "lab" / "benchmarks" / "adam.jsonl.xz"
-RULES: dict[tuple[str, float], TableKind] = {("late:move=eager", 0.9): "aged", ("adamw", 0.5): "low_beta"}
+RULES: dict[tuple[str, float], TableKind] = {
+    ("late:move=eager,age=pooled", 0.9): "aged",
+    ("adamw", 0.5): "low_beta",
+}
 """Rules and β₁ of its rows: of ``gravac.optim``, and of torch's AdamW. Dense has the same betas."""
 TABLES: dict[str, TableKind] = {"sgd": "sgd", "matrix": "matrix", **LATE}
 BETA2, LEAST_TASKS = 0.95, 2
@@ -56,7 +59,10 @@ def _place(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def late_table() -> Table:
-    """Return the efficiencies under optimizers that bear late gradients, of the curves alone: signals say little."""
+    """Return the efficiencies under optimizers that bear late gradients, of the curves alone: signals say little.
+
+    A task counts by the median of its seeds, and a seed by the median of dense's repetitions.
+    """
     every = [row for row in read_lines(STUDY) if row["ranks"] == RANKS and row["beta2"] == BETA2]
     dense: dict[tuple[object, ...], list[LossCurve]] = defaultdict(list)
     for row in every:
@@ -65,7 +71,7 @@ def late_table() -> Table:
     found: dict[tuple[str, TableKind, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in every:
         kind, sent = RULES.get((row["rule"], row["beta1"])), row["plan"].rpartition("@")
-        if kind is not None and sent[1]:
+        if kind is not None and sent[1] and "/" not in sent[2]:  # no other collective
             curve = curve_of(row["curve"])
             etas = [efficiency(one, curve) or LEAST for one in dense[_place(row)]]
             found[sent[0], kind, float(sent[2])][row["task"]].append(min(1.0, max(LEAST, median(etas))))

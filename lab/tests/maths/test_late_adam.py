@@ -1,6 +1,7 @@
 """AdamW for late gradients does what ``lab/benchmarks/adam.md`` derives, and what arrived is counted whole."""
 
 from functools import partial
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from gravac import optim
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_lab.simulate import pool
-from gravac_lab.simulate.late_adam import Ages, LateAdamW, parse_late
+from gravac_lab.simulate.late_adam import Age, Ages, LateAdamW, parse_late
 from gravac_lab.simulate.learning import Learner
 from gravac_lab.simulate.ranks import SimulatedRanks
 from gravac_lab.tasks import make
@@ -227,10 +228,18 @@ def test_the_delay_is_the_derived_one(rule: str) -> None:
         assert adam.delay(rule, age) == pytest.approx(adam.predicted(rule, age)[2], abs=0.01)
 
 
+def test_with_many_ranks_one_age_for_all_delays_as_adam_does_and_what_waits_does_not() -> None:
+    delays = {age: adam.delay_of_ranks(f"late:move=eager,age={age}", 8, 16, 500) for age in get_args(Age)}
+    stock = adam.delay_of_ranks(adam.STOCK, 8, 16, 500)  # of the same gradients
+    assert stock - delays["any"] < 1.0
+    assert min(stock - delays["share"], stock - delays["pooled"]) > 2.5
+
+
 def test_the_page_shows_the_committed_runs() -> None:
     rows = pool.read_lines(adam.ROWS)
     assert len(rows) > 20
-    assert "\n".join(adam.table(rows)) in adam.PAGE.read_text()
+    for made in (adam.table(rows), adam.summary(rows)):
+        assert "\n".join(made) in adam.PAGE.read_text()
 
 
 def test_runs_are_compared_with_dense_of_the_same_and_of_its_best_settings() -> None:
