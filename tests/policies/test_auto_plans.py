@@ -271,7 +271,7 @@ def test_throughput_is_predicted_of_plans_that_were_not_measured() -> None:
 
 
 def test_late_gradients_are_chosen_only_under_gravac_optim_and_within_the_bound() -> None:
-    late = {Plan("topk+twobit", cf) for cf in (5.1, 16.6)}
+    late = {Plan("topk+twobit", cf) for cf in (5.1, 16.6, 36.0)}
     for kind in ("sgd", "adam", "matrix", "sign", "other"):
         assert not late & set(space.plans((), "topk+bf16", kind))
     for kind in ("adam-aged", "adam-low-beta"):
