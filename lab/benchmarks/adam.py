@@ -247,8 +247,8 @@ def table(rows: Iterable[dict[str, Any]]) -> list[str]:
             + ("" if noise is None else f"; repetitions of dense differ by {noise:.4f}"),
             "",
             "| fewer bytes | β | rule | seeds | loss | above dense with the same β | above dense with its best "
-            "| η of the curve | η of own schedules | the same, dense with its best |",
-            "|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
+            "| η of the curve | η of own schedules |",
+            "|---:|---|---|---:|---:|---:|---:|---:|---:|",
         ]
         plans: dict[tuple[float, Settings, str, str], list[dict[str, Any]]] = {}
         for row in group.rows:
@@ -259,11 +259,10 @@ def table(rows: Iterable[dict[str, Any]]) -> list[str]:
             least = [group.above(row, best) for row in members]
             own = [group.of_own_schedule(each, settings) for each in same]
             efficient = [group.efficiency(row) for row in members]
-            gone = [group.of_own_schedule(each, best) for each in least]
             if plan == DENSE:
                 same, own, efficient = [], [], []
                 if settings == best:
-                    least, gone = [], []
+                    least = []
             name = f"{factor:.0f}x" if plan in PLANS else f"{factor:.0f}x `{plan}`"
             rate = settings[0].removeprefix(task).strip(",:")
             cells = [
@@ -276,7 +275,6 @@ def table(rows: Iterable[dict[str, Any]]) -> list[str]:
                 spread(least, "+.4f"),
                 spread(efficient, ".2f"),
                 spread(own, ".2f"),
-                spread(gone, ".2f"),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
