@@ -86,7 +86,7 @@ CERTAIN = Efficiency(1.0, 1.0, 1.0)
 
 
 def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -> Efficiency | None:
-    """Return η of a plan as simulated, between CFs interpolated in log CF; below the first, of random rounding, by bits.
+    """Return η of a plan as simulated, between CFs interpolated in log CF; of random rounding below the first, by bits.
 
     Args:
         codec: Name with settings, such as ``nearest:levels=7``; the settings do not count, as ``cf`` says how strong.
