@@ -237,8 +237,8 @@ def test_a_reduce_scatter_of_shards_is_as_free_as_its_codec(name: str) -> None:
 def test_the_cost_model_can_leave_out_what_reads() -> None:
     """With many ranks and a slow network it would take the reduce-scatter."""
     slow = Network(latency_seconds=1e-5, bytes_per_second=1e6)
-    names, aggregator = {}, OneShot(build("topk+twobit"), SimulatedWorld(64).communicator(0))
-    part = aggregator.open(bucket(0, (1000, 1000)))
+    names, aggregator = {}, OneShot(build("topk+int8"), SimulatedWorld(64).communicator(0))
+    part = aggregator.open(bucket(0, (200, 100)))
     for free in (False, True):  # an open bucket follows
         aggregator.use(slow, free)
         assert aggregator.sync_free is free
