@@ -1,8 +1,8 @@
 """What compression does to AdamW, and whether rules for late gradients mend it: simulated ranks on the lab's tasks.
 
 ``python -m lab.benchmarks.adam run`` learns with every combination of its options and appends a line for each run to
-``--out``; runs that are there already are left out. ``… table`` prints the tables of ``lab/benchmarks/adam.md`` from
-these lines, ``… scalars`` those of single elements, and ``… page`` writes both into the page.
+``--out``; runs that are there already are left out. ``… table`` prints every run of these lines, ``… summary`` what
+each task loses, ``… scalars`` what single elements do; ``… page`` writes the latter two into the page beside this file.
 """
 
 import argparse
@@ -29,8 +29,6 @@ from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
 from gravac_lab.tournament.rows import ALONE, DENSE, REPEAT
 
 STOCK, MUON, POOLED = "adamw", "muon", "late:move=eager,age=pooled"
-DROPPED = ("late:move=end", "late:move=replay", "late:move=mass", "late:move=delay")
-"""Rules whose rows the page leaves out."""
 PLANS = "topk+twobit@5.1", "topk+twobit@16.6"
 """Those of most runs: 25 and 64 times fewer bytes."""
 SCALARS, SCALAR_RATE = 1000, 1e-3
@@ -237,8 +235,7 @@ def spread(values: Sequence[float | None], form: str) -> str:
 def table(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Return the Markdown tables of all groups."""
     lines: list[str] = []
-    shown = [row for row in rows if row["rule"] not in DROPPED]
-    for (task, ranks, muon, steps), group in sorted(groups(shown).items()):
+    for (task, ranks, muon, steps), group in sorted(groups(rows).items()):
         noise, best = group.noise(), group.best()
         lines += [
             "",
@@ -483,11 +480,11 @@ def main() -> None:
             "table": lambda: table(pool.read_lines(given.rows)),
             "scalars": scalars,
         }
-        parts = {name: make() for name, make in makers.items() if given.command in (name, "page")}
         if given.command == "page":
+            parts = {name: makers[name]() for name in ("summary", "scalars")}
             PAGE.write_text(page(PAGE.read_text(), parts))
         else:
-            print("\n".join(parts[given.command]))
+            print("\n".join(makers[given.command]()))
         return
     known = {job_of(row) for row in pool.read_lines(given.out)}
     left = [job for job in wanted(given) if job not in known]
