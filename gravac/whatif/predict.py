@@ -206,7 +206,7 @@ class Predictor:
         lossy = [name for name in collectives if name in COLLECTIVES and not COLLECTIVES[name].sends_all]
         if lossy:
             found.append(
-                f"what {' and '.join(lossy)} leave out: such a step sends less than the codec chose, and the gains "
+                f"what a step by {' or '.join(lossy)} leaves out: it sends less than the codec chose, and the gains "
                 "count all that it chose"
             )
         if places[0][0].ranks != self.recording.ranks:
