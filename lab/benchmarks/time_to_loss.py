@@ -26,12 +26,15 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from adam import PAGE, page, spread
+
 from gravac_lab.bench.network import parse_rate
 from gravac_lab.bench.ranks import Places, Ranks, RanksFailed, on_hosts
 from gravac_lab.bench.results import MethodAnswers, describe_machine, heldout_loss
 from gravac_lab.bench.train import START_SECONDS, Benchmark, rank_command, train_block
 from gravac_lab.tournament.curves import curve_of
-from lab.benchmarks.adam import PAGE, page, spread
 
 ROWS = Path(__file__).with_suffix(".jsonl")
 DENSE, FAST = "dense", "10gbit"
