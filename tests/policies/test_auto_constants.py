@@ -133,12 +133,14 @@ def test_dense_steps_are_looked_at_ever_less_often(looks: int, times: int) -> No
     assert dear._patience(view) == pytest.approx(100 * cost * times)
 
 
-@pytest.mark.parametrize(("times", "moved"), [(1.9, False), (2.1, True)])
-def test_a_wait_that_doubled_has_moved(times: float, moved: bool) -> None:
-    found = after(held(World(ranks=2, megabits=100.0)), reference_exposed=0.1)
+@pytest.mark.parametrize(
+    ("times", "noise", "moved"), [(1.9, 0.02, False), (2.1, 0.02, True), (2.1, 0.2, True), (2.1, 0.23, False)]
+)
+def test_a_wait_that_doubled_has_moved(times: float, noise: float, moved: bool) -> None:
+    found = after(held(World(ranks=2, megabits=100.0)), reference_exposed=0.1, noise=noise)
     assert found.measured is not None
     measured = dataclasses.replace(found.measured, exposed_seconds=0.1 * times)
-    assert found._network_moved(measured, 0.01) == moved
+    assert found._network_moved(measured, 0.5, 0.01) == moved
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.2, 1 / 3), (2.5, 2.5), (4.0, 3.0)])

@@ -33,7 +33,8 @@ times as long as those of the plan to hold. [times; chosen]"""
 LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 """A step time that is off by more than 8 % and five times the noise has moved. [share, times; chosen]"""
 TWICE = 2.0
-"""A wait for the network that is this many times what it was, or as little, has moved. [times; chosen]"""
+"""A wait for the network that is this many times what it was, or as little, has moved, if by more than the noise of a
+step. [times; chosen]"""
 FIRST_LOOK, LOOK_COST, LOOK_DOUBLINGS = 50, 0.01, 4
 """Windows in hold before dense is measured again, at least; the share of time that this may cost at first; and how
 often the interval doubles. [windows, share, times; chosen]"""
@@ -108,7 +109,7 @@ class AutoEvaluation(Learning):
             allowed = max(LEAST_MOVE, NOISES_TO_MOVE * self.state.noise) * reference
             if off > allowed:
                 return self._moving(found, reference, found.step_seconds > reference)
-            if self._network_moved(found, allowed):
+            if self._network_moved(found, reference, allowed):
                 waited = found.exposed_seconds or 0.0
                 return self._moving(found, reference, waited > self.state.reference_exposed)
             noise = self.state.noise + 0.1 * (1.25 * off / max(1e-9, reference) - self.state.noise)
@@ -121,12 +122,16 @@ class AutoEvaluation(Learning):
             row = self.note(found, weight=0.3)
         return self._bounded(row, first=self.state.confirmed is not None and not noise_known)
 
-    def _network_moved(self, found: Measurement, allowed: float) -> bool:
-        """Return whether the wait for the network doubled or halved, and that would matter in dense steps."""
+    def _network_moved(self, found: Measurement, reference: float, allowed: float) -> bool:
+        """Return whether the wait for the network doubled or halved, and that would matter in dense steps.
+
+        A plan that sends a hundredth waits for some ms, and as much is noise of a step.
+        """
         was, now = self.state.reference_exposed, found.exposed_seconds
         if now is None or max(was, now) < TWICE * min(was, now):
             return False
-        return abs(now - was) * self.space.fewer(self.plan) > allowed
+        moved = abs(now - was)
+        return moved > self.state.noise * reference and moved * self.space.fewer(self.plan) > allowed
 
     def _moving(self, found: Measurement, reference: float, slower: bool) -> Verdict:
         """The step time, or the wait in it, is off: twice in a row to the same side it has moved."""
