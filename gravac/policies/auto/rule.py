@@ -29,7 +29,7 @@ HIDDEN = 0.10
 """A plan is also tried if it would win by this much should all of its exchange be hidden. [share; chosen]"""
 DOUBT = 1.5
 """Dense steps that were never measured are tried at the end of a search, unless they are predicted to take this many
-times as long as those of the plan to hold. [times; chosen]"""
+times as long as those of the plan to hold; after steps became faster twice as many. [times; chosen]"""
 LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 """A step time that is off by more than 8 % and five times the noise has moved. [share, times; chosen]"""
 TWICE = 2.0
@@ -128,10 +128,18 @@ class AutoEvaluation(Learning):
         A plan that sends a hundredth waits for some ms, and as much is noise of a step.
         """
         was, now = self.state.reference_exposed, found.exposed_seconds
-        if now is None or max(was, now) < TWICE * min(was, now):
+        if (
+            now is None
+            or max(was, now) < TWICE * min(was, now)
+            or not self._waits_differently(found, reference)
+        ):
             return False
-        moved = abs(now - was)
-        return moved > self.state.noise * reference and moved * self.space.fewer(self.plan) > allowed
+        return abs(now - was) * self.space.fewer(self.plan) > allowed
+
+    def _waits_differently(self, found: Measurement, reference: float) -> bool:
+        """Return whether the wait for the network is off by more than the noise of a step."""
+        now = found.exposed_seconds
+        return now is not None and abs(now - self.state.reference_exposed) > self.state.noise * reference
 
     def _moving(self, found: Measurement, reference: float, slower: bool) -> Verdict:
         """The step time, or the wait in it, is off: twice in a row to the same side it has moved."""
@@ -147,7 +155,9 @@ class AutoEvaluation(Learning):
                 "window says the same."
             )
             return self._conclude("hold", reason, self.plan, "hold", None)
-        self.follow_network(found)
+        # Where a step moved and its wait did not, computing did: that says nothing of the network.
+        if self._waits_differently(found, reference):
+            self.follow_network(found)
         seen = tuple(row.model_copy(update={"fresh": False}) for row in self.state.seen)
         self.change(seen=seen, resting=(), trials=0, off=0, outside=0, noise=max(self.state.noise, NOISE))
         self.change(freed=not slower, looks=0, unlooked=0)
@@ -218,7 +228,8 @@ class AutoEvaluation(Learning):
                 self.change(trials=self.state.trials + 1)
                 rule: KnownRule = "reexplore" if moved else "scale_down" if left else "explore"
                 return self._try(view, option, row, moved or left, rule)
-        if not view.fresh(DENSE) and (self.state.freed or view.seconds(DENSE) < DOUBT * view.seconds(hold)):
+        doubt = DOUBT * (TWICE if self.state.freed else 1.0)
+        if not view.fresh(DENSE) and view.seconds(DENSE) < doubt * view.seconds(hold):
             self.change(freed=False)
             return self._try(view, DENSE, row, moved)
         ended, reason = self._settled(view, hold, option, moved, left)
