@@ -258,7 +258,6 @@ def _corrected(found: Measurement, clocks: Sequence[tuple[float, float, float] |
     if known and len(known) == len(clocks):
         usual, plain, recorded = map(fmean, zip(*known, strict=True))
         added = max(0.0, recorded - plain)
-        slowed *= min(1.0, plain / recorded)  # the rest is the profiler's
         longer = max(0.0, found.step - usual)
         collected = min(
             longer, _each(found.lanes, (each.collecting.within(*_extent(each)) for each in found.lanes))
