@@ -44,7 +44,7 @@ def choose(network: Network, workload: Workload, sync_free: bool = False) -> Cho
     ``GATHERED_RANKS``, and for elements with coarse values, it is one that sends all.
 
     With ``topk+twobit`` at 64x, 8 ranks and ``gravac.optim`` a GPT ended .012 below dense by a gather and .050 above it
-    by a reduce-scatter (``lab/benchmarks/adam.md``): nobody can know there how long what arrives had waited.
+    by a reduce-scatter (``python -m lab.benchmarks.adam table``): nobody can know there how long what arrives waited.
 
     Equal arguments give equal choices, so ranks need not agree on the result.
 

@@ -95,9 +95,10 @@ def test_what_another_optimizer_would_bring_is_predicted(monkeypatch: pytest.Mon
         f"with gravac.optim.AdamW (by {chosen_of(aged)['plan']}, expected to keep 99 %), next to the best plan for "
         "AdamW as it is."
     )
-    tight = asked(*JOB, "--link", "30mbit", "--optimizer", "adamw")
+    tight, late = (asked(*JOB, "--link", "30mbit", "--optimizer", name) for name in ("adamw", "adamw-aged"))
     assert tight["other_optimizers"].startswith(
-        "Within a loss of 2 % of the progress, this link would carry "
+        f"Within a loss of 2 % of the progress, this link would carry {times(late, tight)} times the useful throughput "
+        f"with gravac.optim.AdamW (by {chosen_of(late)['plan']}, expected to keep 99 %), "
     )
     printed = CliRunner().invoke(main, ["doctor", *words, "adamw"]).output
     assert others in " ".join(printed.split())

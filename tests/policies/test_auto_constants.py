@@ -277,6 +277,23 @@ def test_dense_steps_are_not_measured_where_they_take_half_as_long_again(
     assert (DENSE in job.sent) == measured
 
 
+@pytest.mark.parametrize(("megabits", "tried"), [(30.0, False), (300.0, True)])
+def test_faster_steps_that_wait_as_long_say_nothing_of_the_network(megabits: float, tried: bool) -> None:
+    """Dense is tried, as its line may be off, but not where it is predicted to take three times as long."""
+    found = after(held(World(megabits=megabits)), off=1, slower=False)
+    reference, per_byte = found.state.reference, found.state.per_byte
+    assert found.measured is not None
+    assert reference is not None
+    assert found.plan != DENSE
+    found.measured = dataclasses.replace(
+        found.measured, step_seconds=0.85 * reference, exposed_seconds=0.99 * found.state.reference_exposed
+    )
+    decision = found._hold().decision
+    assert decision.rule in ("explore", "reexplore"), "the step has moved"
+    assert found.state.per_byte == per_byte
+    assert (decision.cf_minimum == 1.0) == tried
+
+
 @pytest.mark.parametrize(
     ("noise", "off", "moved"), [(0.01, 1.07, 0), (0.01, 1.09, 1), (0.04, 1.19, 0), (0.04, 1.21, 1)]
 )

@@ -40,7 +40,7 @@ def run_all(device: torch.device) -> None:
         scales, codes = kernels.quantize(x, block, 4, 1)
         kernels.dequantize(scales, codes, n, block, 4)
     ages, rates = (
-        torch.full((n,), 128, device=device, dtype=torch.int16),
+        torch.full((n,), kernels.STEP, device=device, dtype=torch.int16),
         torch.zeros(5, device=device, dtype=torch.float32),
     )
     table = torch.zeros(2, 129, 2, device=device, dtype=torch.float32)
