@@ -1,11 +1,12 @@
 """What `gravac observe` says of thirteen training programs, against the truth.
 
-    python -m lab.benchmarks.observe                    about ten minutes; needs root, ip and tc, and a quiet machine
+    python -m lab.benchmarks.observe                    half an hour; needs root, ip and tc, and a quiet machine
     python -m lab.benchmarks.observe --only ddp late    these programs
 
 The truth of a program is its step with the network less its step without: in blocks that take turns, all collectives
-of torch return at once. A second group of ranks runs under `gravac observe` and takes turns with the first, so that
-losses and steps can be compared. Then a third runs with `gravac.Agent` and the plan that the verdict names.
+of torch return at once. Other groups of ranks run under `gravac observe`, one after the other, and take turns with the
+first, so that losses and steps can be compared. Then one runs with `gravac.Agent` and the plan that the last verdict
+names.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -83,30 +84,28 @@ PROGRAMS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What was measured of a program. Steps are in seconds.
+class Recording:
+    """One run of a program under `gravac observe`, and the truth about the same minute. Steps are in seconds.
 
     Attributes:
-        program: Which.
         step: With the network.
         without: Without.
+        working: Of a step, what the thread that trains takes more of its core with the network than without.
         verdict: Of `gravac observe`.
-        equal: Whether all losses of the first block are.
-        recording: Seconds that the first block took longer for being observed.
+        equal: Whether all losses of the first block are those of a run that is not observed.
+        first: Seconds of the first block, in which `gravac observe` records.
         observed: A later step of the observed program.
-        ending: Seconds that it took longer to end.
-        speedup: With the agent; None: not measured.
+        ending: Seconds that it took to end.
     """
 
-    program: Program
     step: float
     without: float
+    working: float
     verdict: dict[str, Any]
     equal: bool
-    recording: float
+    first: float
     observed: float
     ending: float
-    speedup: float | None
 
     @property
     def truth(self) -> float:
@@ -119,61 +118,154 @@ class Result:
         return float(100 * self.verdict["exposed_seconds"] / self.verdict["step_seconds"])
 
     @property
-    def right(self) -> bool:
-        """Whether the verdict's kind is."""
-        return bool(self.verdict["cause"] == self.program.cause and self.program.next in self.verdict["next"])
+    def unseen(self) -> float:
+        """Share of a step, in per cent, that the core works for the network in the thread that trains."""
+        return 100 * self.working / self.step
+
+    def predicted(self, plan: str) -> float | None:
+        """Return the speed-up that the verdict promises of a plan; None: it does not know the plan."""
+        forecast = self.verdict["forecast"] or {"rows": []}
+        rows = {row["plan"]: row["step_seconds"] for row in forecast["rows"]}
+        return float(rows["dense"] / rows[plan]) if plan in rows else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was measured of a program.
+
+    Attributes:
+        program: Which.
+        recordings: Its runs.
+        first: Seconds of the first block of the run that is not observed.
+        ending: Seconds that it took to end.
+        speedup: With the agent and the plan of the last verdict; None: not measured.
+    """
+
+    program: Program
+    recordings: Sequence[Recording]
+    first: float
+    ending: float
+    speedup: float | None
+
+    def each(self, what: Callable[[Recording], float]) -> list[float]:
+        """Return a figure of each recording."""
+        return [what(recording) for recording in self.recordings]
+
+    def of(self, what: Callable[[Recording], float]) -> float:
+        """Return the median of a figure."""
+        return median(self.each(what))
 
     @property
-    def predicted(self) -> float:
-        """Speed-up that the verdict promises."""
-        rows = {row["plan"]: row["step_seconds"] for row in self.verdict["forecast"]["rows"]}
-        return float(rows["dense"] / rows[self.verdict["forecast"]["chosen"]])
+    def off(self) -> list[float]:
+        """By how many points each share is off."""
+        return self.each(lambda one: one.said - one.truth)
+
+    @property
+    def rest(self) -> float:
+        """What of it the core's work for the network does not explain."""
+        return self.of(lambda one: one.said + one.unseen - one.truth)
+
+    @property
+    def wrong(self) -> list[str]:
+        """The causes of verdicts that are not right."""
+        return [
+            one.verdict["cause"]
+            for one in self.recordings
+            if one.verdict["cause"] != self.program.cause or self.program.next not in one.verdict["next"]
+        ]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all losses are."""
+        return all(one.equal for one in self.recordings)
+
+    @property
+    def plan(self) -> str:
+        """Which the last verdict names."""
+        return str(self.recordings[-1].verdict["forecast"]["chosen"])
+
+    @property
+    def predicted(self) -> list[float]:
+        """Speed-up that verdicts promise of it."""
+        return [found for one in self.recordings if (found := one.predicted(self.plan)) is not None]
+
+    @property
+    def speedup_off(self) -> float:
+        """By how much the prediction is off, relative."""
+        assert self.speedup is not None
+        return median(self.predicted) / self.speedup - 1
 
 
-def run(program: Program, rounds: int, port: int, scratch: Path) -> Result:
+def run(program: Program, recordings: int, rounds: int, port: int, scratch: Path) -> Result:
     """Run a program with and without a network, observed, and with an agent.
 
     Raises:
         GroupFailed: it did not train.
     """
-    observing = [sys.executable, "-m", "gravac_controller", "observe", "--json", "--"]
     with (
         HostNetwork(program.ranks, parse_rate(program.link)) as network,
         Group(program.name, network, port, scratch / "plain", python=program.python) as plain,
-        Group(
-            program.name, network, port + 1, scratch / "observed", observing, python=program.python
-        ) as observed,
     ):
         plain.ready()
-        observed.ready()
-        first, recorded = plain.steps(FIRST_STEPS), observed.steps(FIRST_STEPS)
+        first = plain.steps(FIRST_STEPS)
         count = max(LEAST_STEPS, min(MOST_STEPS, round(BLOCK_SECONDS / first.step())))
-        blocks: list[tuple[Block, Block, Block]] = []
-        for turn in range(rounds):
-            sides = [(plain, True), (plain, False), (observed, True)]
-            done = [group.steps(count, there) for group, there in (sides if turn % 2 == 0 else sides[::-1])]
-            with_network, without, again = done if turn % 2 == 0 else done[::-1]
-            blocks.append((with_network, without, again))
-        began = time.perf_counter()
-        printed = observed.end()
-        ending = time.perf_counter() - began
-        verdict = json.loads(printed[printed.index('{"') :])
-        speedup = None
+        found = [
+            _record(program, plain, first, network, rounds, count, port + 1, scratch / f"observed{each}")
+            for each in range(recordings)
+        ]
+        verdict, speedup = found[-1].verdict, None
         if program.agent and verdict["forecast"] is not None:
-            speedup = _speedup(program, verdict, plain, network, rounds, count, port + 2, scratch / "agent")
+            speedup = _speedup(
+                program, verdict, plain, network, rounds + 1, count, port + 2, scratch / "agent"
+            )
         began = time.perf_counter()
         plain.end()
-        ending -= time.perf_counter() - began
     return Result(
         program=program,
-        step=median(block.step() for block, _, _ in blocks),
-        without=median(block.step() for _, block, _ in blocks),
-        observed=median(block.step() for _, _, block in blocks),
-        verdict=verdict,
-        equal=first.losses == recorded.losses,
-        recording=recorded.total - first.total,
-        ending=ending,
+        recordings=found,
+        first=first.total,
+        ending=time.perf_counter() - began,
         speedup=speedup,
+    )
+
+
+def _record(
+    program: Program,
+    plain: Group,
+    first: Block,
+    network: HostNetwork,
+    rounds: int,
+    count: int,
+    port: int,
+    scratch: Path,
+) -> Recording:
+    """Observe a program that takes turns with a plain one."""
+    observing = [sys.executable, "-m", "gravac_controller", "observe", "--json", "--"]
+    with Group(program.name, network, port, scratch, observing, python=program.python) as observed:
+        observed.ready()
+        blocks = [(plain.steps(count), plain.steps(count, network=False))]
+        recorded = observed.steps(FIRST_STEPS)
+        again: list[Block] = []
+        for turn in range(rounds):
+            if turn % 2:
+                again.append(observed.steps(count))
+            without = plain.steps(count, network=False)
+            blocks.append((plain.steps(count), without))
+            if not turn % 2:
+                again.append(observed.steps(count))
+        began = time.perf_counter()
+        printed = observed.end()
+    with_network, without_network = zip(*blocks, strict=True)
+    return Recording(
+        step=median(block.step() for block in with_network),
+        without=median(block.step() for block in without_network),
+        working=median(block.working() for block in with_network)
+        - median(block.working() for block in without_network),
+        verdict=json.loads(printed[printed.index('{"') :]),
+        equal=first.losses == recorded.losses,
+        first=recorded.total,
+        observed=median(block.step() for block in again),
+        ending=time.perf_counter() - began,
     )
 
 
@@ -205,21 +297,31 @@ def _speedup(
 
 
 HEAD = (
-    "| program | link | step | without network | exposed: truth | said | off by, points | verdict | losses equal | "
-    "other steps, observed | recording | at the end |\n|---|---|---:|---:|---:|---:|---:|---|---|---:|---:|---:|"
+    "| program | link | step | without network | core, by the network | exposed: truth | said | off by, points | "
+    "with the core | verdicts right | losses equal | other steps, observed | recording | at the end |\n"
+    "|---|---|---:|---:|---:|---:|---:|---:|---:|---|---|---:|---:|---:|"
 )
 
 
 def row(found: Result) -> str:
     """Return a line of the first table."""
-    program, verdict = found.program, found.verdict
-    what = verdict["cause"] if found.right else f"**{verdict['cause']}**, not {program.cause}"
-    return (
-        f"| `{program.name}` | {program.link} | {1e3 * found.step:.0f} ms | {1e3 * found.without:.0f} ms | "
-        f"{found.truth:.1f} % | {found.said:.1f} % | {found.said - found.truth:+.1f} | {what} | "
-        f"{'yes' if found.equal else '**no**'} | {found.observed / found.step:.3f} | "
-        f"{found.recording:+.2f} s | {found.ending:+.1f} s |"
+    program, count = found.program, len(found.recordings)
+    right = f"{count - len(found.wrong)} of {count}" + (
+        f" (**{', '.join(found.wrong)}**)" if found.wrong else ""
     )
+    return (
+        f"| `{program.name}` | {program.link} | {1e3 * found.of(lambda one: one.step):.0f} ms | "
+        f"{1e3 * found.of(lambda one: one.without):.0f} ms | {1e3 * found.of(lambda one: one.working):+.0f} ms | "
+        f"{found.of(lambda one: one.truth):.1f} % | {found.of(lambda one: one.said):.1f} % | "
+        f"**{median(found.off):+.1f}** ({_range(found.off, '+.1f')}) | {found.rest:+.1f} | {right} | "
+        f"{'yes' if found.equal else '**no**'} | {found.of(lambda one: one.observed / one.step):.3f} | "
+        f"{found.of(lambda one: one.first) - found.first:+.2f} s | "
+        f"{found.of(lambda one: one.ending) - found.ending:+.1f} s |"
+    )
+
+
+def _range(figures: Sequence[float], form: str) -> str:
+    return f"{min(figures):{form}} to {max(figures):{form}}"
 
 
 PLANS = "| program | plan | speed-up: predicted | measured | off by |\n|---|---|---:|---:|---:|"
@@ -227,24 +329,24 @@ PLANS = "| program | plan | speed-up: predicted | measured | off by |\n|---|---|
 
 def plan(found: Result) -> str:
     """Return a line of the second table."""
-    assert found.speedup is not None
-    off = found.predicted / found.speedup - 1
     return (
-        f"| `{found.program.name}` | {found.verdict['forecast']['chosen']} | {found.predicted:.2f} | "
-        f"{found.speedup:.2f} | {off:+.0%} |"
+        f"| `{found.program.name}` | {found.plan} | {median(found.predicted):.2f} "
+        f"({_range(found.predicted, '.2f')}) | {found.speedup:.2f} | {found.speedup_off:+.0%} |"
     )
 
 
 def judged(results: Sequence[Result]) -> list[str]:
     """Return what holds, in sentences."""
-    close = sum(abs(found.said - found.truth) <= WITHIN_POINTS for found in results)
+    close = sum(abs(median(found.off)) <= WITHIN_POINTS for found in results)
+    explained = sum(abs(found.rest) <= WITHIN_POINTS for found in results)
     fast = [found for found in results if found.speedup is not None]
-    near = sum(abs(found.predicted / (found.speedup or 1) - 1) <= WITHIN_SPEEDUP for found in fast)
+    near = sum(abs(found.speedup_off) <= WITHIN_SPEEDUP for found in fast)
+    verdicts = sum(len(found.recordings) for found in results)
     return [
-        f"exposed share within {WITHIN_POINTS:g} points: {close} of {len(results)}",
-        f"verdict right: {sum(found.right for found in results)} of {len(results)}",
+        f"median share within {WITHIN_POINTS:g} points: {close} of {len(results)}; with the core: {explained}",
+        f"verdict right: {verdicts - sum(len(found.wrong) for found in results)} of {verdicts}",
         f"losses bit-equal: {sum(found.equal for found in results)} of {len(results)}",
-        f"speed-up within {WITHIN_SPEEDUP:.0%}: {near} of {len(fast)}",
+        f"median prediction within {WITHIN_SPEEDUP:.0%}: {near} of {len(fast)}",
     ]
 
 
@@ -254,7 +356,10 @@ def main() -> None:
     )
     names = [program.name for program in PROGRAMS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="programs")
-    parser.add_argument("--rounds", type=int, default=3, help="blocks of each side")
+    parser.add_argument(
+        "--recordings", type=int, default=3, help="runs under gravac observe, of each program"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="blocks of each side, after each recording")
     parser.add_argument("--keep", type=Path, help="folder for what the programs print, not there yet")
     parser.add_argument("--write", action="store_true", help="write the figures into observe.md, too")
     given = parser.parse_args()
@@ -272,12 +377,14 @@ def main() -> None:
                 continue
             began = time.perf_counter()
             try:
-                results.append(run(program, given.rounds, FIRST_PORT, scratch / program.name))
+                results.append(
+                    run(program, given.recordings, given.rounds, FIRST_PORT, scratch / program.name)
+                )
             except GroupFailed as error:
                 print(f"{program.name}: {error}", file=sys.stderr)
                 continue
             print(f"{program.name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-            print(row(results[-1]), results[-1].verdict["verdict"], sep="\n", file=sys.stderr, flush=True)
+            print(row(results[-1]), file=sys.stderr, flush=True)
     lines = [HEAD, *map(row, results), "", PLANS, *(plan(each) for each in results if each.speedup), ""]
     lines += [f"- {sentence}" for sentence in judged(results)]
     print(*lines, sep="\n")

@@ -31,10 +31,12 @@ class Block:
 
     Attributes:
         seconds: Of each step, of each rank.
+        cpu: The same, of the core, in the thread that trains.
         losses: The same, exactly, as text.
     """
 
     seconds: list[list[float]]
+    cpu: list[list[float]]
     losses: list[list[str]]
 
     @property
@@ -42,9 +44,17 @@ class Block:
         """Seconds of all its steps, as the mean over ranks."""
         return fmean(sum(each) for each in self.seconds)
 
-    def step(self, skipped: int = 1) -> float:
-        """Return the median step, as the mean over ranks, without the first ones."""
-        return fmean(median(each[skipped:]) for each in self.seconds)
+    def step(self) -> float:
+        """Return the median step, as the mean over ranks, without the first one."""
+        return _median(self.seconds)
+
+    def working(self) -> float:
+        """Return the same of the core's time."""
+        return _median(self.cpu)
+
+
+def _median(ranks: list[list[float]]) -> float:
+    return fmean(median(each[1:]) for each in ranks)
 
 
 class Group:
@@ -142,7 +152,7 @@ class Group:
         """Let the ranks train."""
         self._ask({"steps": count, "network": network})
         answers = [self._read(file) for file in self._files]
-        return Block([each["seconds"] for each in answers], [each["losses"] for each in answers])
+        return Block(*([each[what] for each in answers] for what in ("seconds", "cpu", "losses")))
 
     def end(self) -> str:
         """End the program, and return what was printed."""

@@ -25,6 +25,7 @@ class Turns:
     def __init__(self) -> None:
         self._network = ExitStack()
         self._seconds: list[float] = []
+        self._cpu: list[float] = []
         self._losses: list[str] = []
         self._harness = None
         self._left = STEPS
@@ -37,7 +38,7 @@ class Turns:
     def __enter__(self) -> Self:
         if self._harness is not None:
             self._wait()
-        self._last = time.perf_counter()
+        self._last = time.perf_counter(), time.thread_time()
         return self
 
     def __exit__(
@@ -48,18 +49,19 @@ class Turns:
     def stepped(self, loss: Tensor) -> bool:
         """End a step. Return whether to go on."""
         self._losses.append(float(loss.detach()).hex())
-        now = time.perf_counter()
-        self._seconds.append(now - self._last)
+        now = time.perf_counter(), time.thread_time()
+        self._seconds.append(now[0] - self._last[0])
+        self._cpu.append(now[1] - self._last[1])
         self._last = now
         self._left -= 1
         if self._left > 0:
             return True
         if self._harness is None:
             return False
-        self._send(seconds=self._seconds, losses=self._losses)
-        self._seconds, self._losses = [], []
+        self._send(seconds=self._seconds, cpu=self._cpu, losses=self._losses)
+        self._seconds, self._cpu, self._losses = [], [], []
         more = self._wait()
-        self._last = time.perf_counter()
+        self._last = time.perf_counter(), time.thread_time()
         return more
 
     def _wait(self) -> bool:

@@ -1,4 +1,4 @@
-"""torch's ``replicate()``, with large batches."""
+"""torch's ``replicate()``, with batches so large that its messages hardly count."""
 
 import torch
 from torch.distributed._composable.replicate import replicate
@@ -9,4 +9,4 @@ from observe_parts.models import batches, perceptron, start
 rank = start()
 model = perceptron()
 replicate(model, bucket_cap_mb=0.6)
-train(model, torch.optim.AdamW(model.parameters(), lr=1e-3), batches(rank, 2048))
+train(model, torch.optim.AdamW(model.parameters(), lr=1e-3), batches(rank, 4096))
