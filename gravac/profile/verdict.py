@@ -42,6 +42,9 @@ OTHERWISE = {
     OTHER: "find out what the calls below are for",
 }
 """What helps where other things than gradients are exposed."""
+HALVED = ": halve them by mixed precision (param_dtype=torch.bfloat16), "
+BESIDES = 0.2
+"""Of the exposed time, from which other things than gradients are worth advice, too. [share; chosen]"""
 BY_AGENT = "by gravac.Agent(model, optimizer)"
 DRIVERS = {
     "ddp": BY_AGENT,
@@ -191,13 +194,16 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
         return "gravac.Agent decides already how far to compress: gravac explain says why"
     if predicted is None or predicted.chosen.cf == 1.0:
         if most in OTHERWISE:
-            return OTHERWISE[most]
+            return _otherwise(measured, most)
         if predicted is None:
             return "compress gradients; what is missing to say with which plan stands below"
         sentence = predicted.advice.sentence.removesuffix(".")
         return sentence[:1].lower() + sentence[1:]
     chosen = predicted.chosen
-    besides = f"; besides, {OTHERWISE[most]}" if most in OTHERWISE else ""
+    others = [
+        row for row in measured.rows if row.pattern in OTHERWISE and row.exposed >= BESIDES * measured.exposed
+    ]
+    besides = f"; besides, {_otherwise(measured, others[0].pattern)}" if others else ""
     optimizer = f" under {measured.optimizer}" if measured.optimizer else ""
     way = f", collective={predicted.collective!r}" if predicted.collective else ""
     return (
@@ -206,6 +212,14 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
         f"±{format_percent(predicted.error)}), expected to keep {format_percent(chosen.efficiency)} of the progress"
         f"{optimizer}, {DRIVERS[measured.wrapper if measured.wrapper in DRIVERS else '']}{besides}"
     )
+
+
+def _otherwise(measured: Measurement, pattern: str) -> str:
+    """Return what helps where something else than gradients is exposed."""
+    calls = (timed.call for lane in measured.lanes for timed in lane.inside)
+    if pattern == WEIGHTS and any(call.pattern == WEIGHTS and call.about.itemsize == 4 for call in calls):
+        return OTHERWISE[pattern].replace(": ", HALVED, 1)
+    return OTHERWISE[pattern]
 
 
 def _hurry(measured: Measurement) -> str:
