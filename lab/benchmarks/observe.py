@@ -342,10 +342,14 @@ def judged(results: Sequence[Result]) -> list[str]:
     fast = [found for found in results if found.speedup is not None]
     near = sum(abs(found.speedup_off) <= WITHIN_SPEEDUP for found in fast)
     verdicts = sum(len(found.recordings) for found in results)
+    later = sorted(one.observed / one.step for found in results for one in found.recordings)
+    low, middle, high = (later[round(share * (len(later) - 1))] for share in (0.25, 0.5, 0.75))
     return [
         f"median share within {WITHIN_POINTS:g} points: {close} of {len(results)}; with the core: {explained}",
         f"verdict right: {verdicts - sum(len(found.wrong) for found in results)} of {verdicts}",
         f"losses bit-equal: {sum(found.equal for found in results)} of {len(results)}",
+        f"later steps of an observed run over those of a plain one: {middle:.3f} ({low:.3f} to {high:.3f}, half of "
+        f"{len(later)})",
         f"median prediction within {WITHIN_SPEEDUP:.0%}: {near} of {len(fast)}",
     ]
 
