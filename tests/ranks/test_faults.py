@@ -62,9 +62,21 @@ def test_a_codec_that_fails_on_one_rank_costs_one_rank_one_step(run_ranks: RunRa
     assert two["residuals"] > 0
 
 
-def test_resume_is_exact(run_each: RunEach) -> None:
-    """PowerSGD's factors and a codec's state are restored as well as the residual."""
-    cases = [{"compressor": name} for name in ("topk", "randomk", "powersgd:rank=2", "hardthreshold-warmup")]
-    for case, results in run_each("resumed", 2, cases):
+RESUMED = {
+    2: [{"compressor": name} for name in ("topk", "randomk", "powersgd:rank=2", "hardthreshold-warmup")],
+    3: [
+        {"compressor": "topk+nearest:levels=15", "collective": "shared"},
+        {"compressor": "topk+bf16", "collective": "shared", "aged": True},
+        {"compressor": "topk+bf16", "collective": "shared:leader=turns"},
+        {"compressor": "topk+twobit", "collective": "reduce-scatter", "aged": True},
+    ],
+}
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_resume_is_exact(run_each: RunEach, world: int) -> None:
+    """PowerSGD's factors, a codec's state and what owners have to send are restored as well as the residual."""
+    for case, results in run_each("resumed", world, RESUMED[world]):
         for result in results:
+            assert result["buckets"] >= 4, case
             assert result["resumed"] == result["whole"], case

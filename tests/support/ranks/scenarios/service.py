@@ -20,15 +20,25 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.kernels.cpu import load
 from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
+from tests.support.ranks.scenarios.aged import digest, states
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
 
 
-def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: str = "own") -> dict[str, Any]:
-    """20 clipped steps in one go against 10, a checkpoint on disk (weights_only), and 10 more in new objects."""
+def resumed(rank: int, world: int, folder: str, aged: bool = False, **options: Any) -> dict[str, Any]:
+    """20 clipped steps in one go against 10, a checkpoint on disk (weights_only), and 10 more in new objects.
+
+    ``aged``: with ``gravac.optim.AdamW``. What they end with: parameters, the optimizer's state, and residuals.
+    """
 
     def make() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
         module = wrapped(buckets=8)
+        if aged:
+            return module, AdamW(module.parameters(), lr=0.05)
         return module, torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+
+    def end(module: DistributedDataParallel, optimizer: torch.optim.Optimizer, agent: Agent) -> list[str]:
+        of_optimizer = states(optimizer, list(module.parameters()))
+        return [fingerprint(module), digest(of_optimizer), digest([flat(agent)["residual"]])]
 
     def decay(agent: Agent, optimizer: torch.optim.Optimizer) -> Any:
         def lower(step: int) -> None:
@@ -37,17 +47,11 @@ def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: s
 
         return lower
 
-    options: dict[str, Any] = {
-        "data_dir": folder,
-        "controller": None,
-        "policy": "static:cf=25",
-        "compressor": compressor,
-        "window": 5,
-    }
+    options |= {"data_dir": folder, "controller": None, "policy": "static:cf=25", "window": 5}
     module, optimizer = make()
     with Agent(module, optimizer, job="whole", **options) as agent:
         train(module, optimizer, rank, range(20), decay(agent, optimizer))
-    whole = fingerprint(module)
+        whole, buckets = end(module, optimizer, agent), len(agent._session.layout) if agent._session else 0
     module, optimizer = make()
     path = f"{folder}/state{rank}.pt"
     with Agent(module, optimizer, job="first", **options) as agent:
@@ -64,7 +68,7 @@ def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: s
         module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         train(module, optimizer, rank, range(10, 20), decay(agent, optimizer))
-    return {"whole": whole, "resumed": fingerprint(module)}
+        return {"whole": whole, "resumed": end(module, optimizer, agent), "buckets": buckets}
 
 
 def controller_dies(
