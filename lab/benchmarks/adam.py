@@ -24,7 +24,6 @@ from gravac_lab.simulate import pool
 from gravac_lab.simulate.late_adam import Age, Ages, LateAdamW, parse_late
 from gravac_lab.simulate.run import chosen_plan, learn
 from gravac_lab.tasks import Recipe
-from gravac_lab.tasks.optimizers import MuonAdamW
 from gravac_lab.tournament.curves import LossCurve, curve_of, efficiency
 from gravac_lab.tournament.rows import ALONE, DENSE, REPEAT
 
@@ -61,25 +60,27 @@ class Job:
     beta1: float = 0.9
     beta2: float = 0.95
 
+    @property
+    def learned(self) -> str:
+        """The task, with Muon where that is the rule: tasks have it as an optimizer."""
+        own = f"{',' if ':' in self.task else ':'}optimizer={MUON}"
+        return self.task + (own if self.rule == MUON else "")
+
 
 def changed(job: Job, recipe: Recipe) -> Recipe:
     """Return the recipe with the optimizer of a job, at the learning rate of the task."""
-    made = recipe.optimizer
-    assert isinstance(made, partial)
-    assert made.func is torch.optim.AdamW, f"{job.task} must have optimizer=adamw"
-    settings = made.keywords | {"betas": (job.beta1, job.beta2)}
-    if job.rule == STOCK:
-        return replace(recipe, optimizer=partial(torch.optim.AdamW, **settings))
+    made = partial(recipe.optimizer, betas=(job.beta1, job.beta2))
     if job.rule == MUON:
-        named = recipe.build_model(job.seed).named_parameters()
-        hidden = [name.startswith("layers.") and one.dim() == 2 for name, one in named]
-        return replace(recipe, optimizer=partial(MuonAdamW, hidden=hidden, **settings))
-    return replace(recipe, optimizer=partial(LateAdamW, **settings, rule=parse_late(job.rule)))
+        return replace(recipe, optimizer=made)
+    assert made.func is torch.optim.AdamW, f"{job.task} must have optimizer=adamw"
+    if job.rule != STOCK:
+        made = partial(LateAdamW, **made.keywords, rule=parse_late(job.rule))
+    return replace(recipe, optimizer=made)
 
 
 def run(job: Job) -> dict[str, Any]:
     """Return the row of a job: its fields, and what ``learn`` returns."""
-    row = learn(job.task, job.plan, job.ranks, job.seed, job.steps, 40, partial(changed, job))
+    row = learn(job.learned, job.plan, job.ranks, job.seed, job.steps, 40, partial(changed, job))
     return row | asdict(job)
 
 

@@ -276,7 +276,7 @@ def test_runs_are_compared_with_dense_of_the_same_and_of_its_best_settings() -> 
 
 def test_muon_steps_the_matrices_of_layers_and_adamw_the_rest() -> None:
     job = adam.Job("gpt:size=0.3m,batch=4,heldout=4", "nearest:levels=7@10", adam.MUON, 2, 1, 2)
-    recipe = adam.changed(job, make(job.task))
+    recipe = adam.changed(job, make(job.learned))
     ours, theirs = recipe.build_model(1), recipe.build_model(1)
     whole = recipe.optimizer(ours.parameters())
     hidden = [one for name, one in theirs.named_parameters() if name.startswith("layers.") and one.dim() == 2]
@@ -300,7 +300,7 @@ def test_muon_steps_the_matrices_of_layers_and_adamw_the_rest() -> None:
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one, other)
     row = adam.run(job)
-    assert row["rule"] == adam.MUON
+    assert (row["rule"], row["optimizer"], row["task"]) == (adam.MUON, "muon", job.task)
     assert "progress" not in row
     dense = {**row, "plan": "dense"}
     plain = {**dense, "rule": adam.STOCK}
