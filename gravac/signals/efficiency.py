@@ -258,7 +258,7 @@ def _beyond_late(sums: GainSums, followed: bool) -> float:
     return 1.0 / (1.0 + PER_BACKLOG_OTHERS * max(0.0, backlog - AGED_BACKLOG))
 
 
-def of_progress(backlog: float, progress: float, confirmed: float, kind: str) -> float:
+def of_progress(backlog: float, progress: float, confirmed: float, table: TableKind) -> float:
     """Return 1 / (1 + a τ ρ + b ln 1/P), what a window next to a dense reference shows of η.
 
     Under SGD the last term is b (|ln P| - ``PROGRESS_NOISE``), where that is above 0.
@@ -267,22 +267,22 @@ def of_progress(backlog: float, progress: float, confirmed: float, kind: str) ->
         backlog: τ, in steps.
         progress: P, the progress ratio.
         confirmed: ρ, the part of the mean gradient that is not noise.
-        kind: Of the optimizer, as in ``expected``; aged: of ``LATE``, where a part of the elements is sent.
+        table: Which simulations count; of those of ``LATE`` the backlog says nothing, so it is 0 there.
     """
     late = PER_LATE * min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
-    return 1.0 / (1.0 + late + PER_LOST * progress_loss(progress, kind))
+    return 1.0 / (1.0 + late + PER_LOST * progress_loss(progress, table))
 
 
-def progress_loss(progress: float, kind: str) -> float:
-    """Return ln 1/P as far as it counts for a kind of optimizer.
+def progress_loss(progress: float, table: TableKind) -> float:
+    """Return ln 1/P as far as it counts.
 
     Args:
         progress: P, the progress ratio.
-        kind: As in ``of_progress``.
+        table: Which simulations count, as ``table_of`` says it.
     """
-    if kind != "sgd":
+    if table != "sgd":
         lost = log(1.0 / min(1.0, max(LOWEST, progress)))
-        return max(0.0, lost - AGED_PROGRESS_LOSS) if kind == "aged" else lost
+        return max(0.0, lost - AGED_PROGRESS_LOSS) if table in LATE.values() else lost
     ratio = min(1.0 / LOWEST, max(LOWEST, progress))
     return max(0.0, log(max(ratio, 1.0 / ratio)) - PROGRESS_NOISE)
 

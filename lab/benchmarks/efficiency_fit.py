@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from gravac.signals.efficiency import TABLE_STEPS, noise_times, progress_loss
+from gravac.signals.efficiency import TABLE_STEPS, counts_late, noise_times, progress_loss, table_of
 from gravac.signals.risk import ACCEPTED, INCREASE_HIGH
 from gravac_lab.tournament import Baseline, Run, baselines, place, read_rows
 from gravac_lab.tournament.rows import ALONE, DENSE
@@ -44,7 +44,7 @@ class Point:
     confirmed: float
     """ρ, the part of the mean gradient that the next step confirms."""
     late: float
-    """Backlog times the confirmed part of the mean gradient."""
+    """Backlog times the confirmed part of the mean gradient; 0 where gradients may come late."""
     lost: float
     """ln(1 / progress ratio), as far as it counts."""
     slope: float
@@ -73,6 +73,7 @@ def points(runs: Sequence[Run]) -> list[Point]:
         if run.progress is None or run.backlog is None:
             continue
         confirmed = min(1.0, max(0.0, run.sums["raw_dot_next"] / run.sums["raw_sq"]))
+        codec = run.plan.partition("@")[0]
         found.append(
             Point(
                 task=run.task,
@@ -83,8 +84,8 @@ def points(runs: Sequence[Run]) -> list[Point]:
                 increase=run.curve.final / base.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
                 confirmed=confirmed,
-                late=max(0.0, run.backlog) * confirmed,
-                lost=progress_loss(run.progress, run.kind),
+                late=0.0 if counts_late(codec, run.kind) else max(0.0, run.backlog) * confirmed,
+                lost=progress_loss(run.progress, table_of(codec, run.kind)),
                 slope=_slope(run),
                 steps=run.steps,
             )
@@ -134,10 +135,12 @@ def fitted(known: Sequence[Point]) -> tuple[float, float]:
 
 
 def predicted(point: Point, constants: tuple[float, float], known: Sequence[Point]) -> float:
-    """Return η of a point: the formula, and a little of ``simulated``."""
+    """Return η of a point: the formula, and a little of ``simulated``; of late gradients all of it."""
     formula, share = shown(point, constants), TABLE_STEPS / (TABLE_STEPS + point.steps)
     table = simulated(point, point.confirmed, known)
-    return formula if table is None else formula + share * (table - formula)
+    if table is None:
+        return formula
+    return formula * table if counts_late(point.codec, point.kind) else formula + share * (table - formula)
 
 
 def simulated(point: Point, confirmed: float | None, known: Sequence[Point]) -> float | None:

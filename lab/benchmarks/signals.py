@@ -16,7 +16,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent))
 from efficiency_fit import ROWS, learned, rank_correlation
 
-from gravac.signals.efficiency import of_progress
+from gravac.signals.efficiency import of_progress, table_of
 from gravac_lab.tournament import Run, baselines, place, read_rows
 from gravac_lab.tournament.rows import ALONE, DENSE
 
@@ -50,7 +50,10 @@ SIGNALS: Mapping[str, Signal] = {
     "τ ρ": lambda sums, run: -(run.backlog or 0.0) * _confirmed(sums),
     "progress ratio P": lambda _, run: run.progress or 0.0,
     "the formula, of τ ρ and P": lambda sums, run: of_progress(
-        run.backlog or 0.0, run.progress or 0.0, _confirmed(sums), run.kind
+        run.backlog or 0.0,
+        run.progress or 0.0,
+        _confirmed(sums),
+        table_of(run.plan.partition("@")[0], run.kind),
     ),
 }
 """Each signal, with the sign that makes a higher value better."""

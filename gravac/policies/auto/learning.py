@@ -180,7 +180,8 @@ class Learning:
         if sums.progress_steps < TRIAL_PROGRESS or not sums.reference_sq > 0.0:
             return otherwise
         progress, accepted = sums.moved_dot_reference / sums.reference_sq, self.accepted
-        found = efficiency.of_progress(0.0, progress, 0.0, self.space.kind)
+        counts = efficiency.table_of(self.space.codec(self.plan), self.space.kind)
+        found = efficiency.of_progress(0.0, progress, 0.0, counts)
         if table.low - TRIAL_NOISE <= found < table.low:
             found = table.low
         found = min(table.high, found)

@@ -11,8 +11,10 @@ from gravac.signals.efficiency import (
     LEAST_KEPT,
     TABLE_STEPS,
     Efficiency,
+    counts_late,
     of_job,
     of_progress,
+    table_of,
 )
 from gravac_lab.tournament import Run, baselines, place
 from gravac_lab.tournament.regret import EVERY, Cell
@@ -75,8 +77,14 @@ def by_windows(option: Option) -> Efficiency | None:
     run, table = option.run, by_noise(option)
     if run.progress is None or run.backlog is None:
         return table
-    found = of_progress(run.backlog, run.progress, _confirmed(run), run.kind)
-    if table is not None:
+    codec, _ = _strength(run)
+    late = counts_late(codec, run.kind)
+    found = of_progress(
+        0.0 if late else run.backlog, run.progress, _confirmed(run), table_of(codec, run.kind)
+    )
+    if table is not None and late:
+        found *= table.likely
+    elif table is not None:
         found += TABLE_STEPS / (TABLE_STEPS + run.steps) * (table.likely - found)
     return Efficiency(found, found, found)
 
