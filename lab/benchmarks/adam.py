@@ -69,13 +69,15 @@ class Job:
 
 def changed(job: Job, recipe: Recipe) -> Recipe:
     """Return the recipe with the optimizer of a job, at the learning rate of the task."""
-    made = partial(recipe.optimizer, betas=(job.beta1, job.beta2))
+    made = recipe.optimizer
+    assert isinstance(made, partial)
+    made = partial(made, betas=(job.beta1, job.beta2))
     if job.rule == MUON:
         return replace(recipe, optimizer=made)
     assert made.func is torch.optim.AdamW, f"{job.task} must have optimizer=adamw"
-    if job.rule != STOCK:
-        made = partial(LateAdamW, **made.keywords, rule=parse_late(job.rule))
-    return replace(recipe, optimizer=made)
+    if job.rule == STOCK:
+        return replace(recipe, optimizer=made)
+    return replace(recipe, optimizer=partial(LateAdamW, **made.keywords, rule=parse_late(job.rule)))
 
 
 def run(job: Job) -> dict[str, Any]:

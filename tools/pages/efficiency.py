@@ -88,10 +88,10 @@ def late_table() -> Table:
     return kept
 
 
-def _shown(run: Run, kind: str) -> float:
+def _shown(run: Run, table: TableKind) -> float:
     """Return what the signals of a run show of its efficiency, with less noise than its curve."""
     sums = run.sums
-    return of_progress(run.backlog or 0.0, run.progress or 1.0, sums["raw_dot_next"] / sums["raw_sq"], kind)
+    return of_progress(run.backlog or 0.0, run.progress or 1.0, sums["raw_dot_next"] / sums["raw_sq"], table)
 
 
 def _by_task(runs: Mapping[str, Sequence[float]]) -> list[float]:
