@@ -1,6 +1,6 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
-from gravac.kernels.adam import OLDEST, STEP, step_aged
+from gravac.kernels.adam import step_aged
 from gravac.kernels.backend import (
     Scalar,
     active,
@@ -48,7 +48,7 @@ from gravac.kernels.packing import (
 )
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
 from gravac.kernels.randomness import noise
-from gravac.kernels.reference import chosen_places, magnitudes, powers_of_two
+from gravac.kernels.reference import OLDEST, STEP, chosen_places, magnitudes, powers_of_two
 from gravac.kernels.rounding import (
     Norm,
     blocked,

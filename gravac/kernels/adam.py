@@ -4,11 +4,8 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
+from gravac.kernels.reference import OLDEST, STEP
 
-STEP = 128
-"""Age of one step."""
-OLDEST = 2**15 - 1
-"""Largest age."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 

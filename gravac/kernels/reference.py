@@ -11,6 +11,10 @@ COARSE_SHIFT = 19
 """Bits of a float32 below those of its bin."""
 AT_ONCE = 1 << 18
 """Elements processed at a time on a CPU, so that intermediate results stay in its cache."""
+STEP = 128
+"""Age of one step."""
+OLDEST = 2**15 - 1
+"""Largest age."""
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:

@@ -4,12 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gravac.kernels.cpu.build import jit, room
+from gravac.kernels.reference import OLDEST, STEP
 
 _COLUMNS = np.uint64(2)
 """Of each of the two halves of the table."""
-_STEP, _REST = np.int16(128), np.int16(2**15 - 1 - 128)
+_STEP, _REST = np.int16(STEP), np.int16(OLDEST - STEP)
 """Age of one step, and the most that can grow by it."""
-_SHARE_OF_A_STEP = np.float32(1 / 128)
+_SHARE_OF_A_STEP = np.float32(1 / STEP)
 _PIECE = 512
 """Elements whose numbers stay in the first-level cache between the loops."""
 

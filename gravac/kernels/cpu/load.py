@@ -95,7 +95,8 @@ def _compiled(compiler: Callable[[], bytes] | None) -> bytes:
 
 def _key() -> str:
     """Return a digest of all that the machine code depends on."""
-    sources = sorted((*_FOLDER.glob("*.py"), *(_FOLDER.parent / "entropy").glob("*.py")))
+    above = _FOLDER.parent
+    sources = sorted((*_FOLDER.glob("*.py"), *(above / "entropy").glob("*.py"), above / "reference.py"))
     parts = [source.read_bytes() for source in sources]
     parts += [version(package).encode() for package in ("numba", "llvmlite")]
     parts += [sys.version.encode(), platform.machine().encode(), _cpu().encode()]

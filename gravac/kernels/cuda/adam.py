@@ -6,6 +6,7 @@ from torch import Tensor
 
 from gravac.kernels.cuda.blocks import begin_of, narrowed, raw, room, widened
 from gravac.kernels.cuda.build import jit, launch
+from gravac.kernels.reference import OLDEST, STEP
 
 BLOCK = 1024
 """Elements per program."""
@@ -76,7 +77,7 @@ def step_aged(
         n,
         table.shape[1] - 1,
         WHOLE=len(others) == 1,
-        STEP=128,
-        OLDEST=2**15 - 1,
+        STEP=STEP,
+        OLDEST=OLDEST,
         SIZE=BLOCK,
     )
