@@ -53,7 +53,7 @@ def came(n: int, part: float) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("part", [None, 0.0, 0.03, 0.6, 1.0])
 def test_every_backend_gives_the_same(part: float | None, dtype: torch.dtype) -> None:
-    for n in (0, 1, 700, 5000):
+    for n in (0, 1, 200, 700, 5000):
         for rates in (RATES, L2, SKIP):
             everywhere(lambda n=n, rates=rates: step(n, part, rates, dtype))
     for ranks in (2, 3, 255):

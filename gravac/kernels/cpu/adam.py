@@ -1,18 +1,58 @@
 """A step of Adam in which only some elements of the gradient arrived."""
 
+from typing import Any
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gravac.kernels.cpu.build import jit, room
+from gravac.kernels.cpu.build import jit, lowest, room
 from gravac.kernels.reference import OLDEST, STEP
 
-_COLUMNS = np.uint64(2)
-"""Of each of the two halves of the table."""
 _STEP, _REST = np.int16(STEP), np.int16(OLDEST - STEP)
 """Age of one step, and the most that can grow by it."""
 _SHARE_OF_A_STEP = np.float32(1 / STEP)
-_PIECE = 512
+_PIECE = 128
 """Elements whose numbers stay in the first-level cache between the loops."""
+_AHEAD = np.uint64(512)
+"""Elements. The numbers so far ahead are called to the second-level cache: the loops are too short for the processor
+to do so by itself."""
+_ONE, _ALL = np.uint64(1), ~np.uint64(0)
+_BYTES, _I32 = ir.VectorType(ir.IntType(8), 64), ir.IntType(32)
+
+
+def _at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+
+
+def _set_of(typing: Any, counts: Any, at: Any) -> Any:
+    """Return a bit for each of the 64 elements from ``at``: whether it is not zero."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.bitcast(_at(context, builder, signature, args), _BYTES.as_pointer())
+        some = builder.icmp_unsigned("!=", builder.load(place, align=1), ir.Constant(_BYTES, [0] * 64))
+        return builder.bitcast(some, ir.IntType(64))
+
+    return types.uint64(counts, types.uint64), emit
+
+
+def _soon(typing: Any, x: Any, at: Any) -> Any:
+    """Call what is there to the second-level cache. It may be beyond the array."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.bitcast(_at(context, builder, signature, args), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
+        call = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+        builder.call(call, [place, *(ir.Constant(_I32, flag) for flag in (0, 2, 1))])
+        return context.get_dummy_value()
+
+    return types.void(x, types.uint64), emit
+
+
+set_of: Any = intrinsic(_set_of)
+soon: Any = intrinsic(_soon)
 
 
 @jit(
@@ -35,46 +75,74 @@ def step_aged(
     rate, eps, decay, l2 = rates[0], rates[1], rates[2], rates[3]
     if rates[4] != np.float32(0.0):
         return
-    last = np.int32(table.size // 4 - 1)
-    half = np.uint64(table.size // 2)
-    places = room(np.uint32, _PIECE)
-    param, first, grad = room(np.float32, _PIECE), room(np.float32, _PIECE), room(np.float32, _PIECE)
+    rows = table.view(np.int64)  # both numbers of a row at once
+    half, last = np.uint64(rows.size // 2), np.int32(rows.size // 2 - 1)
+    param, first, waits = room(np.float32, _PIECE), room(np.float32, _PIECE), room(np.int16, _PIECE)
+    # Of those that arrived, one after another, so that their step is vector code too.
+    places, rest = room(np.uint32, _PIECE), room(np.int16, _PIECE)
+    xs, us = room(np.float32, _PIECE), room(np.float32, _PIECE)
+    ms, vs = room(np.float32, _PIECE), room(np.float32, _PIECE)
+    late, row = room(np.int64, _PIECE), room(np.int64, _PIECE)
+    lates, rowed = late.view(np.float32), row.view(np.float32)
     for begin in range(0, p.size, _PIECE):
         base, size = np.uint64(begin), min(_PIECE, p.size - begin)
-        # The places of what arrived first: a branch on each element would mostly be mispredicted.
-        count = np.uint64(0)
-        if senders.size == 0:
-            for i in range(size):
-                places[np.uint64(i)] = np.uint32(i)
-            count = np.uint64(size)
-        else:
-            for i in range(size):
-                places[count] = np.uint32(i)
-                count += np.uint64(senders[base + np.uint64(i)] != np.uint8(0))
-        # All as if they had not arrived, in vector code. It brings the numbers near that those which did begin with.
-        for i in range(size):
-            at = base + np.uint64(i)
+        ahead = base + _AHEAD
+        for i in range(0, _PIECE, 16):
+            soon(p, ahead + np.uint64(i))
+            soon(g, ahead + np.uint64(i))
+            soon(m, ahead + np.uint64(i))
+            soon(v, ahead + np.uint64(i))
+        for i in range(0, _PIECE, 32):
+            soon(age, ahead + np.uint64(i))
+        for i in range(0, _PIECE, 64):
+            soon(senders, ahead + np.uint64(i))
+        # All as if they had not arrived, in vector code.
+        for j in range(size):
+            i, at = np.uint64(j), base + np.uint64(j)
             kept = m[at] * beta1
-            param[np.uint64(i)], first[np.uint64(i)], grad[np.uint64(i)] = p[at], kept, g[at]
+            param[i], first[i] = p[at], kept
             p[at] = p[at] * decay - kept * rate / (np.sqrt(v[at]) + eps)
             m[at] = kept
-        for i in range(count):
-            place = np.uint64(places[np.uint64(i)])
-            at = base + place
-            part = share
-            if senders.size != 0:
-                part = np.float32(senders[at]) * share
-            wait = np.int32(age[at])
-            a = np.int32(np.float32(wait) * part + np.float32(0.5))
-            row, late = half + _COLUMNS * np.uint64(min(a, last)), _COLUMNS * np.uint64(min(wait, last))
-            x, kept = param[place], first[place]
-            u = grad[place] + np.float32(min(a, last)) * _SHARE_OF_A_STEP * l2 * x
-            way = kept + u * table[late + np.uint64(1)]
-            second = v[at] * table[row] + u * table[row + np.uint64(1)] * u
-            m[at] = kept + u * table[late]
-            v[at] = second
-            p[at] = x * decay - way * rate / (np.sqrt(second) + eps)
-            age[at] = np.int16(wait - a)
-        for i in range(size):
-            at = base + np.uint64(i)
+        for j in range(size):
+            i, at = np.uint64(j), base + np.uint64(j)
+            waits[i] = age[at]
             age[at] = min(age[at], _REST) + _STEP
+        count = np.uint64(0)
+        for begun in range(0, size, 64):
+            start, left = base + np.uint64(begun), size - begun
+            mask = _ALL if left >= 64 else (_ONE << np.uint64(left)) - _ONE
+            if senders.size != 0:
+                if left >= 64:
+                    mask = set_of(senders, start)
+                else:
+                    for i in range(left):
+                        mask ^= np.uint64(senders[start + np.uint64(i)] == np.uint8(0)) << np.uint64(i)
+            while mask != np.uint64(0):
+                place = np.uint64(begun + lowest(mask))
+                mask &= mask - _ONE
+                at = base + place
+                part = share
+                if senders.size != 0:
+                    part = np.float32(senders[at]) * share
+                wait = np.int32(waits[place])
+                a = np.int32(np.float32(wait) * part + np.float32(0.5))
+                places[count], rest[count] = np.uint32(place), np.int16(wait - a)
+                a = min(a, last)
+                late[count], row[count] = rows[np.uint64(min(wait, last))], rows[half + np.uint64(a)]
+                x = param[place]
+                xs[count], us[count] = x, g[at] + np.float32(a) * _SHARE_OF_A_STEP * l2 * x
+                ms[count], vs[count] = first[place], v[at]
+                count += _ONE
+        for j in range(count):
+            i = np.uint64(j)
+            even, odd = i + i, i + i + _ONE
+            u, kept = us[i], ms[i]
+            way = kept + u * lates[odd]
+            second = vs[i] * rowed[even] + u * rowed[odd] * u
+            ms[i], vs[i] = kept + u * lates[even], second
+            xs[i] = xs[i] * decay - way * rate / (np.sqrt(second) + eps)
+        for j in range(count):
+            i = np.uint64(j)
+            at = base + np.uint64(places[i])
+            p[at], m[at], v[at] = xs[i], ms[i], vs[i]
+            age[at] = min(rest[i], _REST) + _STEP
