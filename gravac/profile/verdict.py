@@ -86,6 +86,11 @@ class Verdict:
         """Verdict, why and next."""
         return self.verdict, f"Why: {self.why}.", f"Next: {self.next}."
 
+    @property
+    def others(self) -> str:
+        """What another optimizer would bring, where the network is the cause; empty: nothing, or not known."""
+        return self.forecast.advice.others if self.cause == "network" and self.forecast is not None else ""
+
     def record(self) -> dict[str, Any]:
         """Return it and all that it follows from, for programs."""
         return {
@@ -93,6 +98,7 @@ class Verdict:
             "verdict": self.verdict,
             "why": self.why,
             "next": self.next,
+            "other_optimizers": self.others or None,
             **self.measurement.record(),
             "forecast": None if self.forecast is None else self.forecast.record(),
             "assumed": list(self.assumed),

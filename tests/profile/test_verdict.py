@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from gravac.profile import Measurement
 from gravac.profile.forecast import Question, kind_of
 from gravac.profile.patterns import WORDS
 from gravac.profile.verdict import DRIVERS, OTHERWISE, Verdict, judge
+from gravac_controller.report.verdict_page import page
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.profiles import MAIN, Made, late, of, recorded
 
@@ -57,6 +59,18 @@ def test_a_step_that_waits(tmp_path: Path) -> None:
     assert dense(found) == pytest.approx(1.0), "the recorded exchange takes what it took"
     assert "codecs encode 95.0 GB/s, as Top-k on an H100 (--codec-speed)" in found.assumed
     assert any(sentence.startswith("how much of the exposed time is waiting") for sentence in found.unknown)
+
+
+def test_what_another_optimizer_would_bring_is_said_where_the_network_is_the_cause(tmp_path: Path) -> None:
+    slow = Question(bits_per_second=1e8)
+    found = judge(large(tmp_path), slow)
+    assert found.others.startswith("Within a loss of 2 % of the progress, this link would carry ")
+    assert "gravac.optim.AdamW" in found.others
+    assert found.record()["other_optimizers"] == found.others
+    assert found.others in unescape(page([("job", found)]))
+    for nothing in (judge(large(tmp_path), replace(slow, kind="sgd")), judge(recorded("late"))):
+        assert nothing.record()["other_optimizers"] is None
+        assert nothing.others == ""
 
 
 def test_a_step_that_does_not_wait(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _comparison(verdicts: Sequence[tuple[str, "Verdict"]]) -> str:
 
 def _section(name: str, verdict: "Verdict", alone: bool) -> str:
     measured = verdict.measurement
-    said, *more = verdict.lines
+    said, *more = filter(None, (*verdict.lines, verdict.others))
     about = [
         f"{measured.steps} steps",
         f"{measured.ranks} of {measured.world or measured.ranks} ranks",

@@ -92,8 +92,8 @@ def show(found: "Verdict", console: Console) -> None:
     """Print the verdict in three lines, then what it follows from."""
     for line, style in zip(found.lines, ("bold", None, None), strict=True):
         console.print(printable(line), style=style)
-    if found.cause == "network" and found.forecast is not None and found.forecast.advice.others:
-        console.print(printable(found.forecast.advice.others))
+    if found.others:
+        console.print(printable(found.others))
     if found.measurement.rows:
         console.print(_table(found.measurement.rows))
         console.print("Of each step; the mean of all ranks that were given.", style="dim")
