@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gravac.profile import read
+from gravac_agent.observe.recorder import CUT_OFF, UNSEEN
 
 PROGRAM = Path(__file__).with_name("program.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -104,11 +105,48 @@ def test_what_fails_in_the_recorder_does_not_fail_the_training(
 def test_what_steps_no_optimizer_and_what_is_no_command(tmp_path: Path) -> None:
     found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", "import sys; sys.exit(7)")
     assert found.returncode == 7
-    assert "stepped an optimizer of torch.optim" in found.stderr
+    assert "sys.exit(7)'` imported torch.optim with the PYTHONPATH that gravac set" in found.stderr
+    assert kept(tmp_path) == []
+    found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", "import torch")
+    assert f"gravac observe: no verdict: {UNSEEN}\n" == found.stderr
     assert kept(tmp_path) == []
     found = run(tmp_path, *GRAVAC, "observe", "--", "train.py")
     assert found.returncode == 127
     assert "gravac observe -- python train.py" in found.stderr
+
+
+ALONE = """
+import os, torch
+def train(place, steps, end):
+    model = torch.nn.Linear(4, 4)
+    trained = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.ones(2, 4)).sum().backward()
+        trained.step()
+    end()
+"""
+
+
+def test_a_program_that_is_cut_off(tmp_path: Path) -> None:
+    """It cannot say so itself."""
+    code = f"{ALONE}\ntrain(0, 13, lambda: os._exit(4))"
+    found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", code)
+    assert found.returncode == 4
+    assert f"gravac observe: no verdict: {CUT_OFF}\n" == found.stderr
+    assert kept(tmp_path) == []
+
+
+def test_a_training_in_a_fork(tmp_path: Path) -> None:
+    """As notebooks start their ranks, with a recording that their end cuts short."""
+    code = (
+        f"{ALONE}\nimport torch.multiprocessing as all\n"
+        "all.start_processes(train, (13, int), nprocs=1, start_method='fork')"
+    )
+    found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", code)
+    assert found.returncode == 0, found.stderr
+    assert "Not the network: nothing is communicated." in found.stderr
+    (folder,) = kept(tmp_path)
+    assert {each.name for each in folder.iterdir()} == {"rank0.json.gz", "complete"}
 
 
 def test_signals_reach_the_program(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from gravac.profile import RankTrace, measure, read
 from gravac_agent.observe import observe
-from gravac_agent.observe.recorder import Recorder
+from gravac_agent.observe.delivery import WORD
+from gravac_agent.observe.recorder import CUT_OFF, UNSEEN, Recorder
 
 
 @pytest.fixture
@@ -111,6 +112,21 @@ def test_a_program_that_ends_early(
         )
 
 
+def test_one_rank_speaks_for_all(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others leave word for the gravac observe of their own machine."""
+    monkeypatch.setenv("RANK", "1")
+    recorder._warmup = 4
+    word = tmp_path / "runs" / "new" / WORD
+    word.parent.mkdir(parents=True)
+    training()()
+    assert word.read_text() == CUT_OFF
+    recorder._at_exit()
+    assert capsys.readouterr().err == ""
+    assert word.read_text().startswith("the program ended after 1 steps of its optimizer, and 5 are needed")
+
+
 def test_a_hook_of_the_program_that_comes_later(recorder: Recorder, tmp_path: Path) -> None:
     seen: list[object] = []
     handle = torch_optimizer.register_optimizer_step_post_hook(lambda *_: seen.append(None))
@@ -162,7 +178,7 @@ def test_a_program_that_is_never_seen_to_step(capsys: pytest.CaptureFixture[str]
     made.start()
     atexit.unregister(made._say_if_unseen)
     made._say_if_unseen()
-    assert "no verdict: no optimizer of torch.optim was stepped (one whose step is" in capsys.readouterr().err
+    assert f"no verdict: {UNSEEN}\n" in capsys.readouterr().err
     assert made._hook.id not in torch_optimizer._global_optimizer_post_hooks
     assert gc.callbacks.count(made._collecting) == 0
 

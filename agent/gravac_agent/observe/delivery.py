@@ -36,9 +36,9 @@ MOST_BYTES, MOST_OF_ALL = 32 << 20, 1 << 30
 """Of one packed trace that is sent, and of all."""
 MOST_RANKS = 64
 """Ranks that record."""
-COMPLETE, SENT, SAID, TOKEN = "complete", "sent", "said", ".token"
+COMPLETE, SENT, SAID, WORD, TOKEN = "complete", "sent", "said", "word", ".token"
 """Files in the folder: no more traces will come; those of this machine went elsewhere; a process said why it has none;
-and what proves to a rank that the folder which it sees is rank 0's."""
+why there is none, if no process will have said so; and what proves to a rank that the folder which it sees is rank 0's."""
 
 
 class Delivery(threading.Thread):

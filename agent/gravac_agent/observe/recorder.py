@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import gc
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,9 +20,14 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from .delivery import Delivery, make_private, on_one_machine, own_store, recording, say
+from .delivery import WORD, Delivery, make_private, on_one_machine, own_store, recording, say
 
-UNSEEN = "no optimizer of torch.optim was stepped (one whose step is compiled is not seen)"
+UNSEEN = (
+    "no optimizer of torch.optim was stepped here. If trainers start elsewhere, as in a Ray cluster that runs already, "
+    "call gravac.observe() in each of them. An optimizer whose step is compiled, or that is no torch.optim.Optimizer, "
+    "is not seen: let torch.profiler record such a training, and judge it with gravac doctor --profile FILE…"
+)
+CUT_OFF = "the program was killed, or called os._exit, before the recording of its steps was whole"
 UNSETTLED = 2
 """First steps, which allocate and build buckets, so that their time says little. [1; chosen]"""
 
@@ -63,12 +70,22 @@ class Recorder:
         self._hook = register_optimizer_step_post_hook(self._stepped)
         if self._judges:
             atexit.register(self._say_if_unseen)
+        else:
+            self._leave_word(UNSEEN, "x")
+
+    def _leave_word(self, what: str, mode: str) -> None:
+        """Tell ``gravac observe`` what to say if there is no trace at the end: a killed process cannot."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError), (self._folder / WORD).open(mode, encoding="utf-8") as file:
+                file.write(what)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if os.getpid() != self._process:  # a fork
-            return
+        if os.getpid() != self._process:
+            if self._seen:  # a fork of a process that trains
+                return
+            self._process = os.getpid()  # one of a launcher
         try:
             self._count(optimizer)
         except Exception as error:
@@ -89,7 +106,11 @@ class Recorder:
         if self._profiler is None:
             if not self._made:
                 self._seen = True
+                self._rank, self._world = _place()
+                self._leave_word(CUT_OFF, "w")
                 atexit.register(self._at_exit)
+                if multiprocessing.parent_process() is not None:  # a fork of multiprocessing runs no atexit
+                    Finalize(None, self._at_exit, exitpriority=0)
                 self._others.watch()
             self._made[stepping] += 1
             # A step is a round of all optimizers, so the rarest one counts them, of equals the one that ends the round.
@@ -114,6 +135,7 @@ class Recorder:
         self._rank, self._world = _place()
         first = self._folder is None or not (self._folder / f"rank{self._rank}.json.gz").exists()
         if self._rank not in recording(self._world) or not first:  # another program of the command was first
+            self._leave_word(f"of {self._world} ranks some record, but none of those that ran here", "w")
             self._leave()
             return
         if self._others.active or torch._C._autograd._profiler_enabled():
@@ -189,6 +211,7 @@ class Recorder:
             self._leave()
             if profiler is not None:
                 profiler.stop()
+        self._leave_word(why, "w")
         if self._rank == 0 or not only_first:
             say(why, self._folder)
 

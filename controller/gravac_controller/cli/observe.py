@@ -106,6 +106,8 @@ def observe(
                 _judge(folder, questions)
     if not judged:
         _conclude(command, folder, questions, signals)
+    for name in ("word", "said"):
+        (folder / name).unlink(missing_ok=True)
     sys.exit(code if code >= 0 else 128 - code)
 
 
@@ -199,7 +201,7 @@ def _judge(folder: Path, questions: list[str]) -> None:
     The terminal does not interrupt it with the program. Once that has ended, an interrupt ends it.
     """
     command = [sys.executable, "-m", "gravac_controller", "doctor", "--profile", str(folder), *questions]
-    kept = "The traces are kept: "
+    kept = "The traces are kept. To ask more of them: gravac doctor --profile "
     try:
         subprocess.run(
             command,
@@ -217,7 +219,7 @@ def _judge(folder: Path, questions: list[str]) -> None:
 
 def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], signals: list[int]) -> None:
     """Judge what there is after the program has ended, or say why there is nothing."""
-    if any(folder.glob("*.json.gz")):
+    if any(folder.glob("*.json*")):  # one that is not packed, of a process that was killed
         _judge(folder, questions)
         return
     if (folder / "sent").exists():
@@ -230,12 +232,15 @@ def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], sign
             f"gravac observe: no verdict: {name} came before a step of an optimizer was recorded", err=True
         )
     elif not (folder / "said").exists():
-        click.echo(
-            f"gravac observe: no verdict: no process of `{shlex.join(command)}` stepped an optimizer of torch.optim "
-            "(one whose step is compiled is not seen). If its trainers start elsewhere, as in a Ray cluster that runs "
-            "already, call gravac.observe() in the script",
-            err=True,
+        word = folder / "word"
+        why = (
+            word.read_text(encoding="utf-8")
+            if word.exists()
+            else f"no process of `{shlex.join(command)}` imported torch.optim with the PYTHONPATH that gravac set. "
+            "Under python -I, -E or -S, in a container, or in a Ray cluster that runs already, call gravac.observe() "
+            "in the script"
         )
+        click.echo(f"gravac observe: no verdict: {why}", err=True)
     with contextlib.suppress(OSError):
         for left in folder.iterdir():
             left.unlink()
