@@ -13,6 +13,7 @@ from gravac.collectives import AUTO, COLLECTIVES, Network
 from gravac.collectives.compressed_all_reduce import COARSE
 from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
 from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
+from gravac.protocol.job import OptimizerKind, decisive, optimizer_kind
 from gravac.whatif.advice import Advice, PlanOption, advise, usual_plans
 from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_shards
 from gravac.whatif.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, NominalJob, link
@@ -307,7 +308,8 @@ class _Model:
 
     def forecast(self) -> Forecast:
         """Return what steps would take, and the advice."""
-        kind = self.question.kind or kind_of(self.measured.optimizer)
+        its_kind, beta = _optimizer(self.measured)
+        kind = self.question.kind or its_kind
         if not self.question.kind:
             named = self.measured.optimizer or "unknown"
             self.assumed.append(
@@ -321,6 +323,7 @@ class _Model:
             self.question.bound,
             ranks=self.exchange.ranks,
             optimizer=self.measured.optimizer or "",
+            beta=beta,
         )
         dense, chosen = advice.options[0].step, advice.chosen
         way = self._fastest(chosen.codec, chosen.cf)[1]
@@ -361,8 +364,9 @@ class _Model:
         return f"codecs encode {rate}, as Top-k on an H100 (--codec-speed)"
 
 
-def kind_of(optimizer: str) -> str:
-    """Return the kind of an optimizer by the name of its class."""
-    name = optimizer.lower()
-    kinds = {"adam": "adam", "lamb": "adam", "sgd": "sgd", "lion": "sign", "sign": "sign"}
-    return next((kind for part, kind in kinds.items() if part in name), "other")
+def _optimizer(measured: Measurement) -> tuple[OptimizerKind, float | None]:
+    """Return kind and β₁ of the optimizer that plans are chosen for."""
+    found = measured.lanes[0].trace.optimizers or [((measured.optimizer,), None, 1)]
+    kinds = [(optimizer_kind(names, beta), parameters) for names, beta, parameters in found]
+    place = decisive(kinds)
+    return kinds[place][0], found[place][1]

@@ -212,6 +212,20 @@ class RankTrace:
         return (known[0], known[1], known[2]) if len(known) == len(names) else None
 
     @property
+    def optimizers(self) -> list[tuple[tuple[str, ...], float | None, int]]:
+        """Names of each optimizer's class and of those that it derives from, β₁, and parameters; empty: unknown."""
+        said = self.about.get("optimizers")
+        return [
+            (tuple(each["classes"]), each.get("beta") if _is_time(each.get("beta")) else None, count)
+            for each in (said if isinstance(said, list) else ())
+            if isinstance(each, dict)
+            and isinstance(each.get("classes"), list)
+            and each["classes"]
+            and all(isinstance(name, str) for name in each["classes"])
+            and (count := _whole(each.get("parameters"))) is not None
+        ]
+
+    @property
     def collections(self) -> Union:
         """When Python collected garbage in the recorded steps, as far as it is known."""
         said = self.about.get("collections")

@@ -1,5 +1,6 @@
 """Jobs: what a job is, and what happens to it besides its windows."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
@@ -59,6 +60,57 @@ OptimizerKind = Literal["sgd", "adam", "adam-aged", "adam-low-beta", "matrix", "
 
 TORCH_ADAM = frozenset({"Adam", "AdamW"})
 """Names of the classes that ``gravac.optim`` has others for."""
+OWN_OPTIMIZERS = "gravac.optim."
+"""What is put before the names of classes of ``gravac.optim``, since torch's have the same."""
+_KINDS: dict[OptimizerKind, tuple[str, ...]] = {
+    # The order counts: the name of a rarer kind may hold that of another, as SignSGD and MuonWithAuxAdam do.
+    "adam-aged": (OWN_OPTIMIZERS,),
+    "matrix": ("muon", "soap", "shampoo", "dion"),
+    "sign": ("sign", "lion"),
+    "adam": ("adam", "adagrad", "adadelta", "rmsprop", "lamb", "adabelief", "yogi"),
+    "sgd": ("sgd", "lars"),
+}
+"""Parts of class names, in lower case, by the kind of step."""
+_CAREFUL: tuple[OptimizerKind, ...] = ("sgd", "adam-aged", "adam-low-beta", "adam", "other", "sign", "matrix")
+"""Kinds by how much the same plan costs them, by the efficiencies of codecs."""
+LOW_BETA = 0.6
+"""Largest β₁ of torch's Adam and AdamW, and of those of ``gravac.optim``, that counts as small. Simulated: 0.5 and 0.9.
+[1; chosen]"""
+MATTERS = 0.1
+"""Share of a gradient from which an optimizer's kind counts for the plan of all. [share; chosen]"""
+
+
+def optimizer_kind(names: Sequence[str], beta: float | None = None) -> OptimizerKind:
+    """Return how an optimizer steps.
+
+    Args:
+        names: Of its class, then of those that it derives from.
+        beta: Its largest β₁; None: unknown.
+    """
+    kind: OptimizerKind = next(
+        (
+            kind
+            for name in names
+            for kind, parts in _KINDS.items()
+            if any(part in name.lower() for part in parts)
+        ),
+        "other",
+    )
+    small = beta is not None and beta <= LOW_BETA
+    return "adam-low-beta" if small and (kind == "adam-aged" or names[0] in TORCH_ADAM) else kind
+
+
+def decisive(optimizers: Sequence[tuple[OptimizerKind, int]]) -> int:
+    """Return the place of the optimizer that plans are chosen for: of those that matter the one that bears least.
+
+    One plan is sent of the whole gradient. So it has to suit every optimizer that steps a tenth of it or more.
+
+    Args:
+        optimizers: Kind and number of parameters of each.
+    """
+    least = MATTERS * sum(size for _, size in optimizers)
+    mattering = [place for place, (_, size) in enumerate(optimizers) if size >= least]
+    return max(mattering, key=lambda place: _CAREFUL.index(optimizers[place][0]))
 
 
 class OptimizerSpec(Record):

@@ -12,6 +12,7 @@ from torch.autograd.profiler import profile as lowest_profile
 from torch.optim import optimizer as torch_optimizer
 from torch.profiler import ProfilerActivity, profile
 
+from gravac import optim
 from gravac.profile import RankTrace, measure, read
 from gravac_agent.observe import observe
 from gravac_agent.observe.delivery import WORD
@@ -35,7 +36,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     assert made._delivery is None or not made._delivery.is_alive()
 
 
-def training(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **settings: int) -> Callable[[], None]:
+def training(kind: type[torch.optim.Optimizer] = torch.optim.SGD, **settings: object) -> Callable[[], None]:
     model = nn.Linear(8, 8)
     trained = kind(model.parameters(), lr=0.01, **settings)  # type: ignore[call-arg]
 
@@ -67,9 +68,23 @@ def test_a_step_is_a_round_of_all_optimizers(recorder: Recorder, tmp_path: Path)
         rarely()
     found = trace(recorder, tmp_path)
     assert len(found.steps) == 2
-    assert found.optimizer == "Adam"
+    assert found.optimizer == "SGD, Adam"
+    assert found.optimizers == [(("SGD",), None, 72), (("Adam",), 0.9, 72)]
+    assert found.about["parameters"] == 144
     inside = [end for _, end in found.optimizer_steps if found.steps[0][0] < end <= found.steps[-1][1] + 1e5]
     assert len(inside) == 6, "two rounds of three"
+
+
+def test_classes_that_derive_from_others(recorder: Recorder, tmp_path: Path) -> None:
+    class Own(optim.AdamW):
+        pass
+
+    step = training(Own, betas=(0.5, 0.9))
+    for _ in range(5):
+        step()
+    ((classes, beta, parameters),) = trace(recorder, tmp_path).optimizers
+    assert (classes[:2], classes[-2:]) == (("Own", "gravac.optim.AdamW"), ("AdamW", "Adam"))
+    assert (beta, parameters) == (0.5, 72)
 
 
 def test_collections_of_garbage_are_noted(recorder: Recorder, tmp_path: Path) -> None:

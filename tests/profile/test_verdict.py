@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gravac.profile import Measurement
-from gravac.profile.forecast import Question, kind_of
+from gravac.profile.forecast import Question
 from gravac.profile.patterns import WORDS
 from gravac.profile.verdict import DRIVERS, OTHERWISE, Verdict, judge
 from gravac_controller.report.verdict_page import page
@@ -280,18 +281,33 @@ def test_recorded_ddp_is_predicted_as_it_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("optimizers", "kind"),
     [
-        ("AdamW", "adam"),
-        ("FusedLAMB", "adam"),
-        ("SGD", "sgd"),
-        ("Lion", "sign"),
-        ("Muon", "other"),
-        ("", "other"),
+        ([("AdamW", "Adam")], "adam"),
+        ([("FusedLAMB",)], "adam"),
+        ([("RMSprop",)], "adam"),
+        ([("SGD",)], "sgd"),
+        ([("Lion",)], "sign"),
+        ([("Own", "AdamW", "Adam")], "adam"),
+        ([("Own",)], "other"),
+        ([("gravac.optim.AdamW", "AdamW", "Adam")], "adam-aged"),
+        ([("AdamW", "Adam"), ("Muon",)], "matrix"),
+        ([("Adam",), 0.5], "adam-low-beta"),
     ],
 )
-def test_kinds_of_optimizers(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+def test_the_plan_suits_the_optimizers(tmp_path: Path, optimizers: list[Any], kind: str) -> None:
+    """By what gravac observe says of them, or by the name that each trace has."""
+    *named, last = optimizers
+    names, beta = (named, last) if isinstance(last, float) else (optimizers, None)
+    said = [{"classes": list(classes), "beta": beta, "parameters": 50} for classes in names]
+    for about in (said, [*said, "hostile", {"classes": [7]}, {"classes": []}]):
+        measured = replace(large(tmp_path, about={"optimizers": about}), optimizer=names[0][0])
+        found = judge(measured, Question(bits_per_second=1e8))
+        assert f"the optimizer, {names[0][0]}, keeps what simulations show for {kind} (--optimizer)" in found.assumed
+        assert ("gravac.optim" in found.others) == (kind == "adam" and names[0][0] == "AdamW")
+    if len(names) == 1 and len(names[0]) == 1 and beta is None:
+        bare = judge(replace(large(tmp_path), optimizer=names[0][0]))
+        assert f"the optimizer, {names[0][0]}, keeps what simulations show for {kind} (--optimizer)" in bare.assumed
 
 
 @pytest.mark.parametrize("wrapper", [*DRIVERS, "agent", "another"])

@@ -50,6 +50,8 @@ class Recorder:
         self._hook: Any = None
         self._seen = False  # whether any step was
         self._made: Counter[Hashable] = Counter()  # steps, by who made them
+        self._optimizers: list[dict[str, Any]] = []
+        self._sizes: dict[int, int] = {}  # of parameters
         self._counted: Hashable = None
         self._whole = -1  # recorded steps; -1: the profiler warms up
         self._left: dict[Hashable, tuple[float, float]] = {}  # clock and CPU time at the last step's end
@@ -112,11 +114,13 @@ class Recorder:
                 if multiprocessing.parent_process() is not None:  # a fork of multiprocessing runs no atexit
                     Finalize(None, self._at_exit, exitpriority=0)
                 self._others.watch()
+            if stepping not in self._made:
+                self._note(optimizer)
             self._made[stepping] += 1
             # A step is a round of all optimizers, so the rarest one counts them, of equals the one that ends the round.
             if next(iter(self._made.values())) >= max(1, self._warmup - 1) and stepping == self._rarest():
                 self._counted = stepping
-                self._begin(optimizer)
+                self._begin()
         elif stepping == self._counted:
             self._whole += 1
             if self._whole == self._steps:
@@ -130,7 +134,21 @@ class Recorder:
         repeated = {who: count for who, count in self._made.items() if count > 1} or self._made
         return min(reversed(repeated), key=lambda who: repeated[who])
 
-    def _begin(self, optimizer: Optimizer) -> None:
+    def _note(self, optimizer: Optimizer) -> None:
+        """Note what an optimizer is, at its first step."""
+        kinds = [each for each in type(optimizer).__mro__ if issubclass(each, Optimizer) and each is not Optimizer]
+        betas = [float(group["betas"][0]) for group in optimizer.param_groups if group.get("betas")]
+        sizes = {id(each): each.numel() for group in optimizer.param_groups for each in group["params"]}
+        self._sizes |= sizes
+        self._optimizers.append(
+            {
+                "classes": [_class_name(each) for each in kinds] or [type(optimizer).__name__],
+                "beta": max(betas, default=None),
+                "parameters": sum(sizes.values()),
+            }
+        )
+
+    def _begin(self) -> None:
         """Warm the profiler up, for one step."""
         self._rank, self._world = _place()
         first = self._folder is None or not (self._folder / f"rank{self._rank}.json.gz").exists()
@@ -142,8 +160,9 @@ class Recorder:
             self._step_aside()
             return
         self._about = {
-            "optimizer": type(optimizer).__name__,
-            "parameters": sum(each.numel() for group in optimizer.param_groups for each in group["params"]),
+            "optimizer": ", ".join(dict.fromkeys(each["classes"][0] for each in self._optimizers)),
+            "optimizers": self._optimizers,
+            "parameters": sum(self._sizes.values()),
             "host": socket.gethostname(),
             "framework": _framework(),
         }
@@ -318,6 +337,11 @@ def _who_steps(optimizer: Optimizer) -> Hashable:
     """Return what tells steps of a round apart: DeepSpeed steps one optimizer for each group of parameters in turn."""
     firsts = (id(group["params"][0]) for group in optimizer.param_groups if group["params"])
     return id(optimizer), *firsts
+
+
+def _class_name(kind: type) -> str:
+    """Return the name of an optimizer's class; torch's have the names of those of ``gravac.optim``."""
+    return f"gravac.optim.{kind.__name__}" if kind.__module__.startswith("gravac.optim") else kind.__name__
 
 
 def _framework() -> str:

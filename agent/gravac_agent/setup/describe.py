@@ -15,26 +15,11 @@ import torch
 import torch.distributed as dist
 
 from gravac import optim
-from gravac.protocol import Environment, ModelShape, OptimizerKind, OptimizerSpec
+from gravac.protocol import Environment, ModelShape, OptimizerKind, OptimizerSpec, job
 from gravac.version import __version__
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.fsdp.model import DataParallel
 
-KINDS: dict[OptimizerKind, tuple[str, ...]] = {
-    # The order counts: the name of a rarer kind may hold that of another, as SignSGD and MuonWithAuxAdam do.
-    "matrix": ("muon", "soap", "shampoo", "dion"),
-    "sign": ("sign", "lion"),
-    "adam": ("adam", "adagrad", "adadelta", "rmsprop", "lamb", "adabelief", "yogi"),
-    "sgd": ("sgd", "lars"),
-}
-"""Parts of class names, in lower case, by the kind of step."""
-CAREFUL: tuple[OptimizerKind, ...] = ("sgd", "adam-aged", "adam-low-beta", "adam", "other", "sign", "matrix")
-"""Kinds by how much the same plan costs them, by the efficiencies of codecs."""
-LOW_BETA = 0.6
-"""Largest β₁ of torch's Adam and AdamW, and of those of ``gravac.optim``, that counts as small. Simulated: 0.5 and 0.9.
-[1; chosen]"""
-MATTERS = 0.1
-"""Share of a gradient from which an optimizer's kind counts for the plan of all. [share; chosen]"""
 GIT_SECONDS = 2.0
 """Longest wait for git at the start of a job."""
 
@@ -143,7 +128,7 @@ def optimizer_spec(*optimizers: Any) -> OptimizerSpec:
     if momentum is None and isinstance(betas := group.get("betas"), Sequence) and betas:
         momentum = _number(betas[0], 1.0)
     return OptimizerSpec(
-        name=", ".join(optimizer_name(innermost(each)) for each in optimizers)[:1000],
+        name=", ".join(class_name(type(innermost(each))) for each in optimizers)[:1000],
         kind=kind_of(optimizer),
         learning_rate=_number(group.get("lr")),
         momentum=momentum,
@@ -152,42 +137,26 @@ def optimizer_spec(*optimizers: Any) -> OptimizerSpec:
 
 
 def decisive(optimizers: Sequence[Any]) -> Any:
-    """Return the optimizer whose kind plans are chosen for: of those that matter the one that bears compression worst.
-
-    One plan is sent of the whole gradient. So it has to suit every optimizer that steps a tenth of it or more.
-    """
-    sizes = [
+    """Return the optimizer whose kind plans are chosen for."""
+    sizes = (
         sum(param.numel() for group in one.param_groups for param in group["params"]) for one in optimizers
-    ]
-    mattering = [one for one, size in zip(optimizers, sizes, strict=True) if size >= MATTERS * sum(sizes)]
-    return max(mattering, key=lambda one: CAREFUL.index(kind_of(innermost(one))))
+    )
+    kinds = (kind_of(innermost(one)) for one in optimizers)
+    return optimizers[job.decisive(list(zip(kinds, sizes, strict=True)))]
 
 
 def kind_of(optimizer: Any) -> OptimizerKind:
     """Return how an optimizer steps, by its class and β₁."""
-    kind = optimizer_kind(type(optimizer))
-    if kind == "adam-aged" or type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
-        betas = [float(group["betas"][0]) for group in optimizer.param_groups]
-        return "adam-low-beta" if betas and max(betas) <= LOW_BETA else kind
-    return kind
+    betas = (group["betas"][0] for group in optimizer.param_groups if group.get("betas"))
+    return job.optimizer_kind(
+        [class_name(one) for one in type(optimizer).__mro__], max(map(float, betas), default=None)
+    )
 
 
-def optimizer_name(optimizer: Any) -> str:
+def class_name(kind: type) -> str:
     """Return the name of an optimizer's class; torch's have the names of those of ``gravac.optim``."""
-    kind = type(optimizer)
-    return f"gravac.optim.{kind.__name__}" if kind in (optim.Adam, optim.AdamW) else kind.__name__
-
-
-def optimizer_kind(optimizer: type) -> OptimizerKind:
-    """Return how an optimizer of this class steps, by its name or that of a class that it derives from."""
-    if issubclass(optimizer, optim.Adam | optim.AdamW):
-        return "adam-aged"
-    for one in optimizer.__mro__:
-        name = one.__name__.lower()
-        for kind, parts in KINDS.items():
-            if any(part in name for part in parts):
-                return kind
-    return "other"
+    own = kind in (optim.Adam, optim.AdamW)
+    return f"{job.OWN_OPTIMIZERS * own}{kind.__name__}"
 
 
 def _number(value: Any, most: float = 1e15) -> float | None:
