@@ -149,6 +149,14 @@ def test_a_training_in_a_fork(tmp_path: Path) -> None:
     assert {each.name for each in folder.iterdir()} == {"rank0.json.gz", "complete"}
 
 
+def test_the_line_helps_where_the_command_does_not_reach(tmp_path: Path) -> None:
+    """As its message says."""
+    code = f"import gravac; gravac.observe()\n{ALONE}\ntrain(0, 13, int)"
+    found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-I", "-c", code)
+    assert found.stderr.count("Not the network: nothing is communicated.") == 1, found.stderr
+    assert len(kept(tmp_path)) == 1
+
+
 def test_signals_reach_the_program(tmp_path: Path) -> None:
     code = "import signal, sys\nsignal.signal(15, lambda *_: sys.exit(5))\nprint('up', flush=True)\nsignal.pause()"
     process = subprocess.Popen(

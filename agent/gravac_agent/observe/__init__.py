@@ -6,12 +6,15 @@ by its path, also into an environment in which gravac is not installed.
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from .recorder import Recorder
 
 VARIABLE = "GRAVAC_OBSERVE"
 """What ``gravac observe`` asks of the processes of its command: folder, steps and warmup, as JSON."""
+INJECTED = "gravac_observe"
+"""This module's name where ``inject/sitecustomize.py`` loaded it."""
 _recorder: Recorder | None = None
 
 
@@ -20,7 +23,7 @@ def observe(steps: int = 5, warmup: int = 10, folder: str | Path | None = None) 
 
     Call it on each rank, before the training. Once ``warmup`` steps are over, torch's profiler records the next
     ``steps`` of them. Then nothing is left in the training, and a process of its own prints the verdict to the stderr
-    of rank 0. Under ``gravac observe`` this does nothing.
+    of rank 0. Under ``gravac observe``, that decides what is recorded.
 
     Args:
         steps: How many are recorded.
@@ -35,6 +38,8 @@ def observe(steps: int = 5, warmup: int = 10, folder: str | Path | None = None) 
             raise ValueError(f"{name}={value!r:.100}: give a whole number from 1 on, such as {name}=5")
     if VARIABLE not in os.environ:
         _start(Recorder(steps, warmup, None if folder is None else Path(folder).absolute(), judges=True))
+    elif INJECTED not in sys.modules:  # it did not reach this process, as under python -I
+        observe_as_asked()
 
 
 def observe_as_asked() -> None:
