@@ -57,6 +57,8 @@ class _Text:
         first = self._next()
         if first == "[":  # the other form of Chrome's traces: events only
             yield from self._events()
+        elif not first:
+            raise self._broken("is empty")
         elif first != "{":
             raise self._broken("is not a trace of PyTorch's profiler: no JSON object begins")
         else:

@@ -1,6 +1,7 @@
 """The verdict on a job: whether its steps wait for the network, why, and what to do next, in a line each."""
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 from gravac.policies.observe import COUNTS
@@ -27,6 +28,10 @@ UNSURE = 0.03
 """By how much the exposed share of a job on CPUs may be off (lab/benchmarks/observe.md). [share of a step; measured]"""
 MANY, SMALL_BYTES = 20, 1 << 20
 """All-reduces of a step, and bytes of the usual one, that say that nothing is bucketed. [1, bytes; chosen]"""
+APART_SECONDS = 600.0
+"""Between traces: more than clocks differ. [s; chosen]"""
+SCATTERED = 0.25
+"""Two standard errors of a step that are worth a word. [share of a step; chosen]"""
 MENTIONED = 0.02
 """Of the exposed time: less is not worth a word. [share; chosen]"""
 OTHERWISE = {
@@ -114,6 +119,19 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
         predicted = forecast(measured, question)
     except CannotSay as error:
         unknown.append(f"what other plans would take: {error}")
+    moments = [lane.trace.base + lane.edges[0] for lane in measured.lanes]
+    apart = (max(moments) - min(moments)) * 1e-6
+    if apart > APART_SECONDS:
+        seconds = format_seconds(round(apart))
+        unknown.append(
+            f"whether all traces are of one run: by their clocks they were recorded {seconds} apart"
+        )
+    scatter = 2 * measured.spread / sqrt(measured.steps)
+    if scatter > SCATTERED:
+        share = format_percent(scatter)
+        unknown.append(
+            f"what a usual step takes: the recorded ones scatter by ±{share}; record more (--steps 50)"
+        )
     elsewhere = predicted is not None and question.elsewhere
     cause, verdict, why, following = (
         _elsewhere(measured, predicted) if predicted is not None and elsewhere else _here(measured, predicted)
@@ -181,7 +199,10 @@ def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, 
             f"wrap the model in DistributedDataParallel, which sends buckets of {BUCKET_BYTES >> 20} MB during "
             "backward (or raise its bucket_cap_mb), and record again",
         )
-    return "network", f"Network: {said}.", why, _compress(measured, predicted)
+    following = _compress(measured, predicted)
+    if max(_other_losses(measured).values()) > measured.share:
+        following += f"; a larger loss: {_loss(measured)}"
+    return "network", f"Network: {said}.", why, following
 
 
 def _is_unbucketed(measured: Measurement, found: Gradients) -> bool:
@@ -258,6 +279,11 @@ def _losses(measured: Measurement) -> dict[str, float]:
     return {name: min(1.0, each / measured.step) for name, each in seconds.items()}
 
 
+def _other_losses(measured: Measurement) -> dict[str, float]:
+    """Return those of them that are no computation."""
+    return {name: share for name, share in _losses(measured).items() if name != "computation"}
+
+
 def _idle(measured: Measurement) -> str:
     return "idle GPU" if measured.gpu else "other work of the host"
 
@@ -269,8 +295,7 @@ def _parts(measured: Measurement) -> str:
 
 def _loss(measured: Measurement) -> str:
     """Return what to do about the largest loss that is no communication."""
-    losses = _losses(measured)
-    others = {name: share for name, share in losses.items() if name != "computation"}
+    losses, others = _losses(measured), _other_losses(measured)
     name = max(others, key=lambda each: others[each])
     if others[name] < COUNTS:
         name = "computation"

@@ -113,6 +113,9 @@ def test_what_steps_no_optimizer_and_what_is_no_command(tmp_path: Path) -> None:
     found = run(tmp_path, *GRAVAC, "observe", "--", "train.py")
     assert found.returncode == 127
     assert "gravac observe -- python train.py" in found.stderr
+    (tmp_path / "train.sh").touch()
+    found = run(tmp_path, *GRAVAC, "observe", "--", "./train.sh")
+    assert (found.returncode, found.stderr) == (126, "Error: ./train.sh: cannot be run: Permission denied\n")
 
 
 ALONE = """

@@ -62,7 +62,8 @@ def test_memory_does_not_grow_with_the_events(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "empty": (b"", "no JSON object begins"),
+    "empty": (b"", "is empty"),
+    "empty packed": (gzip.compress(b""), "is empty"),
     "text": (b"hello", "no JSON object begins"),
     "torn": (Made.usual().text().encode()[:3000], "is torn, or not JSON"),
     "torn at an event": (f'{{"{EVENTS}": [{EVENT},'.encode(), "ends in the middle: the file is torn"),

@@ -74,6 +74,35 @@ def test_what_another_optimizer_would_bring_is_said_where_the_network_is_the_cau
         assert nothing.others == ""
 
 
+def test_traces_of_other_times_and_steps_that_scatter(tmp_path: Path) -> None:
+    near, far = Made.usual(), Made.usual(rank=1)
+    assert not any("one run" in each or "scatter" in each for each in judge(of(tmp_path, near, far)).unknown)
+    for event in far.events:
+        event["ts"] += 7200e6
+    near.events[-1]["dur"] = 1.0
+    assert any(
+        each.startswith("whether all traces are of one run: by their clocks they were recorded 7200 s apart")
+        for each in judge(of(tmp_path, near, far)).unknown
+    )
+    made = Made.usual()
+    made.step(2, 2000.0, 9000.0)
+    assert any(
+        each.startswith("what a usual step takes: the recorded ones scatter by ")
+        for each in judge(of(tmp_path, made)).unknown
+    )
+
+
+def test_a_larger_loss_than_the_network_is_named(tmp_path: Path) -> None:
+    made = Made.usual()
+    for event in made.events:
+        if event["cat"] == "kernel" and "nccl" not in event["name"]:
+            event["dur"] /= 4
+    found = judge(of(tmp_path, made))
+    assert found.cause == "network"
+    assert "; a larger loss: keep the GPU busy, which waits for its host for " in found.next
+    assert "a larger loss" not in judge(large(tmp_path)).next
+
+
 def test_a_step_that_does_not_wait(tmp_path: Path) -> None:
     made = Made.usual()
     for event in made.events:
@@ -303,11 +332,17 @@ def test_the_plan_suits_the_optimizers(tmp_path: Path, optimizers: list[Any], ki
     for about in (said, [*said, "hostile", {"classes": [7]}, {"classes": []}]):
         measured = replace(large(tmp_path, about={"optimizers": about}), optimizer=names[0][0])
         found = judge(measured, Question(bits_per_second=1e8))
-        assert f"the optimizer, {names[0][0]}, keeps what simulations show for {kind} (--optimizer)" in found.assumed
+        assert (
+            f"the optimizer, {names[0][0]}, keeps what simulations show for {kind} (--optimizer)"
+            in found.assumed
+        )
         assert ("gravac.optim" in found.others) == (kind == "adam" and names[0][0] == "AdamW")
     if len(names) == 1 and len(names[0]) == 1 and beta is None:
         bare = judge(replace(large(tmp_path), optimizer=names[0][0]))
-        assert f"the optimizer, {names[0][0]}, keeps what simulations show for {kind} (--optimizer)" in bare.assumed
+        assert (
+            f"the optimizer, {names[0][0]}, keeps what simulations show for {kind} (--optimizer)"
+            in bare.assumed
+        )
 
 
 @pytest.mark.parametrize("wrapper", [*DRIVERS, "agent", "another"])

@@ -38,7 +38,7 @@ MOST_RANKS = 64
 """Ranks that record."""
 COMPLETE, SENT, SAID, WORD, TOKEN = "complete", "sent", "said", "word", ".token"
 """Files in the folder: no more traces will come; those of this machine went elsewhere; a process said why it has none;
-why there is none, if no process will have said so; and what proves to a rank that the folder which it sees is rank 0's."""
+why there is none, where no process says so; and what proves to a rank that the folder which it sees is rank 0's."""
 
 
 class Delivery(threading.Thread):

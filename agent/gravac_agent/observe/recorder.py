@@ -136,7 +136,9 @@ class Recorder:
 
     def _note(self, optimizer: Optimizer) -> None:
         """Note what an optimizer is, at its first step."""
-        kinds = [each for each in type(optimizer).__mro__ if issubclass(each, Optimizer) and each is not Optimizer]
+        kinds = [
+            each for each in type(optimizer).__mro__ if issubclass(each, Optimizer) and each is not Optimizer
+        ]
         betas = [float(group["betas"][0]) for group in optimizer.param_groups if group.get("betas")]
         sizes = {id(each): each.numel() for group in optimizer.param_groups for each in group["params"]}
         self._sizes |= sizes

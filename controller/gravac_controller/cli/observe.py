@@ -18,14 +18,14 @@ from typing import Any
 import click
 
 from gravac.traces.own_files import make_folder
-from gravac.wording import display_path
+from gravac.wording import did_you_mean, display_path, printable
 from gravac_controller.cli.source import DEFAULT_FOLDER, FOLDER, CannotUse
 from gravac_controller.cli.whatif import profile
 from gravac_controller.cli.wording import printer
 
 POLL_SECONDS = 0.2
-NOT_RUN = 127
-"""What a shell exits with where there is no such command."""
+NOT_RUN, NOT_FOUND = 126, 127
+"""What a shell exits with where a command cannot be run, or there is none."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -92,8 +92,6 @@ def observe(
         *(() if output is None else ("--output", str(output.absolute()))),
         *(("--json",) if as_json else ()),
     ]
-    if output is not None and not output.absolute().parent.is_dir():
-        raise CannotUse(f"{output}: there is no folder {output.parent}")
     folder = _new_folder(command)
     with _started(command, folder, steps, warmup) as (program, signals):
         judged = False
@@ -115,6 +113,11 @@ def _compare(runs: tuple[str, str], question: dict[str, Any], output: Path | Non
     """Show two kept runs beside each other."""
     kept = _kept()
     folders = [kept / run if (kept / run).is_dir() else Path(run) for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
+        if not folder.exists():
+            known = [each.name for each in kept.iterdir()] if kept.is_dir() else []
+            where = f"nor such a run in {display_path(kept)}"
+            raise CannotUse(printable(f"{run}: there is no such file, {where}{did_you_mean(run, known)}"))
     verdicts = [(folder.name, profile.judged((str(folder),), **question)) for folder in folders]
     if as_json:
         click.echo(json.dumps({name: verdict.record() for name, verdict in verdicts}))
@@ -162,13 +165,9 @@ def _started(
         program = subprocess.Popen(command, env=environment)
     except OSError as error:
         folder.rmdir()
-        hint = (
-            f": gravac observe -- python {shlex.join(command)}"
-            if command[0].endswith(".py")
-            else f" ({error.strerror})"
-        )
-        click.echo(f"Error: {command[0]}: there is no such command{hint}", err=True)
-        sys.exit(NOT_RUN)
+        hint = f": gravac observe -- python {shlex.join(command)}" if command[0].endswith(".py") else ""
+        click.echo(f"Error: {command[0]}: cannot be run: {error.strerror}{hint}", err=True)
+        sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUN)
 
     signals: list[int] = []
 

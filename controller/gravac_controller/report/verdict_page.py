@@ -164,11 +164,18 @@ def _timeline(measured: Measurement) -> str:
     lanes = measured.lanes[:MOST_LANES]
     mean, first = measured.step * 1e6, lanes[0]
     step = min(range(first.steps), key=lambda at: abs(first.edges[at + 1] - first.edges[at] - mean))
-    spans = [(lane, *_edges(lane, min(step, lane.steps - 1))) for lane in lanes]
-    longest = max(end - start for _, start, end in spans)
+    number = first.numbers[step]
+    spans = [
+        (lane, *_edges(lane, lane.numbers.index(number) if number in lane.numbers else lane.steps - 1))
+        for lane in lanes
+    ]
+    begins = [lane.trace.base + start for lane, start, _ in spans]
+    shared = len(measured.hosts) <= 1 and max(begins) < min(lane.trace.base + end for lane, _, end in spans)
+    shifts = [begin - min(begins) if shared else 0.0 for begin in begins]
+    longest = max(shift + end - start for shift, (_, start, end) in zip(shifts, spans, strict=True))
     drawn = [
-        _lane(lane, start, end, WIDTH / longest, at * (2 * BAR + GAP))
-        for at, (lane, start, end) in enumerate(spans)
+        _lane(lane, start, end, shift, WIDTH / longest, at * (2 * BAR + GAP))
+        for at, (shift, (lane, start, end)) in enumerate(zip(shifts, spans, strict=True))
     ]
     height = len(lanes) * (2 * BAR + GAP) + 16
     marks = "".join(
@@ -183,10 +190,11 @@ def _timeline(measured: Measurement) -> str:
         for at, (part, color) in enumerate(PARTS.items())
     )
     left_out = len(measured.lanes) - len(lanes)
+    clock = "All on one clock." if shared else "Each from the begin of its own step."
     return (
         f'<svg viewBox="0 0 {LEFT + WIDTH + 4:.0f} {height + 20}" role="img" aria-label="Timeline of one step">'
         f'{key}<g transform="translate(0 20)">{marks}{"".join(drawn)}</g></svg>'
-        + (f'<p class="muted small">{left_out} more ranks are not drawn.</p>' if left_out else "")
+        + f'<p class="muted small">{clock}{f" {left_out} more ranks are not drawn." if left_out else ""}</p>'
     )
 
 
@@ -194,18 +202,22 @@ def _edges(lane: Lane, step: int) -> tuple[float, float]:
     return lane.edges[step], lane.edges[step + 1]
 
 
-def _lane(lane: Lane, start: float, end: float, scale: float, y: float) -> str:
+def _lane(lane: Lane, start: float, end: float, shift: float, scale: float, y: float) -> str:
     calls = Union.of((timed.call.start, timed.call.end) for timed in lane.calls)
     exposed = less(calls, lane.busy)
     rank = lane.trace.rank
     name = f"rank {'?' if rank is None else rank}"
-    rows = ((lane.computing, y, "computing"), (exposed, y + BAR, "exposed communication"))
-    drawn = [_bars(spans, start, end, scale, top, PARTS[part]) for spans, top, part in rows]
-    drawn.append(_bars(less(calls, exposed), start, end, scale, y + BAR, PARTS["hidden communication"]))
+    rows = (
+        (lane.computing, y, "computing"),
+        (exposed, y + BAR, "exposed communication"),
+        (less(calls, exposed), y + BAR, "hidden communication"),
+    )
+    left = LEFT + shift * scale
+    drawn = [_bars(spans, start, end, left, scale, top, PARTS[part]) for spans, top, part in rows]
     return f'<text x="0" y="{y + BAR + 4:.1f}">{_text(name)}</text>{"".join(drawn)}'
 
 
-def _bars(spans: Union, start: float, end: float, scale: float, y: float, color: str) -> str:
+def _bars(spans: Union, start: float, end: float, begin: float, scale: float, y: float, color: str) -> str:
     """Return one path of all bars of a color."""
     bars: list[list[float]] = []
     for one, other in zip(spans.starts, spans.ends, strict=True):
@@ -216,7 +228,7 @@ def _bars(spans: Union, start: float, end: float, scale: float, y: float, color:
             else:
                 bars.append([left, right])
     path = "".join(
-        f"M{LEFT + left:.1f} {y:.0f}h{max(FINEST, right - left):.1f}v{BAR:.0f}H{LEFT + left:.1f}z"
+        f"M{begin + left:.1f} {y:.0f}h{max(FINEST, right - left):.1f}v{BAR:.0f}H{begin + left:.1f}z"
         for left, right in bars
     )
     return f'<path d="{path}" fill="var({color})"/>' if path else ""

@@ -13,7 +13,7 @@ from gravac.traces import TraceError, read_trace
 from gravac.wording import format_rate, plan_in_words, printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif.profile import DEFAULT_RANKS, elsewhere, judged, write_page
+from gravac_controller.cli.whatif.profile import DEFAULT_RANKS, ENDINGS, elsewhere, judged, write_page
 from gravac_controller.cli.whatif.profile import show as show_verdict
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
@@ -220,7 +220,9 @@ def _of_trace(
         place = replace(was, network=network, ranks=count)
         advice = advise_job(predictor, place, kind, bound, named, beta)
     except (TraceError, ValueError) as error:
-        raise CannotUse(printable(f"{trace}: {error}")) from None
+        profiled = trace.name.endswith(ENDINGS) and isinstance(error, TraceError)
+        hint = f". Is it a trace of PyTorch's profiler? gravac doctor --profile {trace}" if profiled else ""
+        raise CannotUse(printable(f"{trace}: {error}{hint}")) from None
     notes = list(predictor.fit.unknown)
     sent = {codec for codec, cf in recording.sent if cf > 1.0}
     if any(option.codec not in ("dense", *sent) for option in advice.options):

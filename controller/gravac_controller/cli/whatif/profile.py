@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 ENDINGS = (".json", ".json.gz")
 DEFAULT_RANKS = 4
 """Of a job that nothing was recorded of."""
+
+
+def _page(_context: click.Context, _option: click.Parameter, output: Path | None) -> Path | None:
+    """Refuse a page in a folder that is missing, before anything is measured."""
+    if output is not None and not output.absolute().parent.is_dir():
+        raise CannotUse(printable(f"{output}: there is no folder {output.parent}"))
+    return output
+
+
 OPTIONS = (
     click.option(
         "--link",
@@ -44,6 +53,7 @@ OPTIONS = (
         "-o",
         "--output",
         type=click.Path(path_type=Path, dir_okay=False),
+        callback=_page,
         help="Also write the verdict of a profile as one HTML page, with a timeline of a step.",
     ),
 )
