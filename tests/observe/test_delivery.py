@@ -111,3 +111,15 @@ def test_a_folder_that_is_complete_already_keeps_the_trace(tmp_path: Path, store
     second.join(20)
     assert (home / "rank1.json.gz").exists()
     assert not (home / SENT).exists()
+
+
+def test_a_trace_in_the_folder_of_rank_0_needs_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which goes away with rank 0, that may end first."""
+    alone = made(tmp_path / "home", 1, None)
+    (tmp_path / "home" / TOKEN).touch()
+    alone.start()
+    alone.join(20)
+    assert capsys.readouterr().err == ""
+    assert sorted(each.name for each in (tmp_path / "home").iterdir()) == [TOKEN, "rank1.json.gz"]

@@ -2,7 +2,7 @@
 
 import atexit
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,25 @@ def test_classes_that_derive_from_others(recorder: Recorder, tmp_path: Path) -> 
     ((classes, beta, parameters),) = trace(recorder, tmp_path).optimizers
     assert (classes[:2], classes[-2:]) == (("Own", "gravac.optim.AdamW"), ("AdamW", "Adam"))
     assert (beta, parameters) == (0.5, 72)
+
+
+def test_an_optimizer_within_another(recorder: Recorder, tmp_path: Path) -> None:
+    """As in SAM, whose steps are rounds of both."""
+
+    class Outer(torch.optim.Optimizer):
+        def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+            self.inside = torch.optim.SGD(parameters, lr)
+            super().__init__(self.inside.param_groups, {})
+
+        def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+            self.inside.step(closure)
+
+    step = training(Outer)
+    for _ in range(6):
+        step()
+    found = trace(recorder, tmp_path)
+    assert (len(found.steps), found.optimizer) == (2, "SGD")
+    assert found.optimizers == [(("SGD",), None, 72)]
 
 
 def test_collections_of_garbage_are_noted(recorder: Recorder, tmp_path: Path) -> None:

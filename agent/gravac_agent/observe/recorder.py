@@ -135,18 +135,21 @@ class Recorder:
         return min(reversed(repeated), key=lambda who: repeated[who])
 
     def _note(self, optimizer: Optimizer) -> None:
-        """Note what an optimizer is, at its first step."""
-        kinds = [
-            each for each in type(optimizer).__mro__ if issubclass(each, Optimizer) and each is not Optimizer
-        ]
-        betas = [float(group["betas"][0]) for group in optimizer.param_groups if group.get("betas")]
-        sizes = {id(each): each.numel() for group in optimizer.param_groups for each in group["params"]}
+        """Note at its first step what an optimizer is, unless it steps what others do, in which it is wrapped."""
+        groups = optimizer.param_groups
+        sizes = {id(each): each.numel() for group in groups for each in group["params"]}
+        new = sum(size for each, size in sizes.items() if each not in self._sizes)
         self._sizes |= sizes
+        if not new:
+            return
+        kind = type(getattr(optimizer, "optim", optimizer))  # within ZeroRedundancyOptimizer
+        kinds = [each for each in kind.__mro__ if issubclass(each, Optimizer) and each is not Optimizer]
+        betas = [float(group["betas"][0]) for group in groups if group.get("betas")]
         self._optimizers.append(
             {
-                "classes": [_class_name(each) for each in kinds] or [type(optimizer).__name__],
+                "classes": [_class_name(each) for each in kinds or [kind]],
                 "beta": max(betas, default=None),
-                "parameters": sum(sizes.values()),
+                "parameters": new,
             }
         )
 
