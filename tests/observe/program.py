@@ -6,6 +6,7 @@ It prints its losses to the bit.
 import argparse
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ torch.manual_seed(0)
 dist.init_process_group("gloo")
 if asked.without_folder and dist.get_rank() == 0:
     folder = Path(json.loads(os.environ["GRAVAC_OBSERVE"])["folder"])
-    folder.rmdir()
+    shutil.rmtree(folder)
     folder.touch()
 model = DistributedDataParallel(
     torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))), bucket_cap_mb=0.02

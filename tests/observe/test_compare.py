@@ -106,6 +106,8 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         (("-o", "no/such/page.html", "--", "python"), "there is no folder"),
         (("--bandwidth", "fast", "--", "python"), "'fast' is not a bandwidth"),
         (("--steps", "0", "--", "python"), "0 is not in the range"),
+        (("--", "A=1", "python", "x.py"), "put A=1 first: A=1 gravac observe -- python x.py"),
+        (("--", "python x.py"), "leave out the quotes: gravac observe -- python x.py"),
     ],
 )
 def test_misuse_is_said_before_anything_runs(runs: Path, words: tuple[str, ...], why: str) -> None:

@@ -143,7 +143,9 @@ class Recorder:
         if not new:
             return
         kind = type(getattr(optimizer, "optim", optimizer))  # within ZeroRedundancyOptimizer
-        kinds = [each for each in kind.__mro__ if issubclass(each, Optimizer) and each is not Optimizer]
+        kinds: list[type] = [
+            each for each in kind.__mro__ if issubclass(each, Optimizer) and each is not Optimizer
+        ]
         betas = [float(group["betas"][0]) for group in groups if group.get("betas")]
         self._optimizers.append(
             {

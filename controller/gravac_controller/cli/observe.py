@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,11 @@ def observe(
         return
     if not command:
         raise click.UsageError("give the command of a training: gravac observe -- torchrun … train.py")
+    first, *others = command
+    if shutil.which(first) is None and "=" in first:
+        raise click.UsageError(f"put {first} first: {first} gravac observe -- {shlex.join(others)}")
+    if shutil.which(first) is None and " " in first:
+        raise click.UsageError(f"leave out the quotes: gravac observe -- {first}")
     questions = [
         *(() if link is None else ("--link", f"{link:.0f}bit")),
         *(() if ranks is None else ("--ranks", str(ranks))),
@@ -105,7 +111,8 @@ def observe(
     if not judged:
         _conclude(command, folder, questions, signals)
     for name in ("word", "said"):
-        (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
     sys.exit(code if code >= 0 else 128 - code)
 
 

@@ -3,6 +3,8 @@
 It waits for torch's optimizers to be imported, then loads the recorder, and runs the environment's own sitecustomize.
 """
 
+from __future__ import annotations  # an older Python than gravac's may import this
+
 import importlib.util
 import sys
 from collections.abc import Sequence
