@@ -15,7 +15,7 @@ WORDS = {
     PIPELINE: "activations between pipeline stages",
     EXPERTS: "embeddings or experts",
     BUFFERS: "buffers of DDP",
-    OPTIMIZER: "state of the optimizer",
+    OPTIMIZER: "weights or state in the step of the optimizer",
     SCALARS: "losses, metrics and counts",
     BARRIER: "barriers",
     OTHER: "other",

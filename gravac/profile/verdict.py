@@ -41,7 +41,7 @@ OTHERWISE = {
     PIPELINE: "activations are not compressed: use more micro-batches, or an interleaved schedule",
     EXPERTS: "all-to-all is not compressed: keep its ranks within a node, or let it overlap",
     BUFFERS: "give DistributedDataParallel broadcast_buffers=False, or fewer buffers",
-    OPTIMIZER: "the state of the optimizer is not compressed: shard it within a node",
+    OPTIMIZER: "what the optimizer exchanges in its step is not compressed: shard it within a node",
     SCALARS: "exchange losses and metrics less often: each of them waits for all ranks",
     BARRIER: "remove barriers: each of them waits for all ranks",
     OTHER: "find out what the calls below are for",
@@ -126,8 +126,7 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
         unknown.append(
             f"whether all traces are of one run: by their clocks they were recorded {seconds} apart"
         )
-    scatter = 2 * measured.spread / sqrt(measured.steps)
-    if scatter > SCATTERED:
+    if (scatter := _scatter(measured)) > SCATTERED:
         share = format_percent(scatter)
         unknown.append(
             f"what a usual step takes: the recorded ones scatter by ±{share}; record more (--steps 50)"
@@ -233,6 +232,9 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
     besides = f"; besides, {_otherwise(measured, others[0].pattern)}" if others else ""
     optimizer = f" under {measured.optimizer}" if measured.optimizer else ""
     way = f", collective={predicted.collective!r}" if predicted.collective else ""
+    if (scatter := _scatter(measured)) > predicted.dense / chosen.step.seconds - 1:
+        share = format_percent(scatter)
+        besides += f"; but steps scatter by ±{share}, more than that gains: first record more (--steps 50)"
     return (
         f"compress gradients {chosen.cf:g}x with {chosen.named}{way}: steps of about "
         f"{format_seconds(chosen.step.seconds)} ({format_number(predicted.dense / chosen.step.seconds)}x, "
@@ -247,6 +249,11 @@ def _otherwise(measured: Measurement, pattern: str) -> str:
     if pattern == WEIGHTS and any(call.pattern == WEIGHTS and call.about.itemsize == 4 for call in calls):
         return OTHERWISE[pattern].replace(": ", HALVED, 1)
     return OTHERWISE[pattern]
+
+
+def _scatter(measured: Measurement) -> float:
+    """Return two standard errors of a step, relative."""
+    return 2 * measured.spread / sqrt(measured.steps)
 
 
 def _hurry(measured: Measurement) -> str:

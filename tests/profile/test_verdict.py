@@ -92,6 +92,17 @@ def test_traces_of_other_times_and_steps_that_scatter(tmp_path: Path) -> None:
     )
 
 
+def test_advice_that_gains_less_than_steps_scatter_says_so(tmp_path: Path) -> None:
+    measured = large(tmp_path)
+    assert "scatter" not in judge(measured).next
+    wild = judge(replace(measured, spread=0.9))
+    assert wild.forecast is not None
+    assert wild.forecast.chosen.cf > 1.0
+    assert wild.next.endswith(
+        "; but steps scatter by ±127 %, more than that gains: first record more (--steps 50)"
+    )
+
+
 def test_a_larger_loss_than_the_network_is_named(tmp_path: Path) -> None:
     made = Made.usual()
     for event in made.events:

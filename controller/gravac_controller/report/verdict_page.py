@@ -69,7 +69,7 @@ def figures(verdict: "Verdict") -> Iterator[tuple[str, str]]:
     yield "Waiting for data", format_seconds(measured.loader)
     yield "Bytes of gradients", _known(_sum(measured, "gradients"), format_bytes)
     yield "Bytes of all communication", _known(_sum(measured), format_bytes)
-    yield "Gradients, exposed", "–" if found is None else format_seconds(found.exposed)
+    yield "Gradients, exposed but for late ranks", "–" if found is None else format_seconds(found.exposed)
 
 
 def _sum(measured: Measurement, pattern: str = "") -> float | None:
