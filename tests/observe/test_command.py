@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import termios
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -160,20 +162,29 @@ def test_the_line_helps_where_the_command_does_not_reach(tmp_path: Path) -> None
     assert len(kept(tmp_path)) == 1
 
 
-def test_signals_reach_the_program(tmp_path: Path) -> None:
-    code = "import signal, sys\nsignal.signal(15, lambda *_: sys.exit(5))\nprint('up', flush=True)\nsignal.pause()"
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_a_signal_reaches_the_program_once(tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    """Also where it is sent to all processes of the group, as by ``timeout``."""
+    code = (
+        "import signal, sys, time\ncame = []\nsignal.signal(15, lambda *_: came.append(1))\n"
+        "print('up', flush=True)\nwhile not came: time.sleep(0.01)\ntime.sleep(1.0)\nsys.exit(4 + len(came))"
+    )
     process = subprocess.Popen(
         [*GRAVAC, "observe", "--", sys.executable, "-c", code],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)  # so that it waits: two signals to a process that does not run become one
+    send(process.pid, signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 5
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 def test_an_interrupt_of_the_terminal_reaches_the_program_once(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from gravac_controller.cli.whatif import profile
 from gravac_controller.cli.wording import printer
 
 POLL_SECONDS = 0.2
+GROUP_SECONDS = 0.3
+"""In which a signal to all processes of a group has come to each."""
 NOT_RUN, NOT_FOUND = 126, 127
 """What a shell exits with where a command cannot be run, or there is none."""
 
@@ -168,6 +170,7 @@ def _started(
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "GRAVAC_OBSERVE": json.dumps({"folder": str(folder), "steps": steps, "warmup": warmup}),
     }
+    canary = _canary()
     try:
         program = subprocess.Popen(command, env=environment)
     except OSError as error:
@@ -179,8 +182,12 @@ def _started(
     signals: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
+        nonlocal canary
         signals.append(number)
-        if number != signal.SIGINT or not _in_foreground():  # else the terminal sends it to the program, too
+        try:
+            canary.wait(GROUP_SECONDS)  # a terminal, timeout or systemd sends it to the program, too
+            canary = _canary()
+        except subprocess.TimeoutExpired:
             program.send_signal(number)
 
     before = {
@@ -191,14 +198,12 @@ def _started(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        canary.communicate()
 
 
-def _in_foreground() -> bool:
-    try:
-        with open("/dev/tty") as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
-        return False
+def _canary() -> subprocess.Popen[bytes]:
+    """Start a process that dies of a signal to the group of this one, or with this one."""
+    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def _judge(folder: Path, questions: list[str]) -> None:
