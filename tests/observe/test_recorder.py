@@ -92,6 +92,7 @@ def test_an_optimizer_within_another(recorder: Recorder, tmp_path: Path) -> None
 
     class Outer(torch.optim.Optimizer):
         def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+            self.optim = "another"
             self.inside = torch.optim.SGD(parameters, lr)
             super().__init__(self.inside.param_groups, {})
 

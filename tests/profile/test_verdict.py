@@ -340,7 +340,8 @@ def test_the_plan_suits_the_optimizers(tmp_path: Path, optimizers: list[Any], ki
     *named, last = optimizers
     names, beta = (named, last) if isinstance(last, float) else (optimizers, None)
     said = [{"classes": list(classes), "beta": beta, "parameters": 50} for classes in names]
-    for about in (said, [*said, "hostile", {"classes": [7]}, {"classes": []}]):
+    hostile = ["hostile", {"classes": [7]}, {"classes": []}, {"classes": ["Muon"], "parameters": -(10**9)}]
+    for about in (said, said + hostile):
         measured = replace(large(tmp_path, about={"optimizers": about}), optimizer=names[0][0])
         found = judge(measured, Question(bits_per_second=1e8))
         assert (

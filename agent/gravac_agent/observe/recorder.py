@@ -142,7 +142,8 @@ class Recorder:
         self._sizes |= sizes
         if not new:
             return
-        kind = type(getattr(optimizer, "optim", optimizer))  # within ZeroRedundancyOptimizer
+        inside = getattr(optimizer, "optim", None)  # of ZeroRedundancyOptimizer
+        kind = type(inside if isinstance(inside, Optimizer) else optimizer)
         kinds: list[type] = [
             each for each in kind.__mro__ if issubclass(each, Optimizer) and each is not Optimizer
         ]
