@@ -129,7 +129,7 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
     if (scatter := _scatter(measured)) > SCATTERED:
         share = format_percent(scatter)
         unknown.append(
-            f"what a usual step takes: the recorded ones scatter by ±{share}; record more (--steps 50)"
+            f"what a usual step takes: the recorded ones scatter by ±{share}; record more (gravac observe --steps 50)"
         )
     elsewhere = predicted is not None and question.elsewhere
     cause, verdict, why, following = (
@@ -234,7 +234,7 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
     way = f", collective={predicted.collective!r}" if predicted.collective else ""
     if (scatter := _scatter(measured)) > predicted.dense / chosen.step.seconds - 1:
         share = format_percent(scatter)
-        besides += f"; but steps scatter by ±{share}, more than that gains: first record more (--steps 50)"
+        besides += f"; but steps scatter by ±{share}, more than that gains: first record more (gravac observe --steps 50)"
     return (
         f"compress gradients {chosen.cf:g}x with {chosen.named}{way}: steps of about "
         f"{format_seconds(chosen.step.seconds)} ({format_number(predicted.dense / chosen.step.seconds)}x, "

@@ -99,7 +99,7 @@ def test_advice_that_gains_less_than_steps_scatter_says_so(tmp_path: Path) -> No
     assert wild.forecast is not None
     assert wild.forecast.chosen.cf > 1.0
     assert wild.next.endswith(
-        "; but steps scatter by ±127 %, more than that gains: first record more (--steps 50)"
+        "; but steps scatter by ±127 %, more than that gains: first record more (gravac observe --steps 50)"
     )
 
 
