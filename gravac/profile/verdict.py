@@ -234,7 +234,8 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
     way = f", collective={predicted.collective!r}" if predicted.collective else ""
     if (scatter := _scatter(measured)) > predicted.dense / chosen.step.seconds - 1:
         share = format_percent(scatter)
-        besides += f"; but steps scatter by ±{share}, more than that gains: first record more (gravac observe --steps 50)"
+        more = "first record more (gravac observe --steps 50)"
+        besides += f"; but steps scatter by ±{share}, more than that gains: {more}"
     return (
         f"compress gradients {chosen.cf:g}x with {chosen.named}{way}: steps of about "
         f"{format_seconds(chosen.step.seconds)} ({format_number(predicted.dense / chosen.step.seconds)}x, "
