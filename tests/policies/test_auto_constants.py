@@ -54,6 +54,25 @@ def test_a_window_counts_three_tenths_in_the_noise_of_the_gradient() -> None:
     assert state_of(job).confirmed == pytest.approx(0.13 - 0.3 * 0.1)
 
 
+@pytest.mark.parametrize(("usual", "holds"), [(0.13, True), (0.015, False)])
+def test_what_is_known_first_of_the_noise_is_of_all_windows_so_far(usual: float, holds: bool) -> None:
+    """The first window that holds a plan shows noise alone. The trials before it did so, too, or they did not."""
+    job = Job(World(ranks=4, megabits=30.0, reference=True, confirmed=usual))
+    while job.last.phase != "hold":
+        job.windows(1)
+    before, plan, tried = state_of(job), job.plan, len(job.reports)
+    job.windows(1)
+    levels = [
+        level.model_copy(update={"sums": level.sums.model_copy(update={"raw_dot_next": 0.0})})
+        for level in job.reports[-1].levels
+    ]
+    report = job.reports[-1].model_copy(update={"levels": tuple(levels)})
+    verdict = after(job, report, **dict(before)).decide()
+    assert isinstance(verdict.state, AutoState)
+    assert verdict.state.confirmed == pytest.approx(usual * tried / (tried + 1))
+    assert (Plan(verdict.decision.codec, verdict.decision.cf_candidate) == plan) == holds
+
+
 @pytest.mark.parametrize(("lost", "counts"), [(0.009, False), (0.011, True)])
 def test_a_plan_that_loses_next_to_nothing_says_nothing_of_the_others(
     lost: float, counts: bool, monkeypatch: pytest.MonkeyPatch

@@ -35,7 +35,7 @@ REST_WINDOWS, MOST_REST_WINDOWS = 2, 64
 RISE = 1.2
 """The gradient compresses better once a tenth of its elements holds this many times as much energy. [times; chosen]"""
 _TENTH = 20  # place of CF 10 in a gain curve
-_LIMIT = 1e9  # seconds that a state can hold
+_LIMIT, _MOST_ENERGY = 1e9, 1e300  # seconds and energy that a state can hold
 
 
 @dataclass(slots=True)
@@ -107,7 +107,8 @@ class Learning:
     def _note_noise(self) -> None:
         """Record how much of the mean gradient is not noise, under SGD, where expected losses depend on it.
 
-        A window whose gradients rose may show less noise than was known, but not more.
+        A window whose gradients rose may show less noise than was known, but not more. What is known first is of all
+        steps so far, also of those too few to show it alone: one window may be far from those after it.
         """
         if self.space.kind not in efficiency.TELLING:
             return
@@ -117,7 +118,13 @@ class Learning:
             energy, last = level.sums.gradient_sq / level.sums.steps, self.state.gradient
             risen = last is not None and energy > RISEN_GRADIENT * last
             self.change(gradient=energy)
-            found, before = efficiency.confirmed_by(level.sums), self.state.confirmed
+            sums, before = level.sums, self.state.confirmed
+            if before is None and not risen:
+                whole = min(_MOST_ENERGY, self.state.raw_mean_sq + sums.raw_mean_sq)
+                product = min(whole, max(-whole, self.state.raw_dot_next + sums.raw_dot_next))
+                self.change(raw_mean_sq=whole, raw_dot_next=product)
+                sums = sums.model_copy(update={"raw_mean_sq": whole, "raw_dot_next": product})
+            found = efficiency.confirmed_by(sums)
             if found is None or (risen and (before is None or found < before)):
                 continue
             self.change(confirmed=found if before is None else before + NEW_NOISE * (found - before))

@@ -106,7 +106,8 @@ class AutoState(PolicyState):
     are off the reference, all of them ``slower`` or all faster. ``outside``: windows in a row whose efficiency is
     outside the bound, those not counted whose times are off. ``fitting``: windows in a row in which another plan is
     predicted to win. ``severity``: measured loss of efficiency / expected one. ``confirmed``: part of the mean gradient
-    that is not noise; null: not known. ``gradient``: energy of one step's gradients in the last window, under SGD;
+    that is not noise; null: not known. ``raw_mean_sq`` and ``raw_dot_next``: sums of all windows until it was known, as
+    in ``gravac.protocol.GainSums``. ``gradient``: energy of one step's gradients in the last window, under SGD;
     null: not known. ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans; null before.
     ``freed``: steps became faster, and dense was not measured since. ``unlooked``: windows in hold since it was last
     measured only to see whether the network became faster. ``looks``: how often it was.
@@ -126,6 +127,8 @@ class AutoState(PolicyState):
     fitting: Count = 0
     severity: Annotated[float, Field(ge=0, le=100)] = 1.0
     confirmed: Annotated[float, Field(ge=0, le=1)] | None = None
+    raw_mean_sq: Energy = 0.0
+    raw_dot_next: Annotated[float, Field(ge=-1e300, le=1e300)] = 0.0
     gradient: Energy | None = None
     waiting: Number | None = None
     per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None
