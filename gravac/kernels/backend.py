@@ -121,7 +121,7 @@ def lacking() -> str:
 
 
 def compile_by(compiler: Callable[[], bytes]) -> None:
-    """Set a function that returns what ``gravac.kernels.cpu.build.main`` wrote in another process.
+    """Set a function that returns what ``gravac.kernels.cpu.load.main`` wrote in another process.
 
     It is called where no file has the kernels. Without it, or where it fails, they are compiled in this process.
     """

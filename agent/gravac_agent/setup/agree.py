@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -59,7 +60,7 @@ EQUAL = {
     "progress",
 }
 """Settings that all ranks need alike. They may differ in the others, such as the seconds that a rank waits."""
-_COMPILE = "from gravac.kernels.cpu import build; build.main()"
+_COMPILE = "from gravac.kernels.cpu import load; load.main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +276,7 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
         )
     try:
         rule.check_window(settings.window)
-        backend.compile_by(_compile_elsewhere)
+        backend.compile_by(partial(_compile_elsewhere, settings.agreement_seconds / 2))
         kernels.use(settings.kernels)
         kernels.warm()  # the first time on a machine, compiling takes seconds
     except (ValueError, ImportError) as error:
@@ -283,8 +284,13 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
     return rule
 
 
-def _compile_elsewhere() -> bytes:
-    """Compile the kernels in a process that ends: a compiler stays in the memory of the process that used it."""
+def _compile_elsewhere(seconds: float) -> bytes:
+    """Compile the kernels in a process that ends: a compiler stays in the memory of the process that used it.
+
+    Of several ranks on a machine one compiles, and the others wait for it, but no longer than ``seconds``.
+    """
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        log.warning("compiling kernels for this processor, once on a machine: it takes a core about 15 s")
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)
     return subprocess.run(
         [sys.executable, "-c", _COMPILE],
@@ -292,6 +298,7 @@ def _compile_elsewhere() -> bytes:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
+        timeout=seconds,
     ).stdout
 
 

@@ -6,7 +6,6 @@ Only the process that compiles imports numba, which takes 60 MB and more of it.
 import importlib
 import json
 import re
-import sys
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, TypeVar, cast
@@ -15,7 +14,7 @@ import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, sigutils
+from numba.core import cgutils, config, sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
@@ -59,9 +58,13 @@ def jit(*signatures: str, in_any_order: bool = False, **exported: str) -> Callab
 
 def compile_all() -> bytes:
     """Return all kernels: a line that tells their names and types, and an object file."""
-    for name in MODULES:
-        importlib.import_module(f"gravac.kernels.cpu.{name}")
-    functions = {name: _c_function(name, *kernel) for name, kernel in _exported.items()}
+    level, config.OPT = config.OPT, type(config.OPT)(0)  # all are optimized together, below
+    try:
+        for name in MODULES:
+            importlib.import_module(f"gravac.kernels.cpu.{name}")
+        functions = {name: _c_function(name, *kernel) for name, kernel in _exported.items()}
+    finally:
+        config.OPT = level
     modules = [llvm.parse_assembly(code) for code, _ in functions.values()]
     whole = modules[0]
     for module in modules[1:]:
@@ -78,11 +81,6 @@ def compile_all() -> bytes:
     kinds = {name: kind for name, (_, kind) in functions.items()}
     head = json.dumps({"digest": sha256(code).hexdigest(), "kernels": kinds})
     return head.encode() + b"\n" + code
-
-
-def main() -> None:
-    """Write the kernels to the output."""
-    sys.stdout.buffer.write(compile_all())
 
 
 def _c_function(name: str, kernel: Any, signature: str) -> tuple[str, str]:

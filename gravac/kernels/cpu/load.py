@@ -5,6 +5,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import logging
 import os
@@ -40,10 +41,10 @@ def load(compiler: Callable[[], bytes] | None) -> SimpleNamespace:
         Exception: They cannot be compiled.
     """
     try:
-        key = _key()
+        name = _name()
     except PackageNotFoundError as error:
         raise ImportError(f"{error.name} is not installed") from None
-    kinds, code = _read(f"kernels-{key}.bin", compiler)
+    kinds, code = _read(name, compiler)
     addresses = link(code, tuple(kinds))
     functions = SimpleNamespace()
     for name, kind in kinds.items():
@@ -53,21 +54,72 @@ def load(compiler: Callable[[], bytes] | None) -> SimpleNamespace:
     return functions
 
 
+def main() -> None:
+    """Write all kernels to the output, compiled in this process. Of several that want them at once, one compiles."""
+    name = _name()
+    with _turn(name):
+        made = _whole(name, None)
+    sys.stdout.buffer.write(made)  # others need not wait until it is read
+
+
 def _read(name: str, compiler: Callable[[], bytes] | None) -> tuple[dict[str, str], bytes]:
     """Return the types of all kernels and an object file: from a file of that name, or compiled now."""
+    return _parsed(_whole(name, compiler))
+
+
+def _whole(name: str, compiler: Callable[[], bytes] | None) -> bytes:
+    if (kept := _kept(name)) is not None:
+        return kept
+    made = _compiled(compiler)
+    if _kept(name) is None:
+        _keep(name, made)
+    return made
+
+
+def _kept(name: str) -> bytes | None:
     for folder in _folders():
         with contextlib.suppress(OSError, ValueError):
-            return _parsed((folder / name).read_bytes())
-    made = _compiled(compiler)
-    found = _parsed(made)
+            made = (folder / name).read_bytes()
+            _parsed(made)
+            return made
+    return None
+
+
+def _keep(name: str, made: bytes) -> None:
+    problems = []
     for folder in _folders():
-        with contextlib.suppress(OSError):
+        part = folder / f"{name}.{os.getpid()}"  # several ranks may write at once
+        try:
             folder.mkdir(parents=True, exist_ok=True)
-            part = folder / f"{name}.{os.getpid()}"  # several ranks may compile at once
             part.write_bytes(made)
             part.replace(folder / name)
-            break
-    return found
+            return
+        except OSError as error:
+            problems.append(str(error))
+            with contextlib.suppress(OSError):
+                part.unlink()
+    log.warning(
+        "compiled kernels cannot be kept, so each start compiles them again (%s): set NUMBA_CACHE_DIR to a folder that "
+        "can be written",
+        "; ".join(problems),
+    )
+
+
+@contextlib.contextmanager
+def _turn(name: str) -> Iterator[None]:
+    """Wait while another process compiles the same. Without a folder that can be written nobody waits."""
+    with contextlib.ExitStack() as held:
+        for folder in _folders():
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                file = held.enter_context((folder / f"{name}.lock").open("wb"))
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    fcntl.lockf(file, fcntl.LOCK_EX)
+                    held.close()  # where the other could not keep what it made, the rest compiles at once, not in turn
+                break
+        yield
 
 
 def _parsed(made: bytes) -> tuple[dict[str, str], bytes]:
@@ -91,6 +143,10 @@ def _compiled(compiler: Callable[[], bytes] | None) -> bytes:
     from gravac.kernels.cpu import build
 
     return build.compile_all()
+
+
+def _name() -> str:
+    return f"kernels-{_key()}.bin"
 
 
 def _key() -> str:
