@@ -87,15 +87,16 @@ def step_aged(
     for begin in range(0, p.size, _PIECE):
         base, size = np.uint64(begin), min(_PIECE, p.size - begin)
         ahead = base + _AHEAD
-        for i in range(0, _PIECE, 16):
-            soon(p, ahead + np.uint64(i))
-            soon(g, ahead + np.uint64(i))
-            soon(m, ahead + np.uint64(i))
-            soon(v, ahead + np.uint64(i))
-        for i in range(0, _PIECE, 32):
-            soon(age, ahead + np.uint64(i))
-        for i in range(0, _PIECE, 64):
-            soon(senders, ahead + np.uint64(i))
+        for j in range(0, _PIECE, 16):  # as many as a cache line holds
+            at = ahead + np.uint64(j)
+            soon(p, at)
+            soon(g, at)
+            soon(m, at)
+            soon(v, at)
+        for j in range(0, _PIECE, 32):
+            soon(age, ahead + np.uint64(j))
+        for j in range(0, _PIECE, 64):
+            soon(senders, ahead + np.uint64(j))
         # All as if they had not arrived, in vector code.
         for j in range(size):
             i, at = np.uint64(j), base + np.uint64(j)
@@ -107,7 +108,7 @@ def step_aged(
             i, at = np.uint64(j), base + np.uint64(j)
             waits[i] = age[at]
             age[at] = min(age[at], _REST) + _STEP
-        count = np.uint64(0)
+        count: Any = np.uint64(0)
         for begun in range(0, size, 64):
             start, left = base + np.uint64(begun), size - begun
             mask = _ALL if left >= 64 else (_ONE << np.uint64(left)) - _ONE
@@ -115,8 +116,8 @@ def step_aged(
                 if left >= 64:
                     mask = set_of(senders, start)
                 else:
-                    for i in range(left):
-                        mask ^= np.uint64(senders[start + np.uint64(i)] == np.uint8(0)) << np.uint64(i)
+                    for j in range(left):
+                        mask ^= np.uint64(senders[start + np.uint64(j)] == np.uint8(0)) << np.uint64(j)
             while mask != np.uint64(0):
                 place = np.uint64(begun + lowest(mask))
                 mask &= mask - _ONE

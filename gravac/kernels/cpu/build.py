@@ -58,13 +58,14 @@ def jit(*signatures: str, in_any_order: bool = False, **exported: str) -> Callab
 
 def compile_all() -> bytes:
     """Return all kernels: a line that tells their names and types, and an object file."""
-    level, config.OPT = config.OPT, type(config.OPT)(0)  # all are optimized together, below
+    level = vars(config)["OPT"]
+    vars(config)["OPT"] = type(level)(0)  # all are optimized together, below
     try:
         for name in MODULES:
             importlib.import_module(f"gravac.kernels.cpu.{name}")
         functions = {name: _c_function(name, *kernel) for name, kernel in _exported.items()}
     finally:
-        config.OPT = level
+        vars(config)["OPT"] = level
     modules = [llvm.parse_assembly(code) for code, _ in functions.values()]
     whole = modules[0]
     for module in modules[1:]:
