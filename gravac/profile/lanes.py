@@ -207,11 +207,12 @@ def _lane(
     for call in calls:
         # On a CPU, also while a thread issues it, or waits for it to begin.
         begin = call.start if call.issued is None or device is not None else min(call.start, call.issued)
-        start = max(call.start, until)
+        # What ends after the last step was not waited for in it, or its end was noted late.
+        start, end = max(call.start, until), min(call.end, edges[-1])
         marks, moment = (edges, call.start) if call.issued is None else (moments, call.issued)
         step = bisect_right(marks, moment) - 1
-        exposed = lane.exposed(max(begin, until), call.end)
-        hidden = max(0.0, call.end - start) - lane.exposed(start, call.end)
+        exposed = lane.exposed(max(begin, until), end)
+        hidden = max(0.0, end - start) - lane.exposed(start, end)
         lane.calls.append(Timed(call, exposed, hidden, step if 0 <= step < len(edges) - 1 else -1))
         until = max(until, call.end)
     return lane

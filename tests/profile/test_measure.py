@@ -190,6 +190,18 @@ def test_a_thread_that_goes_on_before_the_end_is_noted_has_waited(woken: float, 
     assert found.computing == pytest.approx((60 + woken) * 1e-3)
 
 
+def test_a_call_that_ends_after_the_last_step_counts_up_to_its_end(tmp_path: Path) -> None:
+    """Where the machine is busy, gloo's thread may note the end of a call long after the next step has begun."""
+    made = Made.on_cpu()
+    last = max(
+        (each for each in made.events if each["name"] == "gloo:all_reduce"), key=lambda each: each["ts"]
+    )
+    last["dur"] += 70e3
+    found = of(tmp_path, made)
+    assert found.exposed == pytest.approx(0.04)
+    assert found.exposed + found.computing == pytest.approx(found.step)
+
+
 def test_operators_that_a_call_slows_down_are_exposed_to_it(tmp_path: Path) -> None:
     """As far as the same ones take less time where nothing is sent."""
     found = of(tmp_path, Made.on_cpu(slower=5.0))
