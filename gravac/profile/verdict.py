@@ -149,7 +149,8 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
 
 ON_A_CPU = (
     "on a CPU, communication is exposed while no thread runs an operator, up to the end of the last call within such a "
-    "pause, while a thread issues it, and while it slows down operators that take less time else"
+    "pause, while a thread issues it, and while it slows down operators that take less time else; interrupts and cold "
+    "caches count as computation, which made shares of FSDP 5 points too low"
 )
 
 
