@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab.benchmarks import cuda
+from lab.benchmarks import gpu
 from tests.support.maths.backends import on
 from tools.gpu import __main__ as program
 from tools.gpu.figures import Figure, figures_in, machine_in, machine_line
@@ -86,15 +86,15 @@ def test_results_are_shown() -> None:
 def test_every_step_fits_a_command_of_ten_minutes_and_exists() -> None:
     assert all(seconds <= 590 for _, seconds in program.STEPS.values())
     assert all((ROOT / name).exists() for name in program.TESTS)
-    assert set(program.STEPS) - {"tests"} == cuda.PARTS.keys()
+    assert set(program.STEPS) - {"tests"} == gpu.PARTS.keys()
 
 
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``benchmarks.cuda`` is a program that runs what a file named like its step says; results go to ``tmp_path``."""
+    """``benchmarks.gpu`` is a program that runs what a file named like its step says; results go to ``tmp_path``."""
     fake = tmp_path / "fake" / "lab" / "benchmarks"
     fake.mkdir(parents=True)
-    (fake / "cuda.py").write_text("import sys\nexec(open(sys.argv[2]).read())\n")
+    (fake / "gpu.py").write_text("import sys\nexec(open(sys.argv[2]).read())\n")
     monkeypatch.setattr(program, "BUILD", tmp_path)
     monkeypatch.setattr(program, "ROOT", tmp_path / "fake")
     monkeypatch.setattr(program, "SOURCES", ("lab",))
@@ -202,7 +202,7 @@ def test_a_failed_rank_ends_the_others_and_its_output_is_shown() -> None:
 @pytest.mark.parametrize("part", ["machine", "topk", "kernels"])
 def test_parts_of_the_benchmark_work_on_the_cpu(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     with on("reference"):  # and afterwards again what the caller chose
-        cuda.main([part, "--device=cpu", "--small", "--pairs=1", "--lines"])
+        gpu.main([part, "--device=cpu", "--small", "--pairs=1", "--lines"])
     lines = capsys.readouterr().out.splitlines()
     assert len(figures_in(lines)) == {"machine": 0, "topk": 26, "kernels": 20}[part]
     assert all(figure.value > 0 for figure in figures_in(lines))
@@ -215,7 +215,7 @@ def test_figures_from_before_a_rank_failed_are_kept(
     def failing(*_: object, **__: object) -> None:
         raise RanksFailed("a rank hangs", [f"{FIGURES[0].line()}\nTraceback …", ""])
 
-    monkeypatch.setattr(cuda, "run_ranks", failing)
+    monkeypatch.setattr(gpu, "run_ranks", failing)
     with pytest.raises(RanksFailed, match="a rank hangs"):
-        cuda.main(["loopback", "--device=cpu", "--small", "--lines"])
+        gpu.main(["loopback", "--device=cpu", "--small", "--lines"])
     assert figures_in(capsys.readouterr().out.splitlines()) == [FIGURES[0]]

@@ -54,6 +54,6 @@ def test_they_compile_without_a_gpu() -> None:
 @needs_lab
 def test_the_benchmark_reports_a_missing_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["cuda.py"])
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
     with pytest.raises(SystemExit, match="needs a CUDA GPU, and torch sees none here"):
-        runpy.run_path(str(ROOT / "lab/benchmarks/cuda.py"), run_name="__main__")
+        runpy.run_path(str(ROOT / "lab/benchmarks/gpu.py"), run_name="__main__")

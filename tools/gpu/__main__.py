@@ -42,7 +42,7 @@ STEPS = {
     "kernels": ("Other kernels", 240),
 }
 """Names, titles and most seconds, in the order in which they are worth a GPU's time. All but the tests are parts of
-``lab/benchmarks/cuda.py``."""
+``lab/benchmarks/gpu.py``."""
 TESTS = ("tests/gpu", "tests/support/maths/cuda_kernels.py")
 LAST_SECONDS = 10
 """For a program whose time is up, until it is killed."""
@@ -99,7 +99,7 @@ def command_of(step: str, report: Path, rehearse: bool) -> list[str]:
     """Return the program of a step. A rehearsal is small and on the CPU."""
     if step != "tests":
         small = ["--device=cpu", "--small", "--pairs=2"] if rehearse else []
-        return [sys.executable, "-m", "lab.benchmarks.cuda", "--lines", step, *small]
+        return [sys.executable, "-m", "lab.benchmarks.gpu", "--lines", step, *small]
     workers = min(8, os.cpu_count() or 1)
     # Those of kernels have no processes of their own and no mark: they run on a GPU where there is one.
     chosen = [TESTS[0], "-m", "not gpu"] if rehearse else [*TESTS, "-m", "gpu or not distributed"]

@@ -292,14 +292,17 @@ def _compile_elsewhere(seconds: float) -> bytes:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         log.warning("compiling kernels for this processor, once on a machine: it takes a core about 15 s")
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", _COMPILE],
-        env={**os.environ, "PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        check=True,
         timeout=seconds,
-    ).stdout
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode(errors="replace")[-1000:])
+    return done.stdout
 
 
 def checked_codecs(policy: Policy, collective: str) -> tuple[str, ...]:

@@ -170,7 +170,7 @@ def learning(
 
 
 def measured(device: torch.device) -> dict[str, Any]:
-    """Run what ``lab/benchmarks/cuda.py`` measures on ranks, on a model that is too small to say anything."""
+    """Run what ``lab/benchmarks/gpu.py`` measures on ranks, on a model that is too small to say anything."""
     from tools.gpu.measure import steps  # only here: the other scenarios do without the laboratory
 
     tiny: dict[str, Any] = {"shape": "tiny", "precision": "bf16"}

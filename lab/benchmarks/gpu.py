@@ -1,6 +1,6 @@
 """What gravac costs on a GPU. Run by `make gpu`, or alone: one line a figure.
 
-    python -m lab.benchmarks.cuda [PART ...] [--small] [--pairs N] [--lines]
+    python -m lab.benchmarks.gpu [PART ...] [--small] [--pairs N] [--lines]
 
 machine: versions. topk: Top-k with error feedback against torch.topk and against the memory's own speed. kernels: the
 others against plain torch. gpt: what a step of a GPT of 124 million parameters costs more than with plain DDP, in
@@ -120,7 +120,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Figure]]] = {
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="lab.benchmarks.cuda", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="lab.benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--pairs", type=int, default=21, help="pairs of the parts topk and kernels")
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> None:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit(
-            "lab/benchmarks/cuda.py needs a CUDA GPU, and torch sees none here: run it on a machine that has one, or "
+            "lab/benchmarks/gpu.py needs a CUDA GPU, and torch sees none here: run it on a machine that has one, or "
             "try the program with --device cpu --small"
         )
     for part in options.parts or PARTS:
