@@ -25,7 +25,7 @@ from gravac.whatif.exchange import BUCKET_BYTES
 from gravac.wording import format_bytes, format_number, format_percent, format_rate, format_seconds
 
 UNSURE = 0.03
-"""By how much the exposed share of a job on CPUs may be off (lab/benchmarks/observe.md). [share of a step; measured]"""
+"""By how much a small exposed share on CPUs may be off (lab/benchmarks/observe.md). [share of a step; measured]"""
 MANY, SMALL_BYTES = 20, 1 << 20
 """All-reduces of a step, and bytes of the usual one, that say that nothing is bucketed. [1, bytes; chosen]"""
 APART_SECONDS = 600.0

@@ -87,6 +87,15 @@ def test_classes_that_derive_from_others(recorder: Recorder, tmp_path: Path) -> 
     assert (beta, parameters) == (0.5, 72)
 
 
+def test_numbers_of_a_tensor_are_not_waited_for(recorder: Recorder, tmp_path: Path) -> None:
+    """On a GPU that would end a step, and break the capture of a graph."""
+    betas = (torch.tensor(0.5), torch.tensor(0.9))
+    step = training(torch.optim.AdamW, betas=betas, capturable=False, foreach=False)
+    for _ in range(5):
+        step()
+    assert trace(recorder, tmp_path).optimizers == [(("AdamW", "Adam"), None, 72)]
+
+
 def test_an_optimizer_within_another(recorder: Recorder, tmp_path: Path) -> None:
     """As in SAM, whose steps are rounds of both."""
 

@@ -23,7 +23,7 @@ def observe(steps: int = 5, warmup: int = 10, folder: str | Path | None = None) 
 
     Call it on each rank, before the training. Once ``warmup`` steps are over, torch's profiler records the next
     ``steps`` of them. Then nothing is left in the training, and a process of its own prints the verdict to the stderr
-    of rank 0. Under ``gravac observe``, that decides what is recorded.
+    of rank 0. Under ``gravac observe``, the command's options count instead.
 
     Args:
         steps: How many are recorded.

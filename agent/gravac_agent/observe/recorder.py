@@ -147,7 +147,8 @@ class Recorder:
         kinds: list[type] = [
             each for each in kind.__mro__ if issubclass(each, Optimizer) and each is not Optimizer
         ]
-        betas = [float(group["betas"][0]) for group in groups if group.get("betas")]
+        firsts = (group["betas"][0] for group in groups if group.get("betas"))
+        betas = [beta for beta in firsts if isinstance(beta, float)]  # a tensor's number is not waited for
         self._optimizers.append(
             {
                 "classes": [_class_name(each) for each in kinds or [kind]],
