@@ -16,6 +16,7 @@ from gravac.protocol.decision import (
     Override,
     Phase,
     Rule,
+    Trial,
     WindowAnswer,
     rule_label,
 )
@@ -112,6 +113,7 @@ __all__ = [
     "Spread",
     "StepDetail",
     "Text",
+    "Trial",
     "WindowAnswer",
     "WindowReport",
     "WindowSteps",

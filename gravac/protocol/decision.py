@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gravac.protocol.fields import Choice, CompressionFactor, Count, Ratio, Record, Text, WindowSteps
+from gravac.protocol.fields import Choice, CompressionFactor, Count, Ratio, Record, Seconds, Text, WindowSteps
 
 Phase = Literal["warmup", "explore", "hold", "fallback"]
 """warmup: dense, measuring the baseline. explore: climbing the ladder. hold: a CF was chosen.
@@ -63,6 +63,14 @@ class Candidate(Record):
     predicted_samples_per_second: Throughput | None = None  # T_sys, expected; null: measured, or not known
 
 
+class Trial(Record):
+    """What a trial may cost: a step that takes longer ends it on all ranks, which then send the plan that it names."""
+
+    step_seconds: Seconds  # a step that takes longer, on any rank, ends the trial
+    cf: CompressionFactor  # to send then; 1: dense
+    codec: Choice | None = None  # to send then; null: the job's compressor
+
+
 class Decision(Record):
     """What all ranks do next, and why. ``window`` -1: the decision the job began with.
 
@@ -82,6 +90,7 @@ class Decision(Record):
     candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known about each plan
     codec: Choice | None = None  # to send with; null: the job's compressor
     window_steps: WindowSteps | None = None  # steps of a window under it; null: the job's
+    trial: Trial | None = None  # what it may cost; null: it is no trial, or has no price limit
 
     @property
     def dense(self) -> bool:
