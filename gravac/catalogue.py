@@ -20,7 +20,7 @@ from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_compressor
 from gravac.memories import MEMORIES, Bucket, Memory
 from gravac.policies import POLICIES, AutoPolicy, Policy
-from gravac.policies.auto import space
+from gravac.policies.auto import plans as auto_plans
 from gravac.protocol import Record
 from gravac.registry import PluginWarning, Registry
 
@@ -162,7 +162,7 @@ def _entry(
 def _group(kind: Kind, name: str) -> Group | None:
     if kind == "collective":  # the agent chooses one, whatever the policy
         return None
-    chosen = {**space.members(), "policy": {AutoPolicy.name}}
+    chosen = {**auto_plans.members(), "policy": {AutoPolicy.name}}
     return "auto" if name in chosen.get(kind, ()) else "papers"
 
 

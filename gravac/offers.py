@@ -1,16 +1,15 @@
 """Offers: what a codec states of itself to policy ``auto``: its plans, what they cost, and what they keep.
 
-An offer stands in the codec's class as ``offer = Offer(…)``, with plain values. The controller runs without torch, so
-it reads offers from the source and does not import codecs.
+An offer stands in the codec's class as ``offer = Offer(…)``. The controller runs without torch and imports no codecs,
+so those of gravac's own codecs also stand in ``offers.json``, which ``python -m tools.pages.offers`` writes. What a
+job's plans cost and keep is in its record, so of a plugin's codec only the ranks need to know the offer.
 """
 
-import ast
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
-from importlib.machinery import PathFinder
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -82,6 +81,14 @@ class Offer:
 
 
 UNKNOWN = Offer()
+FILE = Path(__file__).with_name("offers.json")
+"""The offers of gravac's own codecs, by name."""
+KEPT = ("sgd", "adam", "aged", "low_beta", "matrix")
+"""Names of the efficiencies in an offer."""
+MEMORY_NS = 1.5
+"""Error memory, for each element: adding the residual and keeping the new one. [ns; measured]"""
+HUFFMAN_NS = (3.2, 2.6)
+"""Encoding and decoding more where codes are Huffman coded, for each byte that they take without it. [ns; measured]"""
 _REGISTERED: dict[str, Offer] = {}
 """Of classes that were registered in this process."""
 
@@ -94,15 +101,13 @@ def of(codec: str) -> Offer:
     selector, plus, values = name.partition("+")
     if found is None and plus:
         return of(selector).stacks.get(values, UNKNOWN)
-    return found or _of_plugin(name)
+    return found or UNKNOWN
 
 
 @cache
 def own() -> Mapping[str, Offer]:
     """Return the offers of gravac's own codecs. Only their plans are chosen by ``auto`` by itself."""
-    here = Path(__file__).parent
-    files = [file for room in ("compressors", "aggregators") for file in sorted((here / room).rglob("*.py"))]
-    return {name: offer for file in files for name, offer in _written(file)}
+    return {name: _read(each) for name, each in json.loads(FILE.read_text(encoding="utf-8")).items()}
 
 
 def register(name: str, member: type) -> None:
@@ -112,46 +117,70 @@ def register(name: str, member: type) -> None:
         of.cache_clear()
 
 
-def _written(file: Path) -> Iterator[tuple[str, Offer]]:
-    """Yield name and offer of each class in a source file that states one."""
-    source = file.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)) if "offer = Offer(" in source else ():
-        if isinstance(node, ast.ClassDef):
-            assigned = {
-                ast.unparse(each.targets[0]): each.value for each in node.body if isinstance(each, ast.Assign)
-            }
-            if "offer" in assigned:
-                yield ast.literal_eval(assigned["name"]), _value(assigned["offer"])
+def written(offer: Offer) -> dict[str, Any]:
+    """Return what an offer states, as ``FILE`` has it: a list of CF and three values for each efficiency."""
+    found: dict[str, Any] = {}
+    for each in fields(Offer):
+        value = getattr(offer, each.name)
+        if value == getattr(UNKNOWN, each.name):
+            continue
+        if each.name in KEPT:
+            value = [[cf, *three] for cf, three in value.items()]
+        elif each.name == "stacks":
+            value = {name: written(stack) for name, stack in value.items()}
+        found[each.name] = value
+    return found
 
 
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call):
-        return Offer(**{str(each.arg): _value(each.value) for each in node.keywords})
-    if isinstance(node, ast.Dict):
-        return {
-            ast.literal_eval(key or node): _value(value)
-            for key, value in zip(node.keys, node.values, strict=True)
-        }
-    return ast.literal_eval(node)
+def _read(stated: dict[str, Any]) -> Offer:
+    values = dict(stated)
+    for name, value in stated.items():
+        if name in KEPT:
+            values[name] = {cf: tuple(three) for cf, *three in value}
+        elif name == "stacks":
+            values[name] = {each: _read(stack) for each, stack in value.items()}
+        elif isinstance(value, list):
+            values[name] = tuple(value)
+    return Offer(**values)
 
 
-def _of_plugin(name: str) -> Offer:
-    """Return the offer of a codec of another distribution, without importing it."""
-    module = _plugins().get(name)
-    path: Sequence[str] | None = None
-    spec = None
-    try:
-        for end in range(1, len(parts := module.split(".")) + 1) if module else ():
-            spec = PathFinder.find_spec(".".join(parts[:end]), path)
-            path = None if spec is None else spec.submodule_search_locations
-        return dict(_written(Path(spec.origin))).get(name, UNKNOWN) if spec and spec.origin else UNKNOWN
-    except (OSError, SyntaxError, TypeError, ValueError) as error:
-        warnings.warn(f"the offer of the plugin's codec {name!r} is not plain values: {error}", stacklevel=2)
-        return UNKNOWN
+def coding_family(codec: str) -> str:
+    """Return the name of the codecs whose coding takes as much longer or shorter than stated."""
+    name = codec.partition("+")[0].partition(":")[0]
+    return f"{name}-huffman" if "coding=huffman" in codec else name
 
 
-@cache
-def _plugins() -> Mapping[str, str]:
-    """Return the modules of plugins by the names of their codecs and aggregators."""
-    groups = ("gravac.compressors", "gravac.aggregators")
-    return {entry.name: entry.module for group in groups for entry in entry_points(group=group)}
+def pass_ns(codec: str, cf: float, payloads: int) -> tuple[float, float]:
+    """Return what encoding and decoding take for each element, in nanoseconds.
+
+    Args:
+        codec: Name with settings.
+        cf: Of the plan, without Huffman coding.
+        payloads: That are decoded. A rank keeps the codes of its own, so that one needs no Huffman decoding.
+    """
+    offer = of(codec.partition("+")[0])
+    encode, decode = offer.encode_ns, payloads * offer.decode_ns
+    if "coding=huffman" in codec:
+        code_bytes = 4 / cf  # of a float32
+        encode += HUFFMAN_NS[0] * code_bytes
+        decode += HUFFMAN_NS[1] * code_bytes * max(0, payloads - 1)
+    return encode, decode
+
+
+def coding_seconds(codec: str, cf: float, elements: int, payloads: int) -> float:
+    """Return the seconds to encode and decode one gradient, as measured elsewhere; 0 for dense.
+
+    Args:
+        codec: As in ``pass_ns``.
+        cf: As in ``pass_ns``.
+        elements: Of the gradient.
+        payloads: As in ``pass_ns``.
+    """
+    if cf == 1.0:
+        return 0.0
+    root = math.sqrt(cf)
+    kept = 1.0 / (root * math.sqrt(root))  # CF^-0.75
+    encode, decode = pass_ns(codec, cf, payloads)
+    encode_kept, decode_kept = of(codec.partition("+")[0]).kept_ns
+    each = MEMORY_NS + encode + decode + (encode_kept + payloads * decode_kept) * kept
+    return elements * each * 1e-9

@@ -3,11 +3,11 @@
 import math
 
 import pytest
+from gravac.policies.auto.outlook import MOST_LOST
+from gravac.policies.auto.space import defaults
 
 from gravac import offers
 from gravac.policies import Plan
-from gravac.policies.auto.outlook import MOST_LOST
-from gravac.policies.auto.space import defaults
 from gravac.protocol import GainSums
 from gravac.signals import efficiency
 from tools.harness.cluster import level_sums

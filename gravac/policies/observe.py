@@ -1,17 +1,17 @@
 """Observe: dense steps, and what compressing them would be worth, by the rule of policy auto."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gravac.policies.auto.outlook import Outlook
-from gravac.policies.auto.policy import AutoPolicy
-from gravac.policies.auto.rule import AutoEvaluation
+from gravac.policies.auto.beliefs import learn, nothing
+from gravac.policies.auto.choose import Search
+from gravac.policies.auto.policy import AutoPolicy, candidates
+from gravac.policies.auto.say import keeps
 from gravac.policies.auto.settings import AutoState
-from gravac.policies.base import DENSE, Plan, PolicyState, Verdict, narrow
-from gravac.policies.windows import first_decision, next_decision
+from gravac.policies.base import DENSE, PolicyState, Verdict, narrow
+from gravac.policies.windows import first_decision, levels_under, next_decision
 from gravac.protocol import Count, PhaseSeconds, Seconds, WindowReport
 from gravac.signals import figures
 from gravac.wording import format_bytes, format_number, format_percent, format_seconds
@@ -65,8 +65,24 @@ class ObservePolicy(AutoPolicy):
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
         """Return dense again, with the verdict on all windows so far as the reason."""
-        known = _added(narrow(state, ObserveState), report, self._space.ranks)
-        return _Observed(self.settings, self._space, known, report).decide()
+        table, known = self.table, _added(narrow(state, ObserveState), report, self.table.ranks)
+        if levels_under(report, known.decision):
+            lesson = learn(table, known.beliefs, report, known.decision, 0.0)
+            search = Search(table, known, lesson, report)
+        else:
+            search = Search(table, known, nothing(known.beliefs), report)
+        decision = next_decision(
+            known.decision,
+            report,
+            "fixed",
+            "".join(_verdict(search, known))[:1000],
+            phase="hold",
+            minimum=1.0,
+            candidate=1.0,
+            candidates=candidates(search.rows, DENSE, False, report, DENSE),
+            codec=None,
+        )
+        return Verdict(decision, search.state.model_copy(update={"decision": decision}))
 
 
 def lines(reason: str) -> list[str]:
@@ -98,78 +114,57 @@ def _added(state: ObserveState, report: WindowReport, ranks: int) -> ObserveStat
     )
 
 
-@dataclass(slots=True)
-class _Observed(AutoEvaluation):
-    """One window of dense steps, as policy auto sees it."""
+def _verdict(search: Search, state: ObserveState) -> Iterator[str]:
+    """Yield verdict, why and next."""
+    phases = {name: getattr(state.phases, name) for name in PhaseSeconds.model_fields}
+    total, exposed = sum(phases.values()), phases["communicate"]
+    if not state.steps or total <= 0.0:
+        yield "Observing dense steps: no step was measured yet."
+        return
+    share, step = exposed / total, total / state.steps
+    said = (
+        f"{format_percent(share)} of a step is exposed communication ({format_seconds(exposed / state.steps)} of "
+        f"{format_seconds(step)})"
+    )
+    if share < COUNTS:
+        yield f"Not the network: {said}; compression can save at most that."
+        loss = "data_wait" if phases["data_wait"] >= COUNTS * total else "compute"
+        following = FASTER[loss].format(format_percent(phases[loss] / total))
+    elif state.late > exposed / 2:
+        late = format_seconds(state.late / state.steps)
+        yield f"Late ranks, not the network: {said}, {late} of it waiting for slower ranks."
+        following = "find what keeps the slowest rank, on which the others wait"
+    else:
+        yield f"Network: {said}."
+        following = _advice(search)
+    parts = ", ".join(
+        f"{WORDS[name]} {format_percent(each / total)}"
+        for name, each in phases.items()
+        if each >= 0.001 * total
+    )
+    yield (
+        f"{WHY}{search.table.ranks} ranks exchange {format_bytes(search.table.dense.payload_bytes)} of gradients a "
+        f"step; of a step, {parts}"
+    )
+    if state.noise_scale is not None:
+        yield f"; the noise scale of the gradient is {format_number(state.noise_scale)} samples"
+    yield f".{NEXT}{following}."
 
-    def decide(self) -> Verdict:
-        row = self.row(DENSE) if self.measured is None else self.note(self.measured, weight=0.3)
-        view = self.view(row)
-        option = None if row is None else self._option(view)
-        chosen = option if option is not None and self._wins(view, option, DENSE) else DENSE
-        decision = next_decision(
-            self.state.decision,
-            self.report,
-            "fixed",
-            "".join(self._verdict(view, chosen))[:1000],
-            phase="hold",
-            minimum=1.0,
-            candidate=1.0,
-            candidates=view.candidates(DENSE, False, self.samples, {}),
-            codec=None,
-        )
-        return Verdict(decision, self.state.model_copy(update={"decision": decision}))
 
-    def _verdict(self, view: Outlook, chosen: Plan) -> Iterator[str]:
-        """Yield verdict, why and next."""
-        state = narrow(self.state, ObserveState)
-        phases = {name: getattr(state.phases, name) for name in PhaseSeconds.model_fields}
-        total, exposed = sum(phases.values()), phases["communicate"]
-        if not state.steps or total <= 0.0:
-            yield "Observing dense steps: no step was measured yet."
-            return
-        share, step = exposed / total, total / state.steps
-        said = (
-            f"{format_percent(share)} of a step is exposed communication ({format_seconds(exposed / state.steps)} of "
-            f"{format_seconds(step)})"
-        )
-        if share < COUNTS:
-            yield f"Not the network: {said}; compression can save at most that."
-            loss = "data_wait" if phases["data_wait"] >= COUNTS * total else "compute"
-            following = FASTER[loss].format(format_percent(phases[loss] / total))
-        elif state.late > exposed / 2:
-            late = format_seconds(state.late / state.steps)
-            yield f"Late ranks, not the network: {said}, {late} of it waiting for slower ranks."
-            following = "find what keeps the slowest rank, on which the others wait"
-        else:
-            yield f"Network: {said}."
-            following = self._advice(view, chosen)
-        dense = self.space.costs[DENSE]
-        parts = ", ".join(
-            f"{WORDS[name]} {format_percent(each / total)}"
-            for name, each in phases.items()
-            if each >= 0.001 * total
-        )
-        yield (
-            f"{WHY}{self.space.ranks} ranks exchange {format_bytes(dense.payload_bytes)} of gradients a step; of a "
-            f"step, {parts}"
-        )
-        if state.noise_scale is not None:
-            yield f"; the noise scale of the gradient is {format_number(state.noise_scale)} samples"
-        yield f".{NEXT}{following}."
-
-    def _advice(self, view: Outlook, chosen: Plan) -> str:
-        """Return what policy auto would do about a slow network."""
-        if chosen == DENSE:
-            if self.row(DENSE) is None:
-                return "go on: too few steps are settled to say what a plan would be worth"
-            kept = format_percent(1.0 - self.accepted)
-            return f"stay dense: no plan that is expected to keep {kept} of the progress is predicted to win"
-        rate = self.samples * view.score(chosen)
-        times = view.score(chosen) / max(1e-30, view.score(DENSE))
-        return (
-            f"compress gradients {format_number(self.space.fewer(chosen))}x with {self.space.label(chosen)}: steps of "
-            f"about {format_seconds(view.seconds(chosen))}, expected to keep "
-            f"{format_percent(view.efficiency(chosen) or 0.0)} of the progress of each, so {format_number(rate)} "
-            f'useful samples/s, {format_number(times)} times those of dense, by policy="auto"'
-        )
+def _advice(search: Search) -> str:
+    """Return what policy auto would do about a slow network."""
+    table, dense = search.table, search.row(DENSE)
+    if not dense.fresh:
+        return "go on: too few steps are settled to say what a plan would be worth"
+    chosen = search.option(search.rows, dense)
+    if chosen is None:
+        kept = format_percent(1.0 - table.accepted)
+        return f"stay dense: no plan that is expected to keep {kept} of the progress is predicted to win"
+    steps = figures.steps(search.report)
+    rate = (search.report.samples or steps) / max(1, steps) * chosen.score
+    kept, times = keeps(chosen, "of the progress of each"), format_number(chosen.score / dense.score)
+    return (
+        f"compress gradients {format_number(chosen.facts.fewer)}x with {chosen.facts.label}: steps of about "
+        f"{format_seconds(chosen.seconds)}, {kept}, so {format_number(rate)} useful samples/s, {times} times "
+        'those of dense, by policy="auto"'
+    )

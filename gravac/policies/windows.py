@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gravac.protocol import Candidate, Decision, LevelSums, Phase, WindowReport
+from gravac.protocol import Candidate, Decision, LevelSums, Phase, Trial, WindowReport
 
 MOST = 1e15
 """Samples per second that records can carry; only a broken clock gets there."""
@@ -169,6 +169,7 @@ def next_decision(
     epsilon: float | None = None,
     codec: str | Kept | None = KEPT,
     window_steps: int | Kept | None = KEPT,
+    trial: Trial | None = None,
 ) -> Decision:
     """Return the decision after ``previous``, made at the end of ``report``; what is not given stays.
 
@@ -197,6 +198,7 @@ def next_decision(
         candidates=previous.candidates if candidates is None else candidates,
         codec=new_codec,
         window_steps=previous.window_steps if window_steps is KEPT else window_steps,
+        trial=trial,
     )
 
 
@@ -206,4 +208,5 @@ def unusable(previous: Decision, report: WindowReport) -> Decision:
         why = "the ranks ran dense in fallback"
     else:
         why = f"none of its steps ran under decision {previous.epoch}"
-    return next_decision(previous, report, "unusable", f"Window {report.window} says nothing here: {why}.")
+    reason = f"Window {report.window} says nothing here: {why}."
+    return next_decision(previous, report, "unusable", reason, trial=previous.trial)

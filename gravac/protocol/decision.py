@@ -59,7 +59,9 @@ class Candidate(Record):
     window: Count | None  # last window that measured it
     verdict: Literal["untried", "trying", "passed", "too_strong", "chosen"]  # of the policy
     codec: Choice | None = None  # of the plan; null: the job's compressor
-    efficiency: Ratio | None = None  # predicted: steps dense needs / steps this plan needs; null: not known
+    efficiency: Ratio | None = None  # believed: steps dense needs / steps this plan needs; null: not known
+    efficiency_error: Ratio | None = None  # by which it may be off; null: not known
+    efficiency_steps: Count = 0  # of this job that show it; 0: expected alone
     predicted_samples_per_second: Throughput | None = None  # T_sys, expected; null: measured, or not known
 
 

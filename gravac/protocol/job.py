@@ -12,6 +12,7 @@ from gravac.protocol.fields import (
     CompressionFactor,
     Count,
     Name,
+    Ratio,
     Record,
     Seconds,
     Settings,
@@ -125,6 +126,19 @@ class OptimizerSpec(Record):
     weight_decay: Annotated[float, Field(ge=0, le=1e15)] | None  # of its first parameter group; null: unknown
 
 
+class Kept(Record):
+    """What a plan is expected to keep of the progress of a dense step: its statistical efficiency in simulations."""
+
+    likely: Ratio  # best estimate
+    low: Ratio  # in the task that bears it worst
+    high: Ratio  # in the task that bears it best
+    noise_times: Annotated[float, Field(ge=0, le=10)] = (
+        0.0  # most that its loss grows with a gradient of less noise; 0: noise changes nothing
+    )
+    late: bool = False  # it sends late what the optimizer bears late, so windows show little of it
+    unseen: bool = False  # its errors average out over more ranks than there are, which windows do not show
+
+
 class PlanCost(Record):
     """What a plan of the job's policy costs on one rank in a step, for this model, these ranks and collectives."""
 
@@ -135,6 +149,8 @@ class PlanCost(Record):
     messages: Annotated[float, Field(ge=0, le=1e15)]  # sent one after the other
     decoded: Count | None = None  # payloads that the rank decodes; null: unknown
     seconds: Seconds | None = None  # of the exchange on the measured network; null: not measured
+    coding_seconds: Seconds | None = None  # of encoding and decoding, as measured elsewhere; null: unknown
+    kept: Kept | None = None  # null: not simulated
 
 
 class CodecSize(Record):

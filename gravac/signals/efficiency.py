@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gravac import offers
 from gravac.offers import Row, TableKind
-from gravac.protocol import GainSums
+from gravac.protocol import GainSums, Kept
 
 PER_LATE = 3.4
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
@@ -131,6 +131,45 @@ def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None
     return None if found is None else with_ranks(found, codec, ranks, kind)
 
 
+def kept(codec: str, cf: float, kind: str, ranks: int) -> Kept | None:
+    """Return what a plan is expected to keep, for the record of a job; None: the codec was not simulated.
+
+    Args:
+        codec: As in ``expected``.
+        cf: As in ``expected``.
+        kind: As in ``expected``.
+        ranks: World size.
+    """
+    found = of_job(codec, cf, kind, ranks, None)
+    if found is None:
+        return None
+    offer, table = offers.of(codec), table_of(codec, kind)
+    most = 1.0 if offer.random else MOST_TIMES
+    follows = (
+        table == "sgd" and cf <= offer.rows(table)[-1].cf
+    )  # beyond what was simulated, noise saves nothing
+    return Kept(
+        likely=found.likely,
+        low=found.low,
+        high=found.high,
+        noise_times=most if follows else 0.0,
+        late=counts_late(codec, kind),
+        unseen=errs_more(codec, ranks, kind),
+    )
+
+
+def times_by_noise(most: float, confirmed: float | None) -> float:
+    """Return how many times as much a plan loses by the noise of the gradient as it did in the simulations.
+
+    Args:
+        most: ``Kept.noise_times``.
+        confirmed: ρ, as in ``expected``.
+    """
+    if confirmed is None or most <= 0.0:
+        return 1.0
+    return min(most, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
+
+
 def errs_more(codec: str, ranks: int, kind: str) -> bool:
     """Return whether a codec errs more with this number of ranks than it did in the simulations."""
     if counts_late(codec, kind):
@@ -156,7 +195,7 @@ def with_ranks(found: Efficiency, codec: str, ranks: int, kind: str) -> Efficien
     times = SIMULATED_RANKS / max(1, ranks)
     times = max(times, 1.0 / times)
     lost = _lose(found, times * times)
-    return _between(lost.likely, lost.low, lost.likely)
+    return between(lost.likely, lost.low, lost.likely)
 
 
 def noise_times(codec: str, confirmed: float | None) -> float:
@@ -166,10 +205,7 @@ def noise_times(codec: str, confirmed: float | None) -> float:
         codec: As in ``expected``.
         confirmed: ρ, as in ``expected``.
     """
-    if confirmed is None:
-        return 1.0
-    most = 1.0 if offers.of(codec).random else MOST_TIMES
-    return min(most, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
+    return times_by_noise(1.0 if offers.of(codec).random else MOST_TIMES, confirmed)
 
 
 def confirmed_by(sums: GainSums) -> float | None:
@@ -218,31 +254,77 @@ def measured(
         return None
     own = confirmed_by(sums)
     known = own if confirmed is None else confirmed
-    table, counts = of_job(codec, cf, kind, ranks, known), table_of(codec, kind)
-    if table is not None and counts_late(codec, kind):
-        shown = _beyond_late(sums, own is not None)
-        return _between(shown * table.likely, shown * table.low, shown * table.high)
-    if own is not None and known is not None and sums.reference_sq > 0.0:
-        found = of_progress(
-            sums.residual_dot_gradient / sums.gradient_sq,
-            sums.moved_dot_reference / sums.reference_sq,
-            known,
-            counts,
-        )
-        share = 0.0 if table is None else TABLE_STEPS / (TABLE_STEPS + sums.progress_steps)
-        likely = found if table is None else found + share * (table.likely - found)
-        return _between(likely, likely - UNCERTAIN, likely + UNCERTAIN)
-    lost = PER_BACKLOG_OTHERS
-    if counts == "sgd":
-        lost = PER_BACKLOG if known is None else PER_LATE * known
-    backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
-    shown = 1.0 / (1.0 + lost * backlog)
+    table = of_job(codec, cf, kind, ranks, known)
+    found = shown(sums, kind, table, known, late=counts_late(codec, kind))
+    if found is None:
+        return table
     if table is None:
-        return _between(shown, shown - CREDIBLE, shown + CREDIBLE)
-    if counts != "sgd":  # under Adam the backlog does not order plans within the range
-        return _between(table.likely - max(0.0, table.low - CREDIBLE - shown), table.low, table.high)
-    likely = min(table.high, max(table.low, shown)) - max(0.0, table.low - CREDIBLE - shown)
-    return _between(likely, table.low, table.high)
+        wide = UNCERTAIN if own is not None and sums.reference_sq > 0.0 else CREDIBLE
+        return between(found.likely, found.likely - wide, found.likely + wide)
+    if counts_late(codec, kind):
+        share = found.likely / table.likely
+        return between(found.likely, share * table.low, share * table.high)
+    if own is not None and sums.reference_sq > 0.0:
+        weight = TABLE_STEPS / (TABLE_STEPS + sums.progress_steps)
+        likely = found.likely + weight * (table.likely - found.likely)
+        return between(likely, likely - UNCERTAIN, likely + UNCERTAIN)
+    return between(found.likely, table.low, table.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What steps alone show of η.
+
+    Attributes:
+        likely: Best estimate.
+        steps: That show it.
+    """
+
+    likely: float
+    steps: int
+
+
+def shown(
+    sums: GainSums, kind: str, table: Efficiency | None, confirmed: float | None, *, late: bool
+) -> Shown | None:
+    """Return what steps show of η, without what simulations showed; see ``measured``.
+
+    Args:
+        sums: Of the steps under one plan.
+        kind: Of the optimizer.
+        table: What is expected of the plan; None: unknown.
+        confirmed: ρ; None: as these steps show it.
+        late: Whether the plan sends late what the optimizer bears late.
+
+    Returns:
+        None where they show nothing.
+    """
+    if sums.steps == 0 or not sums.gradient_sq > 0.0:
+        return None
+    followed = sums.progress_steps >= LEAST_STEPS and sums.reference_sq > 0.0
+    confirmed = confirmed_by(sums) if confirmed is None else confirmed
+    backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
+    progress = sums.moved_dot_reference / sums.reference_sq if sums.reference_sq > 0.0 else 0.0
+    if table is not None and late:
+        steps = sums.progress_steps if followed else sums.steps
+        return Shown(_beyond_late(sums, followed) * table.likely, steps)
+    if followed and confirmed is not None:
+        counts: TableKind = "sgd" if kind == "sgd" else "adam"
+        return Shown(of_progress(backlog, progress, confirmed, counts), sums.progress_steps)
+    if kind == "sgd":
+        lost = PER_BACKLOG if confirmed is None else PER_LATE * confirmed
+        found = 1.0 / (1.0 + lost * backlog)
+        if table is None:
+            return Shown(found, sums.steps)
+        far = max(0.0, table.low - CREDIBLE - found)
+        return Shown(max(LOWEST, min(table.high, max(table.low, found)) - far), sums.steps)
+    found = 1.0 / (1.0 + PER_BACKLOG_OTHERS * backlog)
+    if table is None:
+        return Shown(found, sums.steps)
+    far = max(
+        0.0, table.low - CREDIBLE - found
+    )  # under Adam the backlog does not order plans within the range
+    return Shown(max(LOWEST, table.likely - far), sums.steps)
 
 
 def _beyond_late(sums: GainSums, followed: bool) -> float:
@@ -302,7 +384,7 @@ def counts_late(codec: str, kind: str) -> bool:
 
 def _lose(found: Efficiency, times: float) -> Efficiency:
     """Return an efficiency whose losses are so many times as large."""
-    return _between(*(1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high)))
+    return between(*(1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high)))
 
 
 def _at(rows: tuple[Row, ...], cf: float, times: float) -> Efficiency:
@@ -312,11 +394,11 @@ def _at(rows: tuple[Row, ...], cf: float, times: float) -> Efficiency:
         if cf <= row.cf:
             share = log(cf / weaker.cf) / log(row.cf / weaker.cf)
             pairs = ((weaker.likely, row.likely), (weaker.low, row.low), (weaker.high, row.high))
-            return _lose(_between(*(a + share * (b - a) for a, b in pairs)), times)
+            return _lose(between(*(a + share * (b - a) for a, b in pairs)), times)
         weaker = row
     fading = math.sqrt(weaker.cf / cf)  # stronger than anything simulated
     last = _lose(Efficiency(weaker.likely, weaker.low, weaker.high), times)
-    return _between(fading * last.likely, fading * fading * last.low, fading * last.high)
+    return between(fading * last.likely, fading * fading * last.low, fading * last.high)
 
 
 def _quartered(bits: float) -> float:
@@ -325,7 +407,8 @@ def _quartered(bits: float) -> float:
     return (1.0 - 0.75 * (bits - whole)) * 0.25**whole
 
 
-def _between(likely: float, low: float, high: float) -> Efficiency:
+def between(likely: float, low: float, high: float) -> Efficiency:
+    """Return an estimate within the range that estimates have, in order."""
     likely = min(1.0, max(LOWEST, likely))
     return Efficiency(likely, min(likely, max(LOWEST, low)), max(likely, min(1.0, high)))
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gravac.policies.auto.outlook import MOST_LOST
-from gravac.policies.auto.space import DEFAULT_COMPRESSOR, DEFAULT_MEMORY, plans, size_of
+from gravac.policies.auto.plans import DEFAULT_COMPRESSOR, DEFAULT_MEMORY, plans, size_of
+from gravac.policies.auto.table import MOST_LOST
 from gravac.policies.base import Plan
 from gravac.protocol.job import TORCH_ADAM
 from gravac.signals import efficiency

@@ -1,7 +1,7 @@
 """Step times of a job of which no trace exists, from what coding and handling cost on one core of an AMD EPYC.
 
 The formula is that of ``gravac.whatif.timemodel``. Coding has the terms by which the auto policy predicts plans that it
-has not tried (``gravac.policies.auto.timemodel``): a quantizer touches every element of every payload, a selector those
+has not tried (``gravac.offers``): a quantizer touches every element of every payload, a selector those
 that it kept.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gravac import offers
 from gravac.collectives import AUTO, Network
-from gravac.policies.auto.timemodel import MEMORY_NS, pass_ns
+from gravac.offers import MEMORY_NS, pass_ns
 from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_rounds
 from gravac.whatif.terms import HANDLING_SECONDS_PER_BYTE
 from gravac.whatif.timemodel import StepTime, TimeModel, coded

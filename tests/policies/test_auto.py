@@ -8,10 +8,10 @@ import pytest
 
 from gravac.fold import JobFold
 from gravac.policies import Plan, parse
-from gravac.policies.auto import space
-from gravac.policies.auto.rule import TRIAL_STEPS
+from gravac.policies.auto import plans as space
 from gravac.policies.auto.settings import AutoState
 from gravac.policies.base import DENSE
+from gravac.policies.trials import TRIAL_STEPS
 from gravac.protocol import JobSpec
 from gravac.signals import efficiency
 from tests.support.efficiencies import fixed_efficiencies

@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
+from gravac.policies.auto.outlook import accepted_loss
+from gravac.policies.auto.rule import AutoEvaluation
+from gravac.policies.auto.space import plans
+from gravac.policies.auto.timemodel import clear_start, coding, fit, hides, pass_ns, prior_coding
 
 from gravac import offers
 from gravac.policies import AutoPolicy, Plan
-from gravac.policies.auto.outlook import accepted_loss
-from gravac.policies.auto.rule import AutoEvaluation
 from gravac.policies.auto.settings import AutoState, Coding, Seen
-from gravac.policies.auto.space import plans
-from gravac.policies.auto.timemodel import clear_start, coding, fit, hides, pass_ns, prior_coding
 from gravac.policies.base import DENSE
 from gravac.protocol import GainCurve, PlanCost, WindowReport
 from gravac.signals.efficiency import Efficiency

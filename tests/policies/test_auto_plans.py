@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gravac.policies.auto.outlook import Outlook, outlook
+from gravac.policies.auto.timemodel import PlanTimeModel
 
 from gravac import offers
 from gravac.aggregators import AGGREGATORS
 from gravac.compressors import COMPRESSORS, TopK, build
 from gravac.policies import AutoPolicy, Plan, parse
 from gravac.policies.auto import space, timemodel
-from gravac.policies.auto.outlook import Outlook, outlook
 from gravac.policies.auto.settings import AutoState, Seen
-from gravac.policies.auto.timemodel import PlanTimeModel
 from gravac.policies.base import DENSE
 from gravac.protocol import OptimizerSpec, PlanCost
 from tests.support.efficiencies import fixed_efficiencies

@@ -12,10 +12,11 @@ from functools import cached_property
 from random import Random
 from statistics import median
 
+from gravac import offers
 from gravac.collectives import Network
 from gravac.fold import JobFold
 from gravac.policies import Plan, parse
-from gravac.policies.auto import space, timemodel
+from gravac.policies.auto import plans as auto_plans
 from gravac.policies.base import DENSE
 from gravac.protocol import (
     Decision,
@@ -91,23 +92,20 @@ class World:
         return Network(latency_seconds=self.latency, bytes_per_second=self.megabits * 1e6 / 8)
 
     @cached_property
-    def _space(self) -> space.Space:
-        return space.Space(
-            {
-                plan: self.cost(plan)
-                for plan in self.usable(space.plans((), space.DEFAULT_COMPRESSOR, self.kind))
-            },
-            elements=self.elements,
-            ranks=self.ranks,
-        )
+    def costs(self) -> dict[Plan, PlanCost]:
+        """Of each plan, dense first."""
+        every = auto_plans.plans((), auto_plans.DEFAULT_COMPRESSOR, self.kind)
+        return {plan: self.cost(plan) for plan in self.usable(every)}
 
     def usable(self, plans: Iterable[Plan]) -> tuple[Plan, ...]:
         """Those of the plans that the jobs of this world may use."""
-        return tuple(plan for plan in plans if self.huffman or not (plan.codec or "").endswith(space.CODING))
+        return tuple(
+            plan for plan in plans if self.huffman or not (plan.codec or "").endswith(auto_plans.CODING)
+        )
 
     def cost(self, plan: Plan) -> PlanCost:
         found = volume(
-            plan.codec or space.DEFAULT_COMPRESSOR, self.elements, plan.cf, self.ranks, self.network
+            plan.codec or auto_plans.DEFAULT_COMPRESSOR, self.elements, plan.cf, self.ranks, self.network
         )
         return PlanCost(
             codec=plan.codec,
@@ -123,12 +121,18 @@ class World:
         return messages * self.latency + link_bytes / (GOODPUT * self.network.bytes_per_second)
 
     def exposed(self, plan: Plan) -> float:
-        cost = self._space.costs[plan]
+        cost = self.costs[plan]
         wire = self._wire(cost.messages, cost.link_bytes)
         return self.waiting + max(0.1 * wire, wire - self.hidden)
 
     def seconds(self, plan: Plan) -> float:
-        return self.compute + self.exposed(plan) + self.coding * timemodel.prior_coding(self._space, plan)
+        return self.compute + self.exposed(plan) + self.coding * self.coding_seconds(plan)
+
+    def coding_seconds(self, plan: Plan) -> float:
+        """What the policy assumes."""
+        codec, decoded = plan.codec or auto_plans.DEFAULT_COMPRESSOR, self.costs[plan].decoded
+        payloads = self.ranks if decoded is None else decoded
+        return offers.coding_seconds(codec, plan.cf, self.elements, payloads)
 
     def efficiency(self, plan: Plan) -> float:
         """The true one: the table's, moved by up to ``off``, the same way for all plans of a codec.
@@ -138,24 +142,26 @@ class World:
         likely = self.expected(plan)
         if plan == DENSE:
             return 1.0
-        name = timemodel.family(self._space.values(plan).codec or "")
+        name = offers.coding_family(
+            (plan.codec or auto_plans.DEFAULT_COMPRESSOR).removesuffix(auto_plans.CODING)
+        )
         moved = self.off * Random(f"{self.seed}{name}").uniform(-1.0, 1.0) * min(1.0, (1.0 - likely) / 0.03)
         return min(1.0, max(0.05, 1.0 - self.severity * (1.0 - likely) + moved))
 
     def expected(self, plan: Plan) -> float:
         """The table's, for the noise of the gradient."""
-        codec = plan.codec or space.DEFAULT_COMPRESSOR
+        codec = plan.codec or auto_plans.DEFAULT_COMPRESSOR
         found = efficiency.expected(codec, plan.cf, self.kind, self.confirmed)
         assert found is not None
         return efficiency.with_ranks(found, codec, self.ranks, self.kind).likely
 
     def shown(self, plan: Plan) -> bool:
         """Whether windows show what a plan loses where they are not next to a dense reference."""
-        codec = plan.codec or space.DEFAULT_COMPRESSOR
+        codec = plan.codec or auto_plans.DEFAULT_COMPRESSOR
         return self.kind in efficiency.TELLING and not efficiency.errs_more(codec, self.ranks, self.kind)
 
     def plans(self) -> tuple[Plan, ...]:
-        return self._space.plans
+        return tuple(self.costs)
 
     def static_seconds(self, plan: Plan, progress: float) -> float:
         """Seconds to make the progress of that many dense steps."""
@@ -194,7 +200,7 @@ class Job:
 
     def __post_init__(self) -> None:
         rule, world = parse(self.policy), self.world
-        compressor = space.DEFAULT_COMPRESSOR
+        compressor = auto_plans.DEFAULT_COMPRESSOR
         optimizer = OptimizerSpec.model_validate(
             {"name": "Any", "kind": world.kind, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": None}
         )
@@ -214,7 +220,7 @@ class Job:
         self._random = Random(world.seed)
         self._in_force = self.fold.decision
         self._arriving: deque[tuple[int, Decision]] = deque()
-        self._began, self._level_steps = 0, 0
+        self._began, self._level_steps, self._window_seconds = 0, 0, 0.0
         self._levels: dict[tuple[int, Plan], list[float]] = {}
         self._steps: dict[tuple[int, Plan], int] = {}
 
@@ -262,6 +268,7 @@ class Job:
         seconds = self.world.seconds(plan) * factor * max(0.1, self._random.gauss(1.0, self.world.noise))
         self.sent.append(plan)
         self.seconds += seconds
+        self._window_seconds += seconds
         self.progress += self.world.efficiency(plan)
         self._level_steps += 1
         key = (decision.epoch, plan)
@@ -284,6 +291,7 @@ class Job:
             "epoch": decision.epoch,
             "phase": decision.phase,
             "cf": decision.cf_candidate,
+            "seconds": self._window_seconds,
             "samples": 64 * (end - self._began),
             "levels": levels,
             "gains": ()
@@ -295,7 +303,7 @@ class Job:
         self.reports.append(report)
         self.decisions.append(self.fold.decide(report))
         self._arriving.append((end + LAG_STEPS, self.last))
-        self._began, self._levels, self._steps = end, {}, {}
+        self._began, self._levels, self._steps, self._window_seconds = end, {}, {}, 0.0
 
     def _level(self, epoch: int, plan: Plan, steps: int, settled: list[float]) -> LevelSums:
         world = self.world

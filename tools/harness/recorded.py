@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from gravac.policies import Plan, parse
-from gravac.policies.auto import space
+from gravac.policies.auto import plans as auto_plans
 from gravac.protocol import (
     Decision,
     End,
@@ -108,7 +108,7 @@ class RecordedJob:
 
     @property
     def compressor(self) -> str:
-        return "topk" if self.policy == "gravac" else space.DEFAULT_COMPRESSOR
+        return "topk" if self.policy == "gravac" else auto_plans.DEFAULT_COMPRESSOR
 
     def play(self, windows: int = 1, **changes: object) -> Decision:
         """Report windows; ``changes`` overrides fields of each report."""

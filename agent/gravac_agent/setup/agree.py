@@ -219,6 +219,8 @@ def agree(
             builder.network,
             settings.collective,
             ShardedGradient(len(sharded.groups), metered.scatters_whole) if sharded and by_rows else None,
+            spec.optimizer_kind,
+            spec.memory.partition(":")[0] != "none",
         )
         spec = spec.model_copy(update={"plans": costs})
         start = Directive.of(rule.fitted(spec).start().decision, codecs)

@@ -5,11 +5,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gravac import offers
 from gravac.aggregators import Aggregator
 from gravac.collectives import Network
 from gravac.memories import Bucket
 from gravac.policies import Plan
 from gravac.protocol import CodecSize, JobSpec, PlanCost
+from gravac.signals import efficiency
 from gravac.whatif.exchange import UnknownSizes, Volume, codec_of, volume, volume_of_rounds, volume_of_shards
 from gravac.whatif.samples import ASSUMED_NETWORK
 
@@ -60,8 +62,10 @@ def plan_costs(
     network: Network | None,
     collective: str,
     shards: ShardedGradient | None = None,
+    kind: str = "other",
+    remembers: bool = True,
 ) -> tuple[PlanCost, ...]:
-    """Return the cost of each plan. One whose codec cannot be used here is left out.
+    """Return the cost of each plan, and what it is expected to keep. One whose codec cannot be used here is left out.
 
     Args:
         plans: As ``Policy.plans`` names them.
@@ -71,6 +75,8 @@ def plan_costs(
         network: Latency and bandwidth; None: not measured, and neither are the seconds.
         collective: The job's, or auto.
         shards: How FSDP2 shards the gradient; None: it does not.
+        kind: Of the optimizer.
+        remembers: Whether the job has an error memory. Without one, simulations say nothing of a codec that loses.
     """
     found = []
     for plan in plans:
@@ -84,6 +90,8 @@ def plan_costs(
         except (ValueError, NotImplementedError) as error:
             log.warning("the policy cannot choose %s at CF %g: %s", codec, plan.cf, error)
             continue
+        simulated = plan.cf > 1.0 and (remembers or offers.of(codec).lossless)
+        payloads = ranks if cost.decoded is None else cost.decoded
         found.append(
             PlanCost(
                 codec=plan.codec,
@@ -93,6 +101,8 @@ def plan_costs(
                 messages=cost.messages,
                 decoded=cost.decoded,
                 seconds=None if network is None else _seconds(cost, network),
+                coding_seconds=min(1e9, offers.coding_seconds(codec, plan.cf, elements, payloads)),
+                kept=efficiency.kept(codec, plan.cf, kind, ranks) if simulated else None,
             )
         )
     return tuple(found)

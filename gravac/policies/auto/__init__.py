@@ -1,5 +1,5 @@
 """The auto policy: chooses codec and strength by predicted useful throughput, T_sys · η.
 
-``space.py`` lists the plans, ``timemodel.py`` predicts the steps of untried ones, ``outlook.py`` ranks them,
-``learning.py`` takes from a window what it says of them, and ``rule.py`` decides.
+``plans.py`` names the plans, ``table.py`` has what is known of each before the job, ``beliefs.py`` what a job has shown
+of them, ``choose.py`` is the rule that chooses, and ``say.py`` puts its choice into words.
 """

@@ -3,12 +3,13 @@
 from copy import copy
 from typing import ClassVar, Self
 
-from gravac.policies.auto import space, timemodel
-from gravac.policies.auto.learning import SETTLED
-from gravac.policies.auto.outlook import before_any_window
-from gravac.policies.auto.rule import START_STEPS, TRIAL_STEPS, AutoEvaluation, at_once
+from gravac.policies.auto.beliefs import SETTLED, Belief, believe, learn
+from gravac.policies.auto.choose import MORE_STEPS, START_STEPS, Choice, Search, at_once
+from gravac.policies.auto.plans import plans
+from gravac.policies.auto.say import at_once as say_at_once
+from gravac.policies.auto.say import say
 from gravac.policies.auto.settings import AutoSettings, AutoState
-from gravac.policies.auto.space import Space
+from gravac.policies.auto.table import PlanTable, table_of
 from gravac.policies.base import (
     DENSE,
     ConfiguredPolicy,
@@ -18,8 +19,9 @@ from gravac.policies.base import (
     Verdict,
     narrow,
 )
-from gravac.policies.windows import first_decision
-from gravac.protocol import JobSpec, WindowReport
+from gravac.policies.trials import TRIAL_STEPS
+from gravac.policies.windows import MOST, first_decision, gain_of, levels_under, next_decision, unusable
+from gravac.protocol import Candidate, JobSpec, Trial, WindowReport
 
 
 class AutoPolicy(ConfiguredPolicy[AutoSettings]):
@@ -36,67 +38,155 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
 
     def __init__(self, **given: object) -> None:
         super().__init__(**given)
-        self._space: Space = space.unfitted(self.settings.plans)
+        self._table: PlanTable | None = None
+
+    @property
+    def _plans(self) -> tuple[Plan, ...]:
+        """The plans of the job, or those by default before it is known."""
+        if self._table is None:
+            return plans(self.settings.plans, "topk+bf16")
+        return tuple(row.plan for row in self._table.rows)
+
+    @property
+    def table(self) -> PlanTable:
+        """The plan table of the job."""
+        if self._table is None:
+            raise ValueError("policy 'auto' was not fitted to a job: call fitted(spec) first")
+        return self._table
 
     def plans(self, compressor: str) -> tuple[Plan, ...]:
-        return space.plans(self.settings.plans, compressor, self._space.kind)
+        kind = "other" if self._table is None else self._table.kind
+        return plans(self.settings.plans, compressor, kind)
 
     def codecs(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(plan.codec for plan in self._space.plans if plan.codec is not None))
+        return tuple(dict.fromkeys(plan.codec for plan in self._plans if plan.codec is not None))
 
     def ladder(self) -> tuple[float, ...]:
-        return tuple(sorted({plan.cf for plan in self._space.plans}))
+        return tuple(sorted({plan.cf for plan in self._plans}))
 
     def least_window(self) -> int:
         return max(SETTLED.values())
 
     def fitted(self, spec: JobSpec) -> Self:
-        """Return this policy with the plans of the job, their costs, and the kind of the job's optimizer."""
+        """Return this policy with the plan table of the job."""
         other = copy(self)
-        other._space = space.of_job(self.settings.plans, spec)
+        other._table = table_of(self.settings.plans, self.settings.bound, spec)
         return other
 
     def start(self, epoch: int = 0) -> Verdict:
-        """Return a few dense steps, to measure what a step takes; on a slow network the plan that saves most."""
-        state = AutoState(
-            decision=first_decision(
-                epoch,
-                "warmup",
-                1.0,
-                "Dense for a few steps, to measure how long a step waits for the network.",
-                window_steps=START_STEPS,
-            )
-        )
-        view = before_any_window(self._space, self.settings.bound, state)
-        option = timemodel.clear_start(self._space, view.untried(), view.efficiency)
-        if option is None:
-            return Verdict(state.decision, state)
+        """Return a few dense steps, to measure what a step takes; on a slow network a plan that saves much."""
+        reason = "Dense for a few steps, to measure how long a step waits for the network."
+        decision = first_decision(epoch, "warmup", 1.0, reason, window_steps=START_STEPS)
+        state = AutoState(decision=decision)
+        rows = () if self._table is None else believe(self._table, state.beliefs, DENSE, 0, 0)
+        option = None if self._table is None else at_once(self._table, rows)
+        if option is None or self._table is None:
+            return Verdict(decision, state)
+        row = next(row for row in rows if row.plan == option)
         changes = {
             "phase": "explore",
             "cf_minimum": option.cf,
             "cf_candidate": option.cf,
             "codec": option.codec,
-            "reason": at_once(view, option),
+            "reason": say_at_once(self._table, row),
             "window_steps": TRIAL_STEPS,
         }
-        decision = state.decision.model_copy(update=changes)
+        decision = decision.model_copy(update=changes)
         return Verdict(decision, state.model_copy(update={"decision": decision, "trials": 1}))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
-        """Decide after one window; see ``rule``."""
-        found = AutoEvaluation(self.settings, self._space, narrow(state, AutoState), report)
-        if not self._fits(found):
-            return found.restart(
-                "The plans are not those that this job began with: measuring dense steps again."
-            )
-        return found.decide()
+        """Decide after one window; see ``choose``."""
+        known, table = narrow(state, AutoState), self.table
+        previous = known.decision
+        if not levels_under(report, previous):
+            decision = unusable(previous, report)
+            return Verdict(decision, known.model_copy(update={"decision": decision}))
+        plan = Plan(previous.codec, previous.cf_candidate) if previous.cf_candidate > 1.0 else DENSE
+        if not self._continues(known, plan):
+            known = type(known)(decision=previous)
+            rows = believe(table, known.beliefs, DENSE, report.window, report.last_step + 1)
+            restart = Choice("restart", DENSE, "warmup", rows, plan, window_steps=MORE_STEPS)
+            return self._verdict(known, restart, report)
+        lesson = learn(table, known.beliefs, report, previous, known.held_seconds)
+        search = Search(table, known, lesson, report)
+        choice = search.choose()
+        return self._verdict(search.state, choice, report)
 
-    def _fits(self, found: AutoEvaluation) -> bool:
+    def _continues(self, state: AutoState, plan: Plan) -> bool:
         """Return whether this policy can continue from a state, which may come from other settings."""
-        decision = found.state.decision
+        decision = state.decision
         return (
-            found.plan in self._space.costs
+            plan in self.table.by_plan
             and decision.cf_minimum == decision.cf_candidate
             and decision.phase in ("warmup", "explore", "hold")
-            and (decision.phase != "warmup" or found.plan == DENSE)
+            and (decision.phase != "warmup" or plan == DENSE)
         )
+
+    def _verdict(self, state: AutoState, choice: Choice, report: WindowReport) -> Verdict:
+        """Return the decision of a choice. Here plans get the names that decisions have."""
+        rule, reason = say(choice, self.table, state.beliefs.confirmed)
+        limit, trial = choice.trial_limit, None
+        if limit is not None:
+            trial = Trial(step_seconds=min(1e9, limit), cf=state.held_cf, codec=state.held_codec)
+        decision = next_decision(
+            state.decision,
+            report,
+            rule,
+            reason[:1000],
+            phase=choice.phase,
+            minimum=choice.plan.cf,
+            candidate=choice.plan.cf,
+            candidates=candidates(choice.rows, choice.plan, choice.phase == "explore", report, choice.before),
+            epsilon=0.0,
+            codec=choice.plan.codec,
+            window_steps=choice.window_steps,
+            trial=trial,
+        )
+        return Verdict(decision, state.model_copy(update={"decision": decision}))
+
+
+def candidates(
+    rows: tuple[Belief, ...], chosen: Plan, trying: bool, report: WindowReport, before: Plan
+) -> tuple[Candidate, ...]:
+    """Return the rows of a decision. Throughput is given where it was measured, else as predicted.
+
+    Args:
+        rows: What is believed of every plan.
+        chosen: Plan of the decision.
+        trying: Whether it is only being tried.
+        report: The window.
+        before: Plan in force during it, whose gain it may show.
+    """
+    steps = report.last_step - report.first_step + 1
+    samples = (report.samples or steps) / steps if steps > 0 else 1.0
+    known, gain = any(row.fresh for row in rows), gain_of(report, before.cf, before.codec)
+    found = []
+    for row in rows:
+        seen, likely = row.measured, row.efficiency
+        timed = seen is not None and seen.step_seconds > 0.0
+        rate = min(MOST, samples / max(1e-9, seen.step_seconds)) if timed and seen is not None else None
+        verdict = "untried" if not timed else "passed"
+        if not row.keeps and not row.doubtful:
+            verdict = "too_strong"
+        if row.plan == chosen:
+            verdict = "trying" if trying else "chosen"
+        found.append(
+            Candidate.model_validate(
+                {
+                    "cf": row.plan.cf,
+                    "codec": row.plan.codec,
+                    "gain": 1.0 if row.plan == DENSE else gain if row.plan == before else None,
+                    "samples_per_second": rate,
+                    "useful_samples_per_second": None if rate is None or likely is None else rate * likely,
+                    "window": seen.window if timed and seen is not None else None,
+                    "verdict": verdict,
+                    "efficiency": likely,
+                    "efficiency_error": None if likely is None else row.efficiency_error,
+                    "efficiency_steps": int(row.steps),
+                    "predicted_samples_per_second": min(MOST, samples / row.seconds)
+                    if known and not row.fresh
+                    else None,
+                }
+            )
+        )
+    return tuple(found)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from gravac.policies.auto.space import read
+from gravac.policies.auto.plans import read
 from gravac.policies.base import Plan, PolicySettings, PolicyState
 from gravac.protocol import Choice, CompressionFactor, Count, Record, Seconds
 from gravac.protocol.fields import Energy
@@ -54,15 +54,27 @@ class AutoSettings(PolicySettings):
 
 
 class Seen(Record):
-    """A plan as last measured. ``fresh``: since the step time last moved, so that it compares with the others."""
+    """What this job measured of a plan.
+
+    ``fresh``: its times are of today's network and computation. ``efficiency``: η by the newest ``steps`` that showed
+    it, the last of them in window ``shown``; ``noise``: ρ then. ``failures``: how often it left the bound, the last
+    time with a share ``tenth`` of the energy in the largest tenth of the elements. ``until``: it is not tried before
+    this window, as its trial gave no settled step.
+    """
 
     codec: Choice | None
     cf: CompressionFactor
-    step_seconds: Seconds
-    exposed_seconds: Seconds
-    efficiency: Annotated[float, Field(gt=0, le=1)] | None
-    window: Count
-    fresh: bool
+    step_seconds: Seconds = 0.0
+    exposed_seconds: Seconds = 0.0
+    window: Count = 0
+    fresh: bool = False
+    efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
+    steps: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    shown: Count = 0
+    noise: Annotated[float, Field(ge=0, le=1)] | None = None
+    failures: Count = 0
+    tenth: Annotated[float, Field(ge=0, le=1)] | None = None
+    until: Count = 0
 
     @property
     def plan(self) -> Plan:
@@ -70,68 +82,73 @@ class Seen(Record):
 
 
 class Coding(Record):
-    """Coding time of a codec: measured / prior."""
+    """Coding time of a codec: measured / expected."""
 
     family: str
     ratio: Annotated[float, Field(ge=0, le=100)]
 
 
-class Rest(Record):
-    """A plan that lost: not tried before window ``until``; 0: the rest is over.
-
-    ``windows``: length of the rest, doubled each time. ``gain``: share of energy in the largest tenth of the elements
-    when it lost; null: not known.
-    """
-
-    codec: Choice | None
-    cf: CompressionFactor
-    until: Count
-    windows: Count
-    gain: Annotated[float, Field(ge=0, le=1)] | None
-
-    @property
-    def plan(self) -> Plan:
-        return Plan(self.codec, self.cf)
-
-
 Number = Annotated[float, Field(ge=-1e12, le=1e12)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class AutoState(PolicyState):
-    """What the policy remembers besides the decision in force.
+class Beliefs(Record):
+    """What the job has shown of itself and its network.
 
-    ``waited``: windows in a row without a settled step of the plan that is to be measured. ``trials``: plans tried in
-    this search. ``reference``: step seconds of the held plan; null until measured. ``reference_exposed``: seconds of it
-    waiting for the network. ``noise``: relative noise of a window's step time. ``off``: windows in a row whose times
-    are off the reference, all of them ``slower`` or all faster. ``outside``: windows in a row whose efficiency is
-    outside the bound, those not counted whose times are off. ``fitting``: windows in a row in which another plan is
-    predicted to win. ``severity``: measured loss of efficiency / expected one. ``confirmed``: part of the mean gradient
-    that is not noise; null: not known. ``raw_mean_sq`` and ``raw_dot_next``: sums of all windows until it was known, as
-    in ``gravac.protocol.GainSums``. ``gradient``: energy of one step's gradients in the last window, under SGD;
-    null: not known. ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans; null before.
-    ``freed``: steps became faster, and dense was not measured since. ``unlooked``: windows in hold since it was last
-    measured only to see whether the network became faster. ``looks``: how often it was.
+    ``noise``: relative noise of a window's step time. ``reference``: step seconds of the held plan; null until
+    measured; ``reference_exposed``: of it waiting for the network. ``off``: windows in a row whose times are off the
+    reference, all of them ``slower`` or all faster. ``waiting``, ``per_byte`` and ``line_error``: wait of a step that
+    no plan avoids, seconds per byte, and their relative error, as two plans last determined them; null before.
+    ``largest``: most bytes that a measured plan has put on a link of this network in a step. ``severity``: measured
+    loss of efficiency / expected one. ``confirmed``: ρ, the part of the mean gradient that is not noise; null: not
+    known. ``raw_mean_sq`` and ``raw_dot_next``: sums of all windows until it was known, as in
+    ``gravac.protocol.GainSums``. ``gradient``: energy of one step's gradients in the last window, under SGD; null: not
+    known. ``elapsed``: seconds of all windows. ``spent``: what trials took more than the plans held before them would
+    have.
     """
 
     seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()
     codings: Annotated[tuple[Coding, ...], Field(max_length=64)] = ()
-    resting: Annotated[tuple[Rest, ...], Field(max_length=64)] = ()
-    waited: Count = 0
-    trials: Count = 0
+    noise: Share = NOISE
     reference: Seconds | None = None
     reference_exposed: Seconds = 0.0
-    noise: Annotated[float, Field(ge=0, le=1)] = NOISE
     off: Count = 0
     slower: bool = False
-    outside: Count = 0
-    fitting: Count = 0
+    waiting: Number | None = None
+    per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    line_error: Share = 0.0
+    largest: Annotated[float, Field(ge=0, le=1e18)] = 0.0
     severity: Annotated[float, Field(ge=0, le=100)] = 1.0
-    confirmed: Annotated[float, Field(ge=0, le=1)] | None = None
+    confirmed: Share | None = None
     raw_mean_sq: Energy = 0.0
     raw_dot_next: Annotated[float, Field(ge=-1e300, le=1e300)] = 0.0
     gradient: Energy | None = None
-    waiting: Number | None = None
-    per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    freed: bool = False
+    elapsed: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    spent: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+
+
+class AutoState(PolicyState):
+    """What the policy remembers besides the decision in force: beliefs, and where its search stands.
+
+    ``waited``: windows in a row without a settled step of the plan that is to be measured. ``trials``: plans tried in
+    this search. ``outside``: windows in a row that showed the plan in force outside the bound. ``fitting``: windows in
+    a row in which another plan is predicted to win. ``unlooked``: windows in hold since dense steps were last looked
+    at. ``looks``: how often they were. ``held_codec``, ``held_cf`` and ``held_seconds``: the plan that a trial goes
+    back to and its step; 0 seconds: not measured.
+    """
+
+    beliefs: Beliefs = Beliefs()
+    waited: Count = 0
+    trials: Count = 0
+    outside: Count = 0
+    fitting: Count = 0
     unlooked: Count = 0
     looks: Count = 0
+    held_codec: Choice | None = None
+    held_cf: CompressionFactor = 1.0
+    held_seconds: Seconds = 0.0
+
+    @property
+    def held(self) -> Plan:
+        """The plan that a trial goes back to."""
+        return Plan(self.held_codec, self.held_cf)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gravac.policies.auto.space import defaults, size_of
+from gravac.policies.auto.plans import defaults, size_of
 from gravac.signals.efficiency import (
     CERTAIN,
     LEAST_KEPT,

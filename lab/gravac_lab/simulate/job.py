@@ -146,6 +146,8 @@ class SimulatedJob:
             setting.ranks,
             network,
             setting.collective,
+            kind=spec.optimizer_kind,
+            remembers=spec.memory.partition(":")[0] != "none",
         )
         self._spec = spec.model_copy(update={"plans": costs})
         self._policy = policy.fitted(self._spec)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gravac import policies
 from gravac.collectives import Network
-from gravac.policies.auto.space import read, size_of
+from gravac.policies.auto.plans import read, size_of
 from gravac.policies.base import Policy
 from gravac.traces import Line, TraceError
 from gravac.whatif import (

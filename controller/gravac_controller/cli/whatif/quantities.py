@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import click
 
-from gravac.policies.auto.space import read as read_plan
+from gravac.policies.auto.plans import read as read_plan
 
 T = TypeVar("T")
 MOST_RANKS = 100_000

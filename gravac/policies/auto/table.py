@@ -1,0 +1,202 @@
+"""The plan table: one row for each plan of a job, with all that is known of it before the first step.
+
+It is made once, from the job's record alone, so a trace needs no codec to be replayed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gravac import offers
+from gravac.policies.auto.plans import CODING, DEFAULT_COMPRESSOR, plans
+from gravac.policies.base import DENSE, Plan
+from gravac.protocol import JobSpec, Kept, PlanCost
+from gravac.signals import efficiency
+from gravac.signals.efficiency import Efficiency
+from gravac.wording import plan_in_words
+
+SAME = 0.99
+"""Plans of one codec whose bytes differ by less are one plan: the codec has no size between them. [times; chosen]"""
+MOST_LOST = 0.04
+"""Largest loss of η of a plan that is held, whatever the bound. Of 15 simulated jobs of image nets under AdamW that
+held 7 levels, which lose 6 to 9 % there, 14 did not reach the target loss in their planned steps, and 10 of 12
+that held 15 levels did not, either. [share; simulated]"""
+FILLS, FILL_LOSS = 3.0, 150.0
+"""A young training, whose gradients agree from step to step, loses more by delays: an error memory that keeps one
+element in CF fills for about 3 CF steps, and at first (CF / 150)² of a step's progress is lost. Afterwards what comes
+late is mostly noise (lab/benchmarks/late.md). [times, CF; simulated]"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """One plan.
+
+    Attributes:
+        plan: As decisions name it: a codec of None is the job's compressor.
+        codec: Name of the codec.
+        label: In plain words, within quotes where they are several.
+        family: Codecs whose coding takes as much longer or shorter than expected.
+        base: Codec without settings: of one, stronger plans lose no less.
+        values: Codec without its coding, which changes no value.
+        payload_bytes: Handed to collectives in a step.
+        link_bytes: Put on a rank's link in a step.
+        fewer: Times fewer than dense.
+        messages: Sent one after the other.
+        exchange: Seconds of the exchange on the network as measured at the start; None: it was not.
+        size: ``link_bytes``, and what the link carries during the latency of the messages, where that is known.
+        coding: Seconds to encode and decode, as measured elsewhere.
+        kept: Expected efficiency; None: unknown.
+    """
+
+    plan: Plan
+    codec: str
+    label: str
+    family: str
+    base: str
+    values: str
+    payload_bytes: int
+    link_bytes: float
+    fewer: float
+    messages: float
+    exchange: float | None
+    size: float
+    coding: float
+    kept: Kept | None
+
+    @property
+    def late(self) -> bool:
+        """Whether it sends late what the optimizer bears late."""
+        return self.kept is not None and self.kept.late
+
+    def expected(self, confirmed: float | None, step: int) -> Efficiency | None:
+        """Return η of the plan as simulated; None: unknown.
+
+        Args:
+            confirmed: ρ of the job, the part of the mean gradient that is not noise; None: as in simulations.
+            step: Of the training.
+        """
+        kept = self.kept
+        if kept is None:
+            return None
+        if kept.late:
+            young = max(0.0, 1.0 - step / (FILLS * self.plan.cf))
+            lost = young * (self.plan.cf / FILL_LOSS) * (self.plan.cf / FILL_LOSS)
+            return efficiency.between(kept.likely - lost, kept.low - lost, kept.high)
+        times = efficiency.times_by_noise(kept.noise_times, confirmed)
+        return efficiency.between(
+            *(1.0 - times * (1.0 - each) for each in (kept.likely, kept.low, kept.high))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """The plans of one job.
+
+    Attributes:
+        rows: Dense first.
+        kind: Of the optimizer.
+        telling: Whether its windows show η and the noise of the gradient without a dense reference, as under SGD.
+        ranks: World size.
+        accepted: Largest loss of η of a plan that may be held.
+        limited: The user listed the plans or chose the compressor, so that codecs of unknown efficiency are tried.
+    """
+
+    rows: tuple[PlanFacts, ...]
+    kind: str
+    telling: bool
+    ranks: int
+    accepted: float
+    limited: bool
+    by_plan: dict[Plan, PlanFacts] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_plan", {row.plan: row for row in self.rows})
+
+    @property
+    def dense(self) -> PlanFacts:
+        """The first row."""
+        return self.rows[0]
+
+
+def table_of(listed: tuple[str, ...], bound: float, spec: JobSpec) -> PlanTable:
+    """Return the table of a job. Plans whose cost the job does not state are left out, if it states any.
+
+    Args:
+        listed: Plans that the user listed; empty: those of the codecs.
+        bound: Largest loss of η that the user accepts.
+        spec: The job.
+    """
+    kind, compressor = spec.optimizer_kind, spec.compressor
+    wanted = [Plan(codec, spec.reached(codec, cf)) for codec, cf in plans(listed, compressor, kind)]
+    if spec.world_size == 1:
+        wanted = [DENSE]
+    limited = bool(listed) or compressor != DEFAULT_COMPRESSOR
+    remembers = spec.memory.partition(":")[0] != "none"
+    return PlanTable(
+        _rows(wanted, spec, remembers),
+        kind,
+        kind in efficiency.TELLING,
+        spec.world_size,
+        bound if limited else min(bound, MOST_LOST),
+        limited,
+    )
+
+
+def _rows(wanted: Iterable[Plan], spec: JobSpec, remembers: bool) -> tuple[PlanFacts, ...]:
+    stated = {Plan(cost.codec, cost.cf): cost for cost in spec.plans}
+    elements, ranks = spec.model.elements, spec.world_size
+    costs: dict[Plan, PlanCost] = {}
+    for plan in wanted:
+        cost = stated.get(plan)
+        if cost is None and (plan == DENSE or not stated):
+            cost = nominal(plan, elements)
+        if cost is not None and not _repeats(plan, cost, costs):
+            costs[plan] = cost
+    dense = costs[DENSE]
+    rows = []
+    for plan, cost in costs.items():
+        codec = "dense" if plan == DENSE else plan.codec or spec.compressor
+        words = plan_in_words(codec, plan.cf)
+        known = cost.seconds is not None and dense.seconds
+        coding, kept = cost.coding_seconds, cost.kept
+        if plan != DENSE and coding is None:  # of a job that states it not
+            payloads = ranks if cost.decoded is None else cost.decoded
+            coding = offers.coding_seconds(codec, plan.cf, elements, payloads)
+        if plan != DENSE and kept is None and (remembers or offers.of(codec).lossless):
+            kept = efficiency.kept(codec, plan.cf, spec.optimizer_kind, ranks)
+        rows.append(
+            PlanFacts(
+                plan=plan,
+                codec=codec,
+                label=f"“{words}”" if ", " in words else words,
+                family=offers.coding_family(codec),
+                base=codec.partition(":")[0],
+                values=codec.removesuffix(CODING),
+                payload_bytes=cost.payload_bytes,
+                link_bytes=max(1e-9, cost.link_bytes),
+                fewer=dense.link_bytes / max(1e-9, cost.link_bytes),
+                messages=cost.messages,
+                exchange=cost.seconds,
+                size=max(1e-9, (cost.seconds or 0.0) * dense.link_bytes / (dense.seconds or 1.0))
+                if known
+                else max(1e-9, cost.link_bytes),
+                coding=coding or 0.0,
+                kept=kept,
+            )
+        )
+    return tuple(rows)
+
+
+def nominal(plan: Plan, elements: int) -> PlanCost:
+    """Return the cost of a plan of which only the CF is known."""
+    nbytes = 4 * max(1, elements) / plan.cf
+    return PlanCost(
+        codec=plan.codec, cf=plan.cf, payload_bytes=max(1, round(nbytes)), link_bytes=nbytes, messages=0.0
+    )
+
+
+def _repeats(plan: Plan, cost: PlanCost, costs: dict[Plan, PlanCost]) -> bool:
+    """Return whether a weaker plan of the same codec sends as little."""
+    return any(
+        other.codec == plan.codec and other.cf > 1.0 and cost.link_bytes >= SAME * each.link_bytes
+        for other, each in costs.items()
+    )

@@ -1,0 +1,43 @@
+"""The price of trials (promise P12): what they may cost of somebody's training, and when a step ends one."""
+
+FIRST_MINUTE, FIRST_SHARE = 60.0, 0.2
+"""Trials may take 20 % of the first minute, while nothing is known. [s, share; chosen]"""
+SHARE = 0.02
+"""Trials may take 2 % of the time after it. [share; chosen]"""
+TRIAL_STEPS = 10
+"""Steps of a window that tries a plan. [steps; chosen]"""
+TOO_LONG = 3.0
+"""A step of a trial that takes this many times as long as predicted ends it, two steps later. [times; chosen]"""
+
+
+def allowance(elapsed: float, spent: float) -> float:
+    """Return the seconds that trials may still cost.
+
+    Args:
+        elapsed: Seconds of the training.
+        spent: Seconds that trials took more than the plans held before them would have.
+    """
+    first = min(elapsed, FIRST_MINUTE)
+    return max(0.0, FIRST_SHARE * first + SHARE * (elapsed - first) - spent)
+
+
+def affordable(worst: float, held: float, left: float) -> bool:
+    """Return whether a trial fits into what is left, should each of its steps take as long as it may at worst.
+
+    Args:
+        worst: Seconds of a step of the trial, the most that is credible.
+        held: Seconds of a step of the plan in force.
+        left: As ``allowance`` returns it.
+    """
+    return TRIAL_STEPS * (worst - held) <= left
+
+
+def step_limit(predicted: float, held: float, left: float) -> float:
+    """Return the seconds from which a step ends its trial: three times what is predicted, or what can be afforded.
+
+    Args:
+        predicted: Seconds of a step of the trial.
+        held: As in ``affordable``.
+        left: As in ``affordable``.
+    """
+    return max(TOO_LONG * predicted, held + left / TRIAL_STEPS)
