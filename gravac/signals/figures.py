@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gravac import offers
-from gravac.protocol import GainSums, LevelSums, PlanCost, RankRow, WindowReport
+from gravac.protocol import Decision, GainSums, LevelSums, PlanCost, RankRow, WindowReport
 from gravac.signals.diversity import DiversityTracker, diversity
-from gravac.signals.efficiency import CERTAIN, SIMULATED_RANKS, Efficiency, measured
+from gravac.signals.efficiency import CERTAIN, SIMULATED_RANKS, Efficiency, between, measured
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -176,6 +176,25 @@ def efficiency(
         likely=math.fsum(count * each.likely for count, each in known) / every,
         low=math.fsum(count * each.low for count, each in known) / every,
         high=math.fsum(count * each.high for count, each in known) / every,
+    )
+
+
+def believed(decision: Decision, before: Decision) -> Efficiency | None:
+    """Return the efficiency of the plan of a window as the policy believes it after the window.
+
+    Args:
+        decision: The decision on the window, whose candidates say it.
+        before: The decision that the window ran under.
+
+    Returns:
+        None where the policy has no such figure, or the window compressed nothing.
+    """
+    plan = (before.codec, before.cf_candidate)
+    row = next((row for row in decision.candidates if (row.codec, row.cf) == plan), None)
+    if row is None or row.cf == 1.0 or row.efficiency is None or row.efficiency_error is None:
+        return None
+    return between(
+        row.efficiency, row.efficiency - row.efficiency_error, row.efficiency + row.efficiency_error
     )
 
 

@@ -87,11 +87,12 @@ class RiskLight:
         accepted: float = ACCEPTED,
         loss_slope: float | None = None,
         ranks: int = SIMULATED_RANKS,
+        believed: Efficiency | None = None,
     ) -> None:
         """Add a window; the arguments are those of ``judge``."""
         before = self.state
         last_shown = None if before is None else before.shown
-        found = judge(report, epsilon, kind, compressor, accepted, loss_slope, last_shown, ranks)
+        found = judge(report, epsilon, kind, compressor, accepted, loss_slope, last_shown, ranks, believed)
         shown = found.level
         if before is not None and {before.shown, before.last, shown} <= {"low", "raised", "high"}:
             last, now = sorted((_ORDER.index(before.last), _ORDER.index(shown)))
@@ -118,6 +119,7 @@ def judge(
     loss_slope: float | None = None,
     shown: Level | None = None,
     ranks: int = SIMULATED_RANKS,
+    believed: Efficiency | None = None,
 ) -> Risk:
     """Judge the risk of one window.
 
@@ -130,8 +132,9 @@ def judge(
         loss_slope: at which the training loss falls (``gravac.signals.loss_slope``); None: not known.
         shown: level that the light shows, which it keeps more easily; None: none.
         ranks: world size.
+        believed: η as the policy believes it after the window; None: by the window alone.
     """
-    efficiency = figures.efficiency(report, kind, compressor, ranks)
+    efficiency = figures.efficiency(report, kind, compressor, ranks) if believed is None else believed
     residual, gain = figures.residual_ratio(report), figures.gain(report)
     skipped = report.nonfinite_steps
     left_out = (
@@ -145,7 +148,9 @@ def judge(
     high: list[str] = []
     raised: list[str] = []
     low: list[str] = []
-    level, learning = _learning(efficiency, accepted, loss_slope, shown)
+    # A policy holds a plan while it cannot be told from one within the bound.
+    doubt = 0.0 if believed is None else believed.high - believed.likely
+    level, learning = _learning(efficiency, accepted, loss_slope, shown, doubt)
     {"low": low, "raised": raised, "high": high}[level].append(learning)
     alarmed = shown in ("raised", "high")
     size = f"The residual is {_short(residual)} times the size of one gradient"
@@ -167,7 +172,7 @@ def judge(
 
 
 def _learning(
-    efficiency: Efficiency, accepted: float, loss_slope: float | None, shown: Level | None
+    efficiency: Efficiency, accepted: float, loss_slope: float | None, shown: Level | None, doubt: float
 ) -> tuple[Literal["low", "raised", "high"], str]:
     """Return the level by what learning loses, and the reason as a sentence."""
     likely = efficiency.likely
@@ -183,7 +188,7 @@ def _learning(
             reason += f" ({efficiency.low:.3g} to {efficiency.high:.3g})"
         reason += f", about {format_percent(1.0 / likely - 1.0)} more steps than dense"
     bound = f"{format_percent(accepted)} that you accept"
-    if lost <= accepted * (1.0 + SLACK * (shown in ("none", "low"))) + ROUNDING:
+    if lost - doubt <= accepted * (1.0 + SLACK * (shown in ("none", "low"))) + ROUNDING:
         return "low", f"{reason}, {'within' if lost <= accepted + ROUNDING else 'about'} the loss of {bound}."
     reason += f", more than the loss of {bound}."
     return "high" if increase >= limit / (1.0 + SLACK * (shown == "high")) else "raised", reason

@@ -233,9 +233,6 @@ class LiveJob:
         self.heat.add(report)
         if report.loss is not None:
             self.losses.add(report.last_step, figures.steps(report), report.loss)
-        epsilon = 0.0 if self.decision is None else self.decision.epsilon
-        kind, accepted = spec.optimizer_kind, accepted_loss(spec.policy)
-        self.light.add(report, epsilon, kind, spec.compressor, accepted, self.losses.slope(), spec.world_size)
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if self.decision is not None:
@@ -263,6 +260,8 @@ class LiveJob:
 
     def _apply_decision(self, line: int, time: float, decision: Decision) -> None:
         before, self.decision = self.decision, decision
+        if self.latest is not None and self._undecided:
+            self._judge(self.latest, decision if before is None else before, decision)
         self.decided_time = time
         self.decisions_by_rule[rule_label(decision.rule)] += 1
         view = self._view(time, decision, before)
@@ -271,6 +270,29 @@ class LiveJob:
             self._undecided = False
             self.pending_override = None
             self.recent.add_change(Change(line, window=self.latest, decision=view, time=time))
+
+    def _judge(self, latest: WindowView, before: Decision, decision: Decision) -> None:
+        """Judge the last window, by the efficiency of its plan that the policy believes after it, if it has one.
+
+        Args:
+            latest: The window.
+            before: The decision that it ran under.
+            decision: The decision on it.
+        """
+        spec, _ = self.spec_and_decision()
+        found = figures.believed(decision, before)
+        self.light.add(
+            latest.report,
+            before.epsilon,
+            spec.optimizer_kind,
+            spec.compressor,
+            accepted_loss(spec.policy),
+            self.losses.slope(),
+            spec.world_size,
+            believed=found,
+        )
+        if found is not None:
+            self.latest = latest.with_efficiency(found)
 
     def _view(self, time: float, decision: Decision, before: Decision | None) -> DecisionView:
         assert self.spec is not None
@@ -303,14 +325,40 @@ class LiveJob:
         """Return whether operators may steer over HTTP."""
         return self._settings.control_token is not None
 
+    def _dense_now(self) -> tuple[float | None, float | None] | None:
+        """Return the dense step on today's network as the policy believes it: measured, and predicted.
+
+        None where the policy says nothing of dense steps.
+        """
+        rows = () if self.decision is None else self.decision.candidates
+        row = next((row for row in rows if row.cf == 1.0), None)
+        if row is None or self.latest is None or row.efficiency is None:  # another policy predicts no steps
+            return None
+        report = self.latest.report
+        samples = figures.ratio(report.samples or figures.steps(report), figures.steps(report))
+        if samples is None or (row.predicted_samples_per_second is None and row.samples_per_second is None):
+            return None
+        if row.predicted_samples_per_second is not None:
+            return None, figures.ratio(samples, row.predicted_samples_per_second)
+        return figures.ratio(samples, row.samples_per_second or 0.0), None
+
     @property
     def baseline_step_seconds(self) -> float | None:
-        """Return the median of the dense step medians of the warm-up windows, in seconds; None before the first."""
+        """Return the dense step as measured on today's network, in seconds; None where it was not.
+
+        Of a policy that does not follow the network it is the median of the dense steps of the warm-up windows.
+        """
+        now = self._dense_now()
+        if now is not None:
+            return now[0]
         return statistics.median(self._dense_medians) if self._dense_medians else None
 
     @property
     def predicted_dense_step_seconds(self) -> float | None:
-        """Return the dense step as the last windows predict it (their median), in seconds; None while unknown."""
+        """Return the dense step as predicted on today's network, in seconds; None while unknown, or if measured."""
+        now = self._dense_now()
+        if now is not None:
+            return now[1]
         return statistics.median(self._dense_predicted) if self._dense_predicted else None
 
     @property

@@ -57,7 +57,7 @@ class JobValues:
             events_by_kind=dict(job.events_by_kind),
             missing_windows=job.missing_windows,
             phase_seconds=dict(job.phase_seconds),
-            baseline_step_seconds=job.baseline_step_seconds,
+            baseline_step_seconds=job.baseline_step_seconds or job.predicted_dense_step_seconds,
             baseline_exposed_seconds=job.baseline_exposed_seconds,
             gradient_diversity=job.gradient_diversity,
             batch_bound_samples=job.batch_bound_samples,

@@ -284,7 +284,7 @@ TABLE: tuple[JobMetric, ...] = (
     ),
     gauge(
         "gravac_baseline_step_seconds",
-        "Median dense step of the warm-up.",
+        "A dense step on today's network: measured, else predicted.",
         lambda job: job.baseline_step_seconds,
     ),
     gauge(

@@ -26,6 +26,7 @@ from gravac.protocol import (
     WindowReport,
 )
 from gravac.signals import figures
+from gravac.signals.efficiency import Efficiency
 from gravac.signals.risk import Level
 from gravac.wording import plan_in_words
 from gravac_controller.errors import Fault
@@ -99,7 +100,8 @@ class WindowView(Record):
     step_seconds: float | None = Field(description="Mean step on rank 0.")
     samples_per_second: float | None = Field(description="T_sys, all ranks.")
     efficiency: float | None = Field(
-        description="eta, estimated: steps that dense training needs / steps that it needs so. Mean over the window."
+        description="eta: steps that dense training needs / steps that it needs so, as the policy believes it after "
+        "the window; without such a policy, by the window alone."
     )
     efficiency_low: float | None = Field(description="The lowest value of it that is credible.")
     efficiency_high: float | None = Field(description="The highest value of it that is credible.")
@@ -115,6 +117,17 @@ class WindowView(Record):
         description="B_S, samples a step of all ranks beyond which larger batches stop paying. Null where the "
         "gradient diversity is null, and where noise dominates the gradient."
     )
+
+    def with_efficiency(self, found: Efficiency) -> "WindowView":
+        """Return the view with the efficiency that the policy believes."""
+        rate = self.samples_per_second
+        change = {
+            "efficiency": found.likely,
+            "efficiency_low": found.low,
+            "efficiency_high": found.high,
+            "useful_samples_per_second": None if rate is None else rate * found.likely,
+        }
+        return self.model_copy(update=change)
 
     @classmethod
     def of(cls, time: float, report: WindowReport, spec: JobSpec) -> "WindowView":
@@ -248,11 +261,13 @@ class JobView(JobSummary):
     risk: RiskView | None = Field(description="Of the last window; null before the first.")
     totals: Totals
     baseline_step_seconds: Seconds | None = Field(
-        description="Median dense step of the warm-up, in seconds; null while unknown."
+        description="A dense step as measured on today's network, in seconds; null where it was not. Of policies that "
+        "do not follow the network: median of the warm-up."
     )
     predicted_dense_step_seconds: Seconds | None = Field(
-        description="A dense step as predicted from the last windows that compressed and the network as measured at "
-        "the start, in seconds; an upper estimate, as it hides nothing more behind backward. Null while unknown."
+        description="A dense step as predicted on today's network, in seconds; null where it was measured, and while "
+        "unknown. Of policies that do not follow the network: by the last windows that compressed and the network as "
+        "measured at the start, an upper estimate."
     )
     gradient_diversity: LastKnown | None = Field(
         description="Last measured in a window with at least half of its steps dense (warm-up, fallback); later "

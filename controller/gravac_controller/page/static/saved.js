@@ -39,9 +39,9 @@ function timePart({ steps, seconds: spent }, base, predicted, measured) {
     ];
   }
   const saved = step * steps - spent;
-  const source = known(base) ? "median in warm-up" : "predicted, not measured";
+  const source = known(base) ? "measured" : "predicted";
   const doubt = known(base) ? spread(measured, steps, spent)
-    : " No dense step was measured. The prediction takes the network as measured at the start and is an upper estimate.";
+    : " Dense steps were not measured on the network of today.";
   return [
     el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
       el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
