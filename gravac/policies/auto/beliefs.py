@@ -51,8 +51,8 @@ HALVES, MOST_FAILURES = 4, 6
 """Windows after which what a plan showed counts half, while another one is in force; twice as many with each failure,
 up to six. [windows, times; chosen]"""
 RISE = 1.2
-"""The gradient compresses better once a tenth of its elements holds this many times as much energy: what a plan lost
-before says nothing any more. [times; chosen]"""
+"""Under SGD, the gradient compresses better once a tenth of its elements holds this many times as much energy: what a
+plan lost before says nothing any more. [times; chosen]"""
 PROBE_ERROR, CODING_ERROR = 0.25, 0.5
 """Relative errors of the network as measured at the start, and of a coding time that was not measured here.
 [share; chosen]"""
@@ -183,7 +183,7 @@ def learn(
     knew = beliefs.confirmed is not None
     if table.telling and level is not None and level.sums.steps:
         change |= _noise(beliefs, level)
-    share = tenth_of(report)
+    share = tenth_of(report) if table.telling else None
     if share is not None and any(row.tenth is not None and share > RISE * row.tenth for row in beliefs.seen):
         change["seen"] = tuple(_woken(row, share) for row in beliefs.seen)
     beliefs = beliefs.model_copy(update=change)
