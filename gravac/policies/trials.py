@@ -4,8 +4,8 @@ FIRST_MINUTE, FIRST_SHARE = 60.0, 0.2
 """Trials may take 20 % of the first minute, while nothing is known. [s, share; chosen]"""
 SHARE = 0.02
 """Trials may take 2 % of the time after it. [share; chosen]"""
-TRIAL_STEPS = 10
-"""Steps of a window that tries a plan. [steps; chosen]"""
+TRIAL_STEPS, LAG_STEPS = 10, 3
+"""Steps of a window that tries a plan, and about those more until the next decision is in force. [steps; chosen]"""
 TOO_LONG = 3.0
 """A step of a trial that takes this many times as long as predicted ends it, two steps later. [times; chosen]"""
 
@@ -29,7 +29,7 @@ def affordable(worst: float, held: float, left: float) -> bool:
         held: Seconds of a step of the plan in force.
         left: As ``allowance`` returns it.
     """
-    return TRIAL_STEPS * (worst - held) <= left
+    return (TRIAL_STEPS + LAG_STEPS) * (worst - held) <= left
 
 
 def step_limit(predicted: float, held: float, left: float) -> float:
@@ -40,4 +40,4 @@ def step_limit(predicted: float, held: float, left: float) -> float:
         held: As in ``affordable``.
         left: As in ``affordable``.
     """
-    return max(TOO_LONG * predicted, held + left / TRIAL_STEPS)
+    return max(TOO_LONG * predicted, held + left / (TRIAL_STEPS + LAG_STEPS))

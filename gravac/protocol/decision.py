@@ -66,9 +66,9 @@ class Candidate(Record):
 
 
 class Trial(Record):
-    """What a trial may cost: a step that takes longer ends it on all ranks, which then send the plan that it names."""
+    """What a trial may cost: a step that takes longer ends it, and all ranks then send the plan that it names."""
 
-    step_seconds: Seconds  # a step that takes longer, on any rank, ends the trial
+    step_seconds: Seconds  # a step that takes longer on all ranks ends the trial
     cf: CompressionFactor  # to send then; 1: dense
     codec: Choice | None = None  # to send then; null: the job's compressor
 

@@ -155,7 +155,9 @@ class World:
 
     def usable(self, plans: Iterable[Plan]) -> tuple[Plan, ...]:
         """Those of the plans that the jobs of this world may use."""
-        return tuple(plan for plan in plans if self.huffman or not (plan.codec or "").endswith(auto_plans.CODING))
+        return tuple(
+            plan for plan in plans if self.huffman or not (plan.codec or "").endswith(auto_plans.CODING)
+        )
 
     def cost(self, plan: Plan) -> PlanCost:
         found = volume(

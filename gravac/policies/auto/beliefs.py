@@ -39,17 +39,17 @@ different directions outweigh all others there, and look like noise. [times; cho
 TRIAL_PROGRESS, TRIAL_NOISE = 5, 0.03
 """Steps next to a dense reference that a trial needs to show what a plan loses, and by how much it may be below the
 range of the simulations without contradicting it. [steps, share; chosen]"""
-MOST_STEPS = 100.0
+MOST_STEPS = 150.0
 """The newest steps that an efficiency is measured by. [steps; chosen]"""
-STEPS_ERROR, LEAST_ERROR = 0.14, 0.01
+STEPS_ERROR, LEAST_ERROR = 0.25, 0.01
 """Error of an efficiency by one step; it falls with the root of their number, down to a hundredth.
 [share; simulated]"""
 UNMEASURED = 0.75
 """Share of the bound by which a plan that is tried may be expected to lose more, for kinds of optimizer whose backlog
 says nothing: there, a trial next to a dense reference shows whether this model bears the plan. [share; chosen]"""
 HALVES, MOST_FAILURES = 4, 6
-"""Windows after which what a plan showed counts half, while another one is in force; twice as many with each failure,
-up to six. [windows, times; chosen]"""
+"""Windows after which what a plan showed counts as half as many steps in its error, while another one is in force; twice
+as many with each failure, up to six. [windows, times; chosen]"""
 RISE = 1.2
 """Under SGD, the gradient compresses better once a tenth of its elements holds this many times as much energy: what a
 plan lost before says nothing any more. [times; chosen]"""
@@ -424,10 +424,12 @@ def _line(table: PlanTable, beliefs: Beliefs, newest: Seen) -> _Line:
     own = max(base.step_seconds - base.exposed_seconds - coding, LEAST_OWN * base.step_seconds)
     sized = sorted((table.by_plan[row.plan].size, row.exposed_seconds) for row in fresh)
     (least, short), (most, long) = sized[0], sized[-1]
-    if most > LEAST_APART * least:
-        slope = max(0.0, long - short) / (most - least)
-        error = beliefs.noise * base.step_seconds / max(1e-12, long - short)
-        return _Line(own, off, short - slope * least, min(1e9, slope), min(1.0, max(NOISE, error)), True)
+    noise, more = beliefs.noise * base.step_seconds, long - short
+    known = beliefs.per_byte is not None or table.dense.exchange is not None
+    if most > LEAST_APART * least and (more > noise or not known):  # else the difference may be noise
+        slope = max(0.0, more) / (most - least)
+        error = min(1.0, max(NOISE, noise / max(1e-12, more)))
+        return _Line(own, off, short - slope * least, min(1e9, slope), error, True)
     return _Line(own, off, *_one_plan(table, beliefs, newest))
 
 
@@ -467,7 +469,7 @@ def believe(table: PlanTable, beliefs: Beliefs, plan: Plan, window: int, step: i
     """Return what follows for each plan, in the table's order.
 
     A plan that was measured keeps the bound unless its η, with its error, is outside; one that was not, if its likely
-    η does. What was shown of a plan that is not in force counts ever less, the more slowly the more often it failed.
+    η does. The error of a plan that is not in force grows, the more slowly the more often it failed.
 
     Args:
         table: The job's.
@@ -512,13 +514,13 @@ def _belief(
     prior = min([prior, *weaker])
     least = 1.0 - table.accepted - ROUNDING
     reliable = table.limited or expected is None or expected.reliable
-    evidence, steps = _evidence(table, facts, beliefs, plan, window)
+    evidence, steps, now = _evidence(table, facts, beliefs, plan, window)
     failing = any(
         each.failures and window < each.shown + _halving(each)
         for each in beliefs.seen
         if each.plan != plan and each.cf == facts.plan.cf and _values(table, each) == facts.values
     )
-    if evidence is None or steps < 1.0:
+    if evidence is None or now < 1.0:
         wide = 0.0 if expected is None else (expected.high - expected.low) / 2
         keeps = prior >= least and reliable and (known or table.limited)
         doubtful = (
@@ -537,7 +539,7 @@ def _belief(
         likely = prior if known or table.limited else None
         return Belief(facts, *times, row, likely, wide, 0.0, keeps, doubtful, resting)
     likely = (TABLE_STEPS * prior + steps * evidence) / (TABLE_STEPS + steps)
-    off = max(LEAST_ERROR, STEPS_ERROR / math.sqrt(TABLE_STEPS + steps))
+    off = max(LEAST_ERROR, STEPS_ERROR / math.sqrt(TABLE_STEPS + now))
     keeps = not failing and likely + off >= least and (prior >= least or evidence >= least)
     kept.append((facts, likely))
     return Belief(facts, *times, row, likely, off, steps, keeps, False, resting)
@@ -545,9 +547,13 @@ def _belief(
 
 def _evidence(
     table: PlanTable, facts: PlanFacts, beliefs: Beliefs, plan: Plan, window: int
-) -> tuple[float | None, float]:
-    """Return η of a plan as this job's steps showed it, or of one that sends the same values, and by how many."""
-    best, most = None, 0.0
+) -> tuple[float | None, float, float]:
+    """Return η of a plan as this job's steps showed it, or of one that sends the same values.
+
+    Returns:
+        η, the steps that showed it, and those that its error counts now, which become fewer.
+    """
+    best, shown, most = None, 0.0, 0.0
     for row in beliefs.seen:
         sender = table.by_plan.get(row.plan)
         if (
@@ -562,13 +568,13 @@ def _evidence(
             steps /= 1.0 + (window - row.shown) / (HALVES << min(row.failures, MOST_FAILURES))
         if steps <= most:
             continue
-        value, most = row.efficiency, steps
+        value, shown, most = row.efficiency, row.steps, steps
         if row.noise is not None and facts.kept is not None:  # a noisier gradient loses less by delays
             times = facts.kept.noise_times
             now = efficiency.times_by_noise(times, beliefs.confirmed)
             value = max(LOWEST, 1.0 - (1.0 - value) * now / efficiency.times_by_noise(times, row.noise))
         best = value
-    return best, most
+    return best, shown, most
 
 
 def _halving(row: Seen) -> int:
@@ -619,7 +625,7 @@ def _seconds(
     worst, least = seconds + error, max(1e-9, seconds - off)
     if line.waiting < 0.0:  # some of the exchange hides behind backward, and more may
         least = max(1e-9, min(least, line.own + coding + exposed - MAY_HIDE * line.own))
-    if facts.exchange is not None:
+    if facts.exchange is not None and not line.determined:
         worst = max(worst, line.own + coding + facts.exchange)
     if beliefs.largest > 0.0 and facts.link_bytes > FAR * beliefs.largest:
         worst = line.own + coding + (worst - line.own - coding) * facts.link_bytes / (FAR * beliefs.largest)

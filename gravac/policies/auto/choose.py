@@ -345,7 +345,7 @@ class Search:
         """Return the seconds of a step of the plan that a trial is compared with: the best one, or else dense."""
         if held is None:
             held = self.row(DENSE)
-        return held.seconds
+        return held.seconds if held.fresh else held.worst
 
     def _left(self) -> float:
         return trials.allowance(self.beliefs.elapsed, self.beliefs.spent)
