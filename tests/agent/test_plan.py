@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gravac.policies import StaticPolicy
+from gravac.protocol import Trial
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
@@ -86,6 +87,38 @@ def test_a_decision_names_its_codec_and_the_directive_its_number() -> None:
         Directive.of(other, ("qsgd",))
 
 
+def test_a_trial_has_a_limit_and_a_plan_to_go_back_to() -> None:
+    decision = StaticPolicy(cf=10).start().decision.model_copy(update={"window_steps": 7})
+    tried = decision.model_copy(update={"trial": Trial(step_seconds=0.3, cf=4.0, codec="int4")})
+    directive = Directive.of(tried, ("qsgd", "int4"))
+    assert directive == Directive(0, "hold", 10.0, 10.0, 0.0, 0, 7, 0.3, 2, 4.0)
+    assert directive.back() == Directive(0, "hold", 4.0, 4.0, 0.0, 2), "of the job's window length, no limit"
+    assert directive.dense() == replace(Directive.of(decision, ()), phase="fallback").dense()
+    assert StepPlan(directive, 10.0).priced
+    assert not StepPlan(directive, 1.0).priced, "dense to measure it, and not what is on trial"
+    assert StepPlan(directive, 10.0).gains == {(0, 10.0), (2, 4.0)}, "else the gain is not known then"
+    for other in (directive.back(), directive.dense(), Directive.of(decision, ())):
+        assert not StepPlan(other, other.cf_candidate).priced
+
+
+@pytest.mark.parametrize(
+    ("seconds", "codec", "words"),
+    [(0.0, None, "trial.step_seconds 0, which every step exceeds"), (1.0, "topk", "codec 'topk'; besides")],
+)
+def test_a_trial_that_cannot_be_followed_is_refused(seconds: float, codec: str | None, words: str) -> None:
+    trial = Trial(step_seconds=seconds, cf=4.0, codec=codec)
+    decision = StaticPolicy(cf=10).start().decision.model_copy(update={"trial": trial})
+    with pytest.raises(ValueError, match=words):
+        Directive.of(decision, ("qsgd",))
+
+
+def test_a_flag_of_a_slow_step_arrives_with_a_gradient_that_is_not_finite() -> None:
+    bad = StepSums(gradient_sq=float("nan"), nonfinite=1.0, slow=1.0)
+    plan = StepPlan(EXPLORE, 10.0)
+    (tick, _) = tick_of([plan, plan], EXPLORE, [StepSums(slow=1.0), bad])
+    assert tick.sums == StepSums(nonfinite=1.0, slow=2.0)  # type: ignore[attr-defined]
+
+
 plans = st.builds(
     StepPlan,
     st.builds(
@@ -97,6 +130,9 @@ plans = st.builds(
         st.floats(0, 1),
         st.integers(0, 64),
         st.integers(0, 1_000_000),
+        st.floats(0, 1e9),
+        st.integers(0, 64),
+        st.floats(1, 1e9),
     ),
     st.floats(1, 1e6),
 )

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gravac.policies import StaticPolicy, parse
-from gravac.protocol import Decision, Event, JobSpec, WindowReport
+from gravac.protocol import Decision, Event, JobSpec, WindowAnswer, WindowReport
 from gravac.traces import read_trace
 from gravac_agent.reporting.connection import NoAnswer
-from gravac_agent.reporting.controller_api import DecisionChecker
+from gravac_agent.reporting.controller_api import DecisionChecker, read_answer
 from gravac_agent.reporting.reporter import LocalReporter
 from tests.support.peer import (
     INVALID_ANSWERS,
@@ -385,6 +385,38 @@ def test_a_decision_sends_only_with_what_the_ranks_have_built(codec: str | None,
     state = ScriptedPolicy(Play(codec, 8.0)).start().state
     with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"codec '{codec}'; besides"):
         checker.accept(state.decision, state.model_dump_json(), 0)
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        ((0.5, 8.0, "qsgd"), None),
+        ((0.5, 1.0, None), None),
+        ((0.5, 9.0, None), r"trial.cf 9, above the job's bound of 8$"),
+        ((0.5, 8.0, "int4"), r"codec 'int4'; besides"),
+        ((0.0, 8.0, None), r"trial.step_seconds 0, which every step exceeds"),
+    ],
+)
+def test_a_trial_stays_within_the_bounds_of_the_job(
+    trial: tuple[float, float, str | None], words: str | None
+) -> None:
+    class Bounded(ScriptedPolicy):
+        def ladder(self) -> tuple[float, ...]:
+            return (1.0, 8.0)
+
+    checker = DecisionChecker(Bounded(Play("qsgd", 8.0)), 10.0)
+    state = ScriptedPolicy(Play("qsgd", 8.0, None, trial)).start().state
+    with contextlib.nullcontext() if words is None else pytest.raises(NoAnswer, match=words):
+        checker.accept(state.decision, state.model_dump_json(), 0)
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "1e400", "-1.0"])
+def test_a_trial_without_a_finite_limit_is_no_answer(seconds: str) -> None:
+    state = ScriptedPolicy(Play(None, 8.0, None, (0.5, 4.0, None))).start().state
+    answer = WindowAnswer(decision=state.decision, policy_state="").model_dump_json()
+    assert "0.5" in answer
+    with pytest.raises(NoAnswer, match=r"decision\.trial\.step_seconds"):
+        read_answer(WindowAnswer, answer.replace("0.5", seconds).encode())
 
 
 def test_a_policy_that_names_a_codec_it_does_not_list_ends_no_training(

@@ -64,6 +64,35 @@ def test_phases_add_up_and_count_only_what_backward_does_not_hide(monkeypatch: p
     assert clock.end_step(result(111.0)).data_wait == 0.0
 
 
+def test_a_plan_answers_for_its_exchange_and_not_for_what_the_trainer_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither for a pause between two steps nor for a long forward, as where the trainer compiles."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock = StepClock()
+
+    def seconds(*, pause: float = 0.0, compute: float = 1.0, hidden: float = 0.0, wait: float = 0.5) -> float:
+        clock.optimizer_ended()
+        now[0] += pause
+        clock.forward_began()
+        began = now[0]
+        now[0] += compute
+        submitted = now[0]
+        now[0] += wait
+        done = [("compress", began, began + hidden), ("communicate", submitted, now[0])]
+        return clock.plan_seconds(clock.end_step(result(submitted, *done)))
+
+    assert seconds(compute=60.0) == 0.5, "the first step compiles, and no usual time is known"
+    for _ in range(5):
+        assert seconds() == 1.5
+    assert seconds(pause=100.0) == 1.5
+    assert seconds(compute=30.0) == 1.5
+    assert seconds(compute=30.0) == 1.5, "twice in a row"
+    assert seconds(wait=9.0) == 10.0
+    assert seconds(compute=30.0, hidden=20.0) == 21.5, "encoding has slowed backward"
+
+
 def test_samples_are_counted_or_logged() -> None:
     trainer = TrainerInput()
     trainer.forward((torch.ones(16, 3),), {})

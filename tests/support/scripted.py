@@ -4,15 +4,26 @@ from typing import ClassVar, NamedTuple
 
 from gravac.policies.base import Policy, PolicyState, Verdict
 from gravac.policies.windows import next_decision
-from gravac.protocol import Count, Decision, JobSpec, PolicySpec, WindowReport
+from gravac.protocol import Count, Decision, JobSpec, PolicySpec, Trial, WindowReport
 
 
 class Play(NamedTuple):
-    """What one window sends. ``codec`` None: the job's compressor; ``window_steps`` None: the job's."""
+    """What one window sends. ``codec`` None: the job's compressor; ``window_steps`` None: the job's.
+
+    ``trial``: the fields of its ``Trial``, in order; None: it is none.
+    """
 
     codec: str | None
     cf: float
     window_steps: int | None = None
+    trial: tuple[float, float, str | None] | None = None
+
+    def price(self) -> Trial | None:
+        """Return what it may cost."""
+        if self.trial is None:
+            return None
+        seconds, cf, codec = self.trial
+        return Trial(step_seconds=seconds, cf=cf, codec=codec)
 
 
 class ScriptedState(PolicyState):
@@ -62,6 +73,7 @@ class ScriptedPolicy(Policy):
             reason="The script begins.",
             codec=play.codec,
             window_steps=play.window_steps,
+            trial=play.price(),
         )
         return Verdict(decision, ScriptedState(decision=decision, turn=0))
 
@@ -79,5 +91,5 @@ class ScriptedPolicy(Policy):
             candidate=play.cf,
             codec=play.codec,
             window_steps=play.window_steps,
-        )
+        ).model_copy(update={"trial": play.price()})
         return Verdict(decision, ScriptedState(decision=decision, turn=turn))

@@ -249,6 +249,7 @@ class HostExecutor:
     def _issue_tick(self, step: StepRecord) -> None:
         encoder, announcement = self.encoder, self._announcement
         aggregator = encoder.aggregators[step.plan.codec]
+        step.sums.slow = float(announcement.slow)
         step.vector = self.tick_codec.pack(
             step.sums,
             announcement.directive,

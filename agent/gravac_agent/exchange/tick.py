@@ -20,6 +20,8 @@ from gravac_agent.exchange.plan import Directive, StepPlan
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _WORDS = tuple(field.name for field in fields(Directive))
+_WHOLE = ("epoch", "codec", "window_steps", "back_codec")
+"""Words that are whole numbers."""
 _PHASE = _WORDS.index("phase")
 
 
@@ -45,6 +47,7 @@ class StepSums(Energies):
 
     nonfinite: float = 0.0  # ranks with a NaN or infinity
     failed: float = 0.0  # ranks whose compression failed
+    slow: float = 0.0  # ranks on which the step before, of a trial, took longer than it may
     shards_sq: float = 0.0  # ‖shard of the raw mean‖² of each rank, where gradients are sharded
 
     def add(self, bucket: "BucketSums") -> None:
@@ -65,10 +68,12 @@ class StepSums(Energies):
 
     def flagged(self) -> "StepSums":
         """Return the flags alone, for a rank whose energies are not finite."""
-        return StepSums(nonfinite=self.nonfinite, failed=self.failed)
+        return StepSums(**{name: getattr(self, name) for name in FLAGS})
 
 
 NAMES = tuple(field.name for field in fields(StepSums))
+FLAGS = ("nonfinite", "failed", "slow")
+"""Those that count ranks."""
 _ENERGIES = tuple(field.name for field in fields(Energies))
 
 
@@ -118,7 +123,8 @@ class DirectiveSource(Protocol):
 
 
 class Announcement:
-    """What this rank announces in each tick: rank 0's directive, and the fingerprint of the next step's plan.
+    """What this rank announces in each tick: rank 0's directive, the fingerprint of the next step's plan, and whether
+    a trial is too slow.
 
     The training thread changes it between steps and the exchange thread reads it at the end of each, so neither calls
     the other for it.
@@ -131,6 +137,8 @@ class Announcement:
 
     def __init__(self, setup: str, following: StepPlan, source: DirectiveSource | None) -> None:
         self._setup, self.following, self._source = setup, following, source
+        self.slow = False
+        """Whether the step before, of a trial, took longer on this rank than it may."""
         self._announced: tuple[StepPlan, tuple[int, int, int]] | None = None  # a plan and its fingerprint
 
     @property
@@ -216,7 +224,8 @@ class TickCodec:
         values = head.tolist()
         count = len(NAMES)
         agreed_at = count + len(_WORDS)
-        epoch, phase, minimum, candidate, epsilon, codec, window_steps = values[count:agreed_at]
+        words = dict(zip(_WORDS, values[count:agreed_at], strict=True))
+        whole = {name: int(words[name]) for name in _WHOLE}
         pieces, squares = values[agreed_at : agreed_at + 3], values[agreed_at + 3 : agreed_at + 6]
         # All equal exactly when N·Σx² = (Σx)² (Cauchy-Schwarz); integers this small are exact in float64.
         agreed = all(
@@ -225,9 +234,7 @@ class TickCodec:
         )
         return Tick(
             StepSums(*values[:count]),
-            Directive(
-                int(epoch), PHASES[int(phase)], minimum, candidate, epsilon, int(codec), int(window_steps)
-            ),
+            Directive(**(words | whole | {"phase": PHASES[int(words["phase"])]})),
             agreed,
             tuple(figure / self.world_size for figure in values[self.size :]),
             tuple(values[agreed_at + 6 : self.size]),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, End, Event, JobAnswer, JobSpec, Record, WindowAnswer, WindowReport
 from gravac.wording import first_problem, printable
-from gravac_agent.exchange.plan import unknown_codec
+from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting.connection import ControllerConnection, NoAnswer
 
 MAX_STATE_CHARACTERS = 200_000
@@ -99,10 +99,14 @@ class DecisionChecker:
             after = "" if decided is None else f" and at most {decided} windows"
             raise NoAnswer(f"a decision of epoch {decision.epoch}, after epoch {before}{after}")
         largest = max(self._policy_cf, self._pinned_cf) if decision.rule == "pinned" else self._policy_cf
-        if decision.codec is not None and decision.codec not in self._codecs:
-            raise NoAnswer(unknown_codec(decision.codec, self._codecs))
-        for name in ("cf_minimum", "cf_candidate"):
-            cf = getattr(decision, name)
+        try:
+            Directive.of(decision, self._codecs)
+        except ValueError as error:
+            raise NoAnswer(str(error)) from None
+        cfs = {"cf_minimum": decision.cf_minimum, "cf_candidate": decision.cf_candidate}
+        if decision.trial is not None:
+            cfs["trial.cf"] = decision.trial.cf
+        for name, cf in cfs.items():
             if cf > largest:
                 raise NoAnswer(f"a decision with {name} {cf:g}, above the job's bound of {largest:g}")
         if read_state(self._policy, policy_state).decision != decision:

@@ -36,9 +36,11 @@ VERSION = 1
 FIELDS = (
     *("rank", "world_size", "shard", "step", "window", "plan", "following", "gain_averages", "policy_state"),
     *("policy", "buckets", "shapes", "rates", "clipping", "residual", "compressor", "learnt", "network"),
-    "other_codecs",
+    *("other_codecs", "gone_back"),
 )
 """What a state has besides its version."""
+CODECS = ("codec", "back_codec")
+"""Fields of a plan that are a codec's number, and in a state its name."""
 
 
 def save(
@@ -53,6 +55,7 @@ def save(
         rates: Learning rates and loss scale of the residual.
     """
     loop, encoder = parts.loop, parts.encoder
+    back = loop.trials.back
     return {
         "version": VERSION,
         "rank": parts.rank,
@@ -61,6 +64,7 @@ def save(
         "window": loop.window.number,
         "plan": _plain(loop.plan, encoder.codecs),
         "following": _plain(loop.following, encoder.codecs),
+        "gone_back": None if back is None else _plain(StepPlan(back, back.cf_candidate), encoder.codecs),
         "gain_averages": _averages(loop.tracker, 0),
         "policy": parts.spec.policy.name,
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
@@ -154,6 +158,7 @@ class Loaded:
     """The state: this rank's own, or that of the earlier run's rank 0."""
     plan: StepPlan
     following: StepPlan
+    gone_back: Directive | None
     averages: dict[tuple[int, float], tuple[float, float]]
     memory: Memory
     builder: AggregatorBuilder
@@ -167,6 +172,7 @@ class Loaded:
             "window": self.first["window"],
             "plan": str(self.plan),
             "following plan": str(self.following),
+            "plan gone back to": str(self.gone_back),
             "gains": _short(sorted(self.averages.items())),
             "buckets": _short(self.first["buckets"]),
             "network": str(self.builder),
@@ -234,8 +240,11 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
         if turned_off
         else (_plan(first[name], encoder) for name in ("plan", "following"))
     )
+    gone_back = None
+    if first["gone_back"] is not None and not turned_off:
+        gone_back = _plan(first["gone_back"], encoder).directive
     layout = regrouper(first["buckets"], module)
-    return Loaded(first, plan, following, averages, memory, builder, aggregators, layout)
+    return Loaded(first, plan, following, gone_back, averages, memory, builder, aggregators, layout)
 
 
 def _restore(found: Loaded, parts: Parts, rates: LearningRates) -> Regrouper | None:
@@ -247,7 +256,7 @@ def _restore(found: Loaded, parts: Parts, rates: LearningRates) -> Regrouper | N
         loop.announcement.add(aggregator.state_digest())
     loop.announcement.add(str(parts.builder))
     encoder.change(found.memory, encoder.codecs, found.aggregators)
-    loop.restore(found.plan, found.following, first["step"], first["window"])
+    loop.restore(found.plan, found.following, first["step"], first["window"], found.gone_back)
     loop.tracker.averages = found.averages
     loop.clipper.restore(first["clipping"])
     encoder.raw_mean.wanted = loop.clipper.in_use
@@ -327,18 +336,20 @@ def _loaded(
 
 def _plain(plan: StepPlan, codecs: Sequence[str]) -> dict[str, Any]:
     """Return a plan with its codec by name; None: the compressor, whichever a later run has."""
-    named = {"codec": codecs[plan.codec] if plan.codec else None}
+    named = {name: codecs[number] if (number := getattr(plan.directive, name)) else None for name in CODECS}
     return {"cf": plan.cf, **asdict(plan.directive), **named}
 
 
 def _plan(state: dict[str, Any], encoder: Encoder) -> StepPlan:
     """Read a plan. Raises SetupError."""
     fields = dict(state)
-    cf, codec = fields.pop("cf"), fields.pop("codec")
-    if codec is not None and codec not in encoder.codecs[1:]:
-        raise SetupError(
-            f"the agent state sends with codec {codec!r}, which this run's policy does not choose: resume with the "
-            "policy that it was saved with, or start without loading it"
-        )
-    number = 0 if codec is None else encoder.codecs.index(codec, 1)
-    return StepPlan(cf=cf, directive=Directive(**fields, codec=number))
+    cf = fields.pop("cf")
+    for name in CODECS:
+        codec = fields[name]
+        if codec is not None and codec not in encoder.codecs[1:]:
+            raise SetupError(
+                f"the agent state sends with codec {codec!r}, which this run's policy does not choose: resume with the "
+                "policy that it was saved with, or start without loading it"
+            )
+        fields[name] = 0 if codec is None else encoder.codecs.index(codec, 1)
+    return StepPlan(cf=cf, directive=Directive(**fields))

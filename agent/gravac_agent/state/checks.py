@@ -16,6 +16,8 @@ from gravac_agent.exchange.hook import real_shape
 from gravac_agent.fsdp.groups import CALL, PIECE
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 
+_OF_TRIAL = {"limit_seconds": "step_seconds", "back_cf": "cf", "back_codec": "codec"}
+"""Words of a plan, and what a decision's trial calls them."""
 MOST_STEPS = 2**48
 """More than any run takes, and few enough to be counted on from in every record."""
 
@@ -32,8 +34,9 @@ def check_numbers(state: Mapping[str, Any], fields: Collection[str]) -> None:
         _whole(name, state[name], least, most)
     for name in ("step", "window"):
         _whole(name, state[name], 0, MOST_STEPS)
-    for name in ("plan", "following"):
-        _check_plan(name, dict(state[name]))
+    for name in ("plan", "following", "gone_back"):
+        if name != "gone_back" or state[name] is not None:
+            _check_plan(name, dict(state[name]))
     learnt = {"": state, **{f"other_codecs.{codec}.": one for codec, one in state["other_codecs"].items()}}
     for prefix, one in learnt.items():
         for cf, pair in one["gain_averages"].items():
@@ -85,8 +88,9 @@ def _lengths(module: DataParallel) -> dict[str, int]:
 
 
 def _check_plan(name: str, plan: dict[str, Any]) -> None:
-    cf, codec, window_steps = (plan.pop(key) for key in ("cf", "codec", "window_steps"))
-    given = plan | {"codec": codec, "window_steps": window_steps or None}
+    cf, window_steps = plan.pop("cf"), plan.pop("window_steps")
+    trial = {key: plan.pop(word) for word, key in _OF_TRIAL.items()}
+    given = plan | {"window_steps": window_steps or None, "trial": trial}
     try:
         decision = Decision(window=-1, rule="start", reason="", **given)
     except ValidationError as error:

@@ -258,10 +258,12 @@ class StreamExecutor:
         device, side = self.device, self._side
         # Now, on the training thread: what the announcement says may change before the device runs any of this.
         fingerprint, directive = self._announcement.fingerprint(), self._announcement.directive
+        step.sums.slow = float(self._announcement.slow)
         device.run(side, partial(self._sum_tick, step, directive, fingerprint))
+        waiting_since = self._timer.mark(side)
         if self._link is not None:
             device.wait_stream(side, self._line)
-        device.run(side, partial(self._decide, step))
+        device.run(side, partial(self._decide, step, waiting_since))
         for queued in step.buckets:
             device.run(side, partial(self._finish, step, queued))
         device.run(side, partial(self._fetch, step))
@@ -316,9 +318,14 @@ class StreamExecutor:
         except Exception as error:
             step.error = step.error or error
 
-    def _decide(self, step: DeviceStep) -> None:
-        """Let the side stream wait for all transfers, and compute whether the step counts."""
-        begin, fitting = self._timer.mark(self._side), list[Tensor]()
+    def _decide(self, step: DeviceStep, waiting_since: int) -> None:
+        """Let the side stream wait for all transfers, and compute whether the step counts.
+
+        Args:
+            step: The step.
+            waiting_since: The mark from which on the stream has nothing else to do.
+        """
+        fitting = list[Tensor]()
         for queued in step.buckets:
             try:
                 if queued.transfer is not None:
@@ -335,7 +342,7 @@ class StreamExecutor:
                 step.counts = self._ticks.counts(step.tick, fitting)
         except Exception as error:
             step.error = step.error or error
-        step.activity.append(("communicate", begin, self._timer.mark(self._side)))
+        step.activity.append(("communicate", waiting_since, self._timer.mark(self._side)))
 
     def _finish(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Settle the memory, write the mean into the buffer, and complete the future."""

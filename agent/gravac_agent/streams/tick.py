@@ -9,9 +9,9 @@ from torch import Tensor
 from gravac.collectives import Communicator, Work
 from gravac.kernels import Scalar
 from gravac_agent.devices import Device
-from gravac_agent.exchange.tick import NAMES
+from gravac_agent.exchange.tick import FLAGS, NAMES
 
-_FLAGS = tuple(name in ("nonfinite", "failed") for name in NAMES)
+_FLAGS = tuple(name in FLAGS for name in NAMES)
 _NONFINITE = NAMES.index("nonfinite")
 
 

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,9 @@ from gravac.signals.spectrum import LADDER, Curve
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import NAMES, StepSums
+
+_USUAL_STEPS = 9
+"""Steps whose median computing time is the usual one: few, and still no two long ones change it."""
 
 
 class StepTimes(NamedTuple):
@@ -32,6 +36,8 @@ class StepClock:
     """Times steps from one end of exchange to the next: optimizer, data, forward, backward, exchange."""
 
     def __init__(self) -> None:
+        self._computes: deque[float] = deque(maxlen=1 + _USUAL_STEPS)
+        self._hidden = 0.0  # of the exchange's work in the newest step, what backward hid
         self._began_at = time.monotonic()
         self._optimizer_ended_at: float | None = None
         self._data_wait = 0.0
@@ -53,13 +59,27 @@ class StepClock:
         """
         now = time.monotonic()
         exposed = {"compress": 0.0, "communicate": 0.0, "decompress": 0.0}
+        self._hidden = 0.0
         for activity, begin, end in result.activity:
+            if activity != "communicate":
+                self._hidden += max(0.0, min(end, result.last_submit_at) - begin)
             exposed[activity] += max(0.0, min(end, now) - max(begin, result.last_submit_at))
         seconds = now - self._began_at
         data_wait = min(self._data_wait, seconds)
         compute = max(0.0, seconds - data_wait - sum(exposed.values()))
         self._began_at, self._data_wait = now, 0.0
+        self._computes.append(compute)
         return StepTimes(seconds=seconds, data_wait=data_wait, compute=compute, **exposed)
+
+    def plan_seconds(self, times: StepTimes) -> float:
+        """Return what the plan answers for of the newest step, whose times these are.
+
+        That is not the wait for data, in which trainers save and evaluate, nor what computing took longer than it
+        usually does, as where the trainer compiles. Unless the exchange was at work then, which slows backward.
+        """
+        usual = median(list(self._computes)[:-1] or [0.0])
+        compute = min(times.compute, usual + self._hidden)
+        return compute + times.compress + times.communicate + times.decompress
 
 
 @dataclass(slots=True)
@@ -213,6 +233,8 @@ class WindowTotals:
     levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
     """By epoch, codec and CF."""
     last_plan: StepPlan | None = None
+    trial_seconds: float | None = None
+    """Longest step of a trial that ended early with this window; None: none did."""
     curve: Curve | None = None
     curve_steps: int = 0
 

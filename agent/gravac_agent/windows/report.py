@@ -81,6 +81,7 @@ def build_report(
         ranks=tuple(_rank_row(rank, totals) for rank, totals in enumerate(ranks[:listed])),
         curve=curve,
         steps=listed_steps(window, len(ranks)),
+        trial_seconds=window.trial_seconds,
     )
 
 

@@ -11,18 +11,20 @@ from gravac.aggregators import CompressedReduceScatter, OneShot
 from gravac.protocol import Event, WindowReport
 from gravac.signals.gain import GainTracker
 from gravac.whatif import Recording
+from gravac.wording import format_seconds, plan_in_words
 from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
-from gravac_agent.exchange.plan import StepPlan, next_plan
-from gravac_agent.exchange.tick import Announcement
+from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
+from gravac_agent.exchange.tick import Announcement, Tick
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.meters import StepClock, WindowTotals, totals_of
 from gravac_agent.windows.progress import Progress
 from gravac_agent.windows.report import build_report
+from gravac_agent.windows.trials import Trials
 
 log = logging.getLogger("gravac.agent")
 
@@ -69,7 +71,7 @@ class StepLoop:
         self._dropped = 0
         self._settings = settings
         self._reporter, self.job, self._incarnation = reporter, job, incarnation
-        self.clock, self.progress = StepClock(), progress
+        self.clock, self.trials, self.progress = StepClock(), Trials(), progress
         # Ranks that average: fewer than all where each rank has a shard of the gradient.
         self._averaged = encoder.memory.world_size
         self.clipper = Clipper(self._averaged)
@@ -101,7 +103,10 @@ class StepLoop:
         taken = self.step - self.window.first_step
         # Equal on all ranks, as plans are.
         ordered = self.plan.directive.window_steps or self._settings.window
-        self.window_full = taken >= ordered
+        last, trials = self.window.last_plan, self.trials
+        if trials.back is not None and last is not None:
+            self.window.trial_seconds = trials.ended_with(last, self.plan)
+        self.window_full = taken >= ordered or self.window.trial_seconds is not None
         surveyed = is_surveyed(0 if self.window_full else taken, ordered)
         self._executor.begin_step(self.plan, self.step, surveyed)
 
@@ -197,13 +202,34 @@ class StepLoop:
         self.plan = following
         if following.cf > 1.0 and following.codec == 0 and following.cf not in self._checked:
             self._warn_if_unstable(following)
-        new = next_plan(tick.directive, self.tracker, self._measure_first, following)
+        new = next_plan(self._decided(tick), self.tracker, self._measure_first, following)
+        # Said in the tick of the step that begins now.
+        self.announcement.slow = plan.priced and self.trials.judge(
+            plan, self.step, self.clock.plan_seconds(times)
+        )
         self.announcement.following = new
         if not plan.gains == following.gains == new.gains:
             self.tracker.forget_except(following.gains | new.gains)
         self.step += 1
         self.begin_step()
         return counts
+
+    def _decided(self, tick: Tick) -> Directive:
+        """Return the directive that the ranks follow in the step after the next, which may end a trial."""
+        decided, trials = tick.directive, self.trials
+        if tick.sums.slow == self._group.size():  # then on this rank, too
+            assert trials.slow is not None
+            slow, step, seconds = trials.slow
+            if trials.ends(slow, decided) and self._reporter is not None:
+                names = self._encoder.codecs
+                self._note(
+                    "note",
+                    f"Step {step} of the trial of {plan_in_words(names[slow.codec], slow.cf_candidate)} took "
+                    f"{format_seconds(seconds)}, above its limit of {format_seconds(slow.limit_seconds)}: back to "
+                    f"{plan_in_words(names[slow.back_codec], slow.back_cf)}.",
+                    logging.INFO,
+                )
+        return decided if trials.back is None else trials.in_force(decided)
 
     def close_window(self, samples: int) -> None:
         """Begin a new window and report the full one. Every rank calls it at the start of the same step.
@@ -317,7 +343,10 @@ class StepLoop:
         self._steps_at_level = self._dropped = 0
         self._note("note", why)
 
-    def restore(self, plan: StepPlan, following: StepPlan, step: int, window: int) -> None:
+    def restore(
+        self, plan: StepPlan, following: StepPlan, step: int, window: int, back: Directive | None
+    ) -> None:
         """Continue where a checkpoint was saved. Call it before the first step."""
+        self.trials.back = back
         self.plan, self.announcement.following, self.step = plan, following, step
         self.window = self._new_window(window)

@@ -33,10 +33,10 @@ class AtOnce(SimulatedDevice):
 
 
 @contextmanager
-def streams_for_agents() -> Iterator[None]:
+def streams_for_agents(kind: type[AtOnce] = AtOnce) -> Iterator[None]:
     """Agents that start in here use streams, and the device's code of all codecs."""
     chosen = agree.device_of
-    agree.device_of = lambda device: AtOnce()
+    agree.device_of = lambda device: kind()
     try:
         with treated_as_device():
             yield

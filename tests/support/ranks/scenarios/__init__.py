@@ -114,6 +114,7 @@ from tests.support.ranks.scenarios.styles import (
     two_groups,
 )
 from tests.support.ranks.scenarios.tasks import task_trained, trained_by
+from tests.support.ranks.scenarios.trials import slow_trial, trial_goes_on
 from tests.support.ranks.scenarios.unused import unused_parameters
 
 __all__ = [
@@ -205,6 +206,7 @@ __all__ = [
     "sharded_resumed",
     "sharding_refused",
     "shards_of_one",
+    "slow_trial",
     "steered",
     "stepped_by_others",
     "styled_steps",
@@ -218,6 +220,7 @@ __all__ = [
     "train",
     "trained_by",
     "training_styles",
+    "trial_goes_on",
     "true_gains",
     "two_groups",
     "undone",
