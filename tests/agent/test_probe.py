@@ -1,5 +1,7 @@
 """What the probe finds out about a network that is known, by a clock that only transfers move."""
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -7,19 +9,31 @@ from gravac.collectives import ALONE, Communicator, Done, Network, cost
 from gravac.collectives.simulated import SimulatedWorld
 from gravac_agent.network import probe
 
+BURST_SPEED = 1.25e9
+
 
 class Paced(Communicator):
-    """``size`` ranks that all do as this one does; a gather takes what the cost model says."""
+    """``size`` ranks that all do as this one does; a gather takes what the cost model says.
+
+    ``burst``: bytes that each link lets through at ``BURST_SPEED`` first; it is not refilled. ``busy``: seconds that
+    each gather takes longer, in turn.
+    """
 
     rank = 0
 
-    def __init__(self, size: int, network: Network) -> None:
+    def __init__(
+        self, size: int, network: Network, burst: float = 0.0, busy: tuple[float, ...] = (0.0,)
+    ) -> None:
         self.size, self.network = size, network
-        self.now, self.sent_bytes = 0.0, 0
+        self.now, self.sent_bytes, self.tokens, self.busy = 0.0, 0, burst, cycle(busy)
 
     def gather(self, out: torch.Tensor, x: torch.Tensor) -> Done:
-        self.now += cost.all_gather(self.network, self.size, x.nbytes)
-        self.sent_bytes += (self.size - 1) * x.nbytes
+        nbytes = (self.size - 1) * x.nbytes
+        fast = min(self.tokens, nbytes)
+        self.tokens -= fast
+        took = cost.all_gather(self.network, self.size, x.nbytes) - fast / self.network.bytes_per_second
+        self.now += took + fast / BURST_SPEED + next(self.busy)
+        self.sent_bytes += nbytes
         return Done()
 
     def maximum(self, x: torch.Tensor) -> Done:
@@ -63,6 +77,27 @@ def test_a_network_that_is_known(
         assert found.bytes_per_second == pytest.approx(speed, rel=0.3)
     assert paced.now < seconds
     assert paced.sent_bytes * 8 < 1.5e9
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("burst", [16 << 10, 250 << 10, 256 << 10, 300 << 10, 1 << 20, 3 << 20])
+@pytest.mark.parametrize("speed", [1.25e6, 1.25e7, 1.25e8])
+def test_what_a_bucket_lets_through_at_once_does_not_count(
+    size: int, burst: int, speed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paced = Paced(size, Network(latency_seconds=1e-4, bytes_per_second=speed), burst)
+    monkeypatch.setattr(probe.time, "monotonic", lambda: paced.now)
+    assert probe.measure(paced).bytes_per_second == pytest.approx(speed, rel=0.3)
+    assert paced.now < 0.3 + burst / speed
+
+
+def test_a_transfer_that_the_machine_makes_slow_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(latency_seconds=1e-4, bytes_per_second=1.25e7)
+    for place in range(16):
+        busy = tuple(0.05 * (number == place) for number in range(40))
+        paced = Paced(2, network, burst=300e3, busy=busy)
+        monkeypatch.setattr(probe.time, "monotonic", lambda paced=paced: paced.now)
+        assert probe.measure(paced).bytes_per_second == pytest.approx(1.25e7, rel=0.3), place
 
 
 def test_all_ranks_find_the_same() -> None:

@@ -14,9 +14,10 @@ from gravac_agent.network.link import Link
 
 log = logging.getLogger("gravac.agent")
 
-REPEATS = 3
 LONG_ENOUGH = 0.02
-"""Seconds of a transfer that is long enough: it is not repeated, and no larger one is tried."""
+"""Seconds of a transfer that is long enough: no larger one is tried."""
+AGREE, MOST_CHECKS = 1.25, 5
+"""Two long transfers in a row agree if their rates differ by less than this factor. Of so many the last two count."""
 LEAST_BYTES = 8 << 10
 MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
@@ -25,8 +26,13 @@ MOST_BYTES = 8 << 20
 def measure(communicator: Communicator, device: torch.device | None = None) -> Network:
     """Measure latency α and bandwidth β of ring all-gathers. All ranks call it and get the same result.
 
-    With n ranks, an empty message costs (n-1) α and one of S bytes (n-1) (α + S/β). Takes up to 0.3 s, and longer only
-    where latency alone takes longer.
+    With n ranks, an empty message costs (n-1) α and one of S bytes (n-1) (α + S/β). β is the rate that the link keeps
+    up: messages double, right after each other, until one takes long enough, and more of that length follow until two
+    in a row agree. So what a token bucket lets through at once, before or within the first long one, does not count. A
+    bucket that no message empties is not seen: of 16 MB, or of less on a fast link.
+
+    Takes up to 0.3 s, and longer where latency alone takes longer, or where a slow link has a bucket: as long as that
+    link takes for the message that empties it, which is no larger than the bucket.
 
     Args:
         communicator: The group of ranks; nothing else may use it meanwhile.
@@ -39,31 +45,37 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
     if others < 1:
         raise ValueError("a network needs at least 2 ranks")
     device = torch.device("cpu") if device is None else device
-    _seconds(communicator, 1, device)  # the first transfer opens connections
-    empty = _seconds(communicator, 1, device)
+    _once(communicator, 1, device)  # the first transfer opens connections
+    empty = min(_once(communicator, 1, device) for _ in range(2))  # one may be slow as the machine is busy
+    if empty < LONG_ENOUGH:
+        empty = min(empty, _once(communicator, 1, device))
     enough = max(LONG_ENOUGH, 2 * empty)  # in less time, latency would hide the bandwidth
-    nbytes = LEAST_BYTES
-    while (seconds := _seconds(communicator, -(-nbytes // others), device)) < enough and nbytes < MOST_BYTES:
-        nbytes = min(MOST_BYTES, nbytes * (4 if seconds > 1.2 * empty else 32))
-    latency, bandwidth = empty / others, nbytes / max(seconds - empty, seconds / 10)
-    return Network(latency_seconds=_rounded(latency), bytes_per_second=_rounded(bandwidth))
+    times = 4 if empty > LONG_ENOUGH else 2  # where latency is long, so are many messages
+
+    nbytes, rates = LEAST_BYTES, [0.0]  # of long ones in a row
+    while len(rates) <= MOST_CHECKS:
+        seconds = _once(communicator, -(-nbytes // others), device)
+        if seconds < enough and nbytes < MOST_BYTES:  # also after one that was long as the machine was busy
+            nbytes, rates = min(MOST_BYTES, nbytes * times), [0.0]
+            continue
+        rates.append(nbytes / max(seconds - empty, seconds / 10))
+        if max(rates[-2:]) < AGREE * min(rates[-2:]):
+            break
+        nbytes = max(LEAST_BYTES, min(nbytes, int(1.25 * enough * rates[-1])))  # a bucket may be empty now
+    bandwidth = max(rates[-2:])  # the machine may have been busy in the other one
+    return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
 
 
-def _seconds(communicator: Communicator, nbytes: int, device: torch.device) -> float:
-    """Return the time of the fastest of a few all-gathers of ``nbytes`` a rank; the slowest rank's time counts."""
+def _once(communicator: Communicator, nbytes: int, device: torch.device) -> float:
+    """Return the time of an all-gather of ``nbytes`` a rank on the slowest rank."""
     mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
     every = torch.empty(communicator.size * nbytes, dtype=torch.uint8, device=device)
-    best = float("inf")
-    for repeat in range(REPEATS):
-        began = time.monotonic()
-        communicator.gather(every, mine).wait()
-        every[:1].tolist()  # on a device, ``wait`` only orders its streams
-        seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
-        communicator.maximum(seconds).wait()  # so that all ranks stop after the same number of repeats
-        best = min(best, float(seconds))
-        if repeat and best > LONG_ENOUGH:  # a single one may be slow because the machine is busy
-            break
-    return best
+    began = time.monotonic()
+    communicator.gather(every, mine).wait()
+    every[:1].tolist()  # on a device, ``wait`` only orders its streams
+    seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
+    communicator.maximum(seconds).wait()  # so that all ranks go on with the same message
+    return float(seconds)
 
 
 def _rounded(value: float) -> float:

@@ -46,12 +46,13 @@ def parse_rate(text: str) -> float | None:
     return bits
 
 
-def token_bucket(bits_per_second: float) -> list[str]:
+def token_bucket(bits_per_second: float, burst_bytes: int | None = None) -> list[str]:
     """The arguments of ``tc`` for a token bucket filter of this rate (tc-tbf(8)).
 
-    The bucket has the size of a millisecond of traffic, and of at least one large packet.
+    ``burst_bytes``: of the bucket; None: a millisecond of traffic, and at least one large packet.
     """
-    burst_bytes = max(LEAST_BURST_BYTES, int(bits_per_second / 8 * BURST_SECONDS))
+    if burst_bytes is None:
+        burst_bytes = max(LEAST_BURST_BYTES, int(bits_per_second / 8 * BURST_SECONDS))
     rate, latency = f"{bits_per_second:.0f}bit", f"{QUEUE_SECONDS * 1000:.0f}ms"
     return ["tbf", "rate", rate, "burst", str(burst_bytes), "latency", latency]
 
@@ -80,16 +81,18 @@ class Traffic:
 class HostNetwork:
     """``with HostNetwork(4, 1e8) as network:`` four hosts, 100 Mbit/s each way each; None: not shaped.
 
+    ``burst_bytes``: as in ``token_bucket``.
+
     Raises ValueError for an invalid number of hosts, and NetworkUnavailable (when entered) where the machine does not
     allow it. A killed process leaves its namespaces behind; the next network removes them.
     """
 
     _serial: ClassVar["count[int]"] = count()
 
-    def __init__(self, hosts: int, bits_per_second: float | None) -> None:
+    def __init__(self, hosts: int, bits_per_second: float | None, burst_bytes: int | None = None) -> None:
         if not 1 <= hosts <= MAX_HOSTS:
             raise ValueError(f"hosts={hosts} must be between 1 and {MAX_HOSTS}")
-        self._rate = bits_per_second
+        self._rate, self._burst_bytes = bits_per_second, burst_bytes
         serial, pid = next(self._serial), os.getpid()
         self._bridge = namespaces.name(pid, serial, "bridge")
         self.hosts = tuple(
@@ -123,7 +126,7 @@ class HostNetwork:
         for host in self.hosts:
             for namespace, device in ((host.namespace, INTERFACE), (self._bridge, host.port)):
                 if bits_per_second is not None:
-                    words = token_bucket(bits_per_second)
+                    words = token_bucket(bits_per_second, self._burst_bytes)
                     call("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *words)
                 elif self._rate is not None:
                     call("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")
