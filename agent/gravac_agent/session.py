@@ -29,6 +29,7 @@ from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
+from gravac_agent.windows.unused import DROPPED, PUT_BACK, UnusedGradients
 
 log = logging.getLogger("gravac.agent")
 
@@ -126,8 +127,7 @@ class Session:
         self._stepping: set[int] = set()  # ``id`` of the optimizers whose steps run now, one inside the other
         # Whether any optimizer ever stepped, and the own one within these steps.
         self._stepped = self._own_stepped = False
-        # Of the parameters at the end of backward, where that is wanted.
-        self._checksums: list[float] | None = None
+        self._unused = UnusedGradients(self.module)
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
         self._rates_now: RateValues | None = None  # what the residual does not follow yet
         self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
@@ -270,6 +270,8 @@ class Session:
             self._check()
         elif self._in_flight:
             self._finish_unused_step()
+        elif self._unused.ended and not usage.gradients_are_zero(self.module):
+            self._unused.ended.clear()  # the next backward adds to them
         if loop.window_full:
             self._close_window()
         loop.clock.forward_began()
@@ -358,8 +360,7 @@ class Session:
 
     def _backward_ended(self) -> None:
         """Note that the step's last gradient is handed over. Runs within backward."""
-        if self._checksums is not None:
-            self._checksums = usage.checksums(self.module)
+        self._unused.backward_ended()
         self._in_flight = True
         if self.parts.executor.defers_result:  # the next forward may begin before the step ends
             self.intake.end_step()
@@ -371,8 +372,8 @@ class Session:
             return
         if self.parts.executor.defers_result:
             self._check()  # a gradient that is not finite is NaN on all ranks then; the host does not know of it
-        else:
-            self.finish_step()
+        elif self._in_flight:
+            self._finish_stepped(optimizer)
         if self._nonfinite:
             self._skip(optimizer, zeros=usage.has_closure(args, kwargs))
         self._own_stepped &= bool(self._stepping)
@@ -383,7 +384,7 @@ class Session:
         """End the step in flight, if any: commit it or roll it back.
 
         Args:
-            dropped: The trainer dropped its gradients, so nothing of them may stay in the error memory.
+            dropped: The parameters keep nothing of its gradients, so nothing of them may stay in the error memory.
 
         Raises:
             Exception: What a collective of the step raised.
@@ -422,7 +423,11 @@ class Session:
             return  # it steps nothing of the module
         self._stepping.remove(id(optimizer))
         self.parts.loop.clock.optimizer_ended()
-        if not (self._stepping or self._own_stepped) and usage.is_foreign(optimizer, self.optimizers):
+        if self._stepping:
+            return
+        if not usage.is_foreign(optimizer, self.optimizers):
+            self._unused.step_ended()
+        elif not self._own_stepped:
             given = " and ".join(type(one).__name__ for one in self.optimizers)
             self.parts.encoder.note(
                 f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the {given} "
@@ -469,13 +474,34 @@ class Session:
         Where they are zero by now, the trainer has dropped them, or used them by itself as the first step of SAM does.
         The parameters tell: only what moves them has used gradients. They are added up from the second time on.
         """
-        # The closure of an optimizer uses them.
-        zeroed = self._stepped and not self._stepping and usage.gradients_are_zero(self.module)
-        before = self._checksums
-        self.finish_step(dropped=zeroed and before is not None and before == usage.checksums(self.module))
-        if zeroed and before is None and not self._nonfinite:
-            self._checksums = []
-            self.parts.encoder.expect_drops()
+        unused, end = self._unused, frozenset(self._stepping)  # an optimizer's closure has ends of its own
+        zeroed = self._stepped and usage.gradients_are_zero(self.module)
+        still = zeroed and not end and unused.on and not unused.is_put_back(end) and not unused.moved()
+        self.finish_step(dropped=still or (zeroed and unused.is_put_back(end)))
+        if still:
+            self.parts.encoder.note(DROPPED)
+        if not zeroed:
+            unused.ended.clear()
+            return
+        unused.ended.add(end)
+        if not (end or self._nonfinite):
+            self._look_for_unused()
+
+    def _finish_stepped(self, optimizer: Any) -> None:
+        """End the step in flight before the step of an optimizer, by its gradients or by those of its closure."""
+        unused, foreign = self._unused, usage.is_foreign(optimizer, self.optimizers)
+        end = 0 if foreign else id(optimizer)  # a trainer may make others for each step
+        if not foreign and unused.ended - {end}:
+            if unused.before_step(end):
+                self.parts.encoder.note(PUT_BACK)
+            self._look_for_unused()
+        self.finish_step(dropped=unused.is_put_back(end))
+        unused.ended.add(end)
+
+    def _look_for_unused(self) -> None:
+        """Keep sums of the parameters, and what undoes a step, from the next step on."""
+        self._unused.on = True
+        self.parts.encoder.expect_drops()
 
     def _check(self) -> None:
         """Raise what is known to have failed, without waiting for a step in flight."""

@@ -28,10 +28,12 @@ def test_gradients_are_used_whatever_optimizer_steps(run_each: RunEach) -> None:
     for case, (one, two) in run_each("stepped_by_others", 2, cases):
         assert one["agent"]["parameters"] == two["agent"]["parameters"] != one["plain"]["parameters"], case
         notified, agent = one["notified"], one["agent"]
-        assert agent["parameters"] == notified["parameters"], case
-        assert agent["residual"] == notified["residual"] != 0.0, case
+        if case["how"] == "swapped":  # SAM uses every second one: tests/ranks/test_perturbed.py
+            assert agent["parameters"] == notified["parameters"], case
+            assert agent["residual"] == notified["residual"], case
+        assert agent["residual"] != 0.0, case
         assert agent["loss"] < 1.01 * one["plain"]["loss"], case
-        assert len(agent["notes"]) == (case["how"] == "swapped"), (case, agent["notes"])
+        assert len(agent["notes"]) == 1, (case, agent["notes"])
 
 
 def test_a_nan_on_one_rank_stays_out_whatever_optimizer_steps(run_each: RunEach) -> None:

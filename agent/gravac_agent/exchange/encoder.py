@@ -111,20 +111,12 @@ class Encoder(RankCodecs):
         self.memory.rollback()
         self.aggregators[self._in_use].rollback()
 
-    def drop(self) -> None:
-        """Drop the step's residuals, because the trainer dropped its gradients after they were exchanged."""
-        self.rollback()
-        self.note(
-            "Gradients were exchanged and then dropped (zero_grad without an optimizer step). They leave no residual. "
-            "Freeze the module with requires_grad_(False), or use no_sync(), to save their exchange."
-        )
-
     def expect_drops(self) -> None:
         """Keep a draft of each residual from the next step on, so that a step can be undone after it was applied."""
         if self.gradients_stay:
             self.gradients_stay = False
             self.note(
-                "Gradients were set to zero, and no optimizer step was seen. From now on the agent checks whether such "
-                "a step moved the parameters. If it did not, the gradients were dropped and leave no residual; the "
+                "Gradients were exchanged, and no optimizer stepped by them. From now on the agent checks, by sums of "
+                "the parameters, whether such gradients change them for good. If not, they leave no residual; the "
                 "error memory keeps a second buffer for that. The residual of this step stays in the error memory."
             )

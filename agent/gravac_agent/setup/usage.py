@@ -402,16 +402,6 @@ def gradients_are_zero(module: DataParallel) -> bool:
     return not any(gradient.is_sparse or bool(gradient.any()) for gradient in gradients)
 
 
-@torch.no_grad()
-def checksums(module: DataParallel) -> list[float]:
-    """Return a sum of each parameter's elements on this rank: it shows whether anything has moved them."""
-    local = (getattr(param, "_local_tensor", param).detach() for param in module.parameters())
-    return [
-        float((torch.view_as_real(one) if one.is_complex() else one).sum(dtype=torch.float64))
-        for one in local
-    ]
-
-
 def drop_gradients(
     module: DataParallel, optimizer: torch.optim.Optimizer, spared: Container[int] = (), zeros: bool = False
 ) -> None:

@@ -120,8 +120,8 @@ class StepLoop:
         """End the running step and begin the next one. Waits for the step's tick.
 
         Args:
-            dropped: The trainer dropped the step's gradients, so nothing of them may stay in the error memory. Equal
-                on all ranks, as gradients are after the exchange.
+            dropped: The parameters keep nothing of the step's gradients, so nothing of them may stay in the error
+                memory. Equal on all ranks, as parameters and exchanged gradients are.
 
         Returns:
             True when the step counts, False when a rank had a non-finite gradient.
@@ -143,10 +143,7 @@ class StepLoop:
         if counts:
             if tick.means and not sums.failed:  # else the figures of a rank are missing in the means
                 encoder.aggregators[plan.codec].apply_mean_statistics(tick.means)
-            if dropped:
-                encoder.drop()
-            else:
-                self._executor.run_between_steps(encoder.commit)
+            self._executor.run_between_steps(encoder.rollback if dropped else encoder.commit)
             raw = self.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):

@@ -67,6 +67,7 @@ from tests.support.ranks.scenarios.misuse import compiled, fails_alone, peer_die
 from tests.support.ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
 from tests.support.ranks.scenarios.one_copy import held_by_memory, undone
 from tests.support.ranks.scenarios.optimizers import own_optimizers, stepped_by_others
+from tests.support.ranks.scenarios.perturbed import perturbed
 from tests.support.ranks.scenarios.plans import plans_in_turn, resumed_between_plans
 from tests.support.ranks.scenarios.progress import progress, progress_as_simulated, progress_off
 from tests.support.ranks.scenarios.service import (
@@ -180,6 +181,7 @@ __all__ = [
     "own_optimizers",
     "pairs_of_members",
     "peer_dies",
+    "perturbed",
     "plans_in_turn",
     "progress",
     "progress_as_simulated",

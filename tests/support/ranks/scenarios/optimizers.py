@@ -208,7 +208,9 @@ def stepped_by_others(
             "residual": sum(float(one.double().sum()) for one in residual.values()),
             "loss": heldout(module.module),
             "notes": [
-                note for note in notes if "ther optimizer" in note or "were exchanged and then" in note
+                note
+                for note in notes
+                if "ther optimizer" in note or "Gradients were exchanged, and before" in note
             ],
         }
     return found
