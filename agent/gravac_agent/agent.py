@@ -42,8 +42,8 @@ class Agent:
 
     Args:
         module: The DDP module, or the model after ``fully_shard`` (FSDP2), or ``torch.compile`` of one.
-        optimizer: The optimizer that steps the module's parameters, or Accelerate's wrapper of it; a list of several
-            that step different parameters.
+        optimizer: The optimizer that steps the module's parameters, or a wrapper such as Accelerate's; a list of
+            several that step different parameters.
         enabled: False trains without the agent: nothing is registered and nothing is started. Default: True.
         compressor: Codec or aggregator, ``name`` or ``name:setting=value,…``; ``gravac codecs`` lists them. The default
             sends 16-bit values, so CF 10 is 15 on the wire; the residual keeps the rounding error.

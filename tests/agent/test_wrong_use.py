@@ -3,6 +3,7 @@
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from click.testing import CliRunner
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -636,3 +638,88 @@ def test_only_plain_adam_is_adapted_and_all_of_it_is_undone() -> None:
     ours = optim.AdamW(weights)
     usage.adapted([ours])[0]()
     assert type(ours) is optim.AdamW
+
+
+class Lookahead:
+    """Wraps an optimizer, as many copies of Lookahead do, and is none by class."""
+
+    def __init__(self, inner: Any, name: str, groups: Any = None) -> None:
+        self.param_groups = inner.param_groups if groups is None else groups
+        self.name = name
+        setattr(self, name, inner)
+
+    def step(self, closure: Any = None) -> None:
+        getattr(self, self.name).step()
+
+    def zero_grad(self) -> None:
+        getattr(self, self.name).zero_grad()
+
+
+class Averaged(Lookahead, torch.optim.Optimizer):
+    """One that is an optimizer by class, without torch's ``__init__``, as ``PostLocalSGDOptimizer``."""
+
+
+INNER = ["optimizer", "optim", "base", "base_optimizer", "original_optimizer"]
+
+
+@pytest.mark.parametrize("policy", ["observe", "static:cf=2"])
+@pytest.mark.parametrize("kind", [Lookahead, Averaged])
+@pytest.mark.parametrize("name", INNER)
+def test_an_optimizer_around_another_one(
+    world_of_one: None, tmp_path: Path, kind: type[Lookahead], name: str, policy: str
+) -> None:
+    module, optimizer = pair()
+    wrapper = kind(kind(optimizer, name), name)
+    with Agent(module, wrapper, policy=policy, controller=None, data_dir=tmp_path) as agent:  # type: ignore[arg-type]
+        for _ in range(3):
+            step(module, wrapper)
+        assert agent.state is not None
+        assert agent.state.step == 3
+        assert agent._parts is not None
+        assert agent._parts.spec.optimizer is not None
+        assert agent._parts.spec.optimizer.name == "SGD"
+
+
+def test_torchs_optimizer_around_another_one(world_of_one: None, tmp_path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):  # torch compiles others by what it deprecates
+        from torch.distributed.optim import PostLocalSGDOptimizer
+    module, optimizer = pair()
+    wrapper = PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(period=2, warmup_steps=0))
+    with Agent(module, wrapper, controller=None, data_dir=tmp_path) as agent:
+        for _ in range(3):
+            step(module, wrapper)
+        assert agent.state is not None
+        assert agent.state.step == 3
+
+
+def test_an_optimizer_around_one_with_other_groups(world_of_one: None) -> None:
+    module, optimizer = pair()
+    for kind in (Lookahead, Averaged):
+        wrapper = kind(optimizer, "base", [{"params": list(module.parameters()), "lr": 0.1}])
+        with pytest.raises(
+            SetupError,
+            match=rf"optimizer={kind.__name__} wraps a SGD \(\.base\) with other parameter groups.*pass .*\.base\)",
+        ):
+            Agent(module, wrapper)  # type: ignore[arg-type]
+
+
+def test_an_optimizer_without_torchs_init(world_of_one: None) -> None:
+    module, _ = pair()
+    wrapper = Averaged(SimpleNamespace(param_groups=[]), "inside")
+    with pytest.raises(SetupError, match=r"optimizer=Averaged .* super\(\).__init__\(params, defaults\)"):
+        Agent(module, wrapper)
+
+
+def test_opacus_averages_by_itself(world_of_one: None) -> None:
+    module, optimizer = pair()
+    theirs = type("DistributedDPOptimizer", (Averaged,), {"__module__": "opacus.optimizers.ddpoptimizer"})
+    mine = type("MyOptimizer", (theirs,), {})
+    for kind in (theirs, mine):
+        with pytest.raises(
+            SetupError, match=rf"optimizer={kind.__name__} .*opacus.* train without the Agent"
+        ):
+            Agent(module, kind(optimizer, "original_optimizer"))
+    for name in ("DifferentiallyPrivateDistributedDataParallel", "GradSampleModule"):
+        wrapper = type(name, (Wrapper,), {"__module__": "opacus.distributed"})(nn.Linear(4, 2))
+        with pytest.raises(SetupError, match=rf"module={name} .*opacus.* train without the Agent"):
+            Agent(wrapper, optimizer)

@@ -28,6 +28,8 @@ ALONE = {
     "FullyShardedDataParallel": " (FSDP1), which is not supported",
 }
 """Wrappers by the name of their class, so that nothing of them is imported."""
+INSIDE = ("optimizer", "optim", "base_optimizer", "base", "original_optimizer")
+"""What wrappers call the optimizer inside, such as Accelerate's, ``PostLocalSGDOptimizer`` and copies of Lookahead."""
 
 
 class Scaler(Protocol):
@@ -71,6 +73,8 @@ def unwrapped_module(module: nn.Module) -> nn.Module:
     inner: nn.Module = getattr(module, "_orig_mod", module)
     if is_sharded(inner) or (isinstance(inner, DistributedDataParallel) and not explained(inner)):
         return inner
+    if averages := _averages_itself(inner):
+        raise SetupError(f"module={type(inner).__name__} {averages}")
     what = f"torch.compile of {type(inner).__name__}" if inner is not module else type(module).__name__
     if not isinstance(inner, nn.Module):
         raise SetupError(_no_module(inner))
@@ -105,12 +109,39 @@ def _no_module(module: object) -> str:
 
 
 def unwrapped(optimizer: Any, scaler: Any) -> tuple[Any, Any]:
-    """Return the optimizer inside a wrapper that runs no hooks, such as Accelerate's, and the wrapper's scaler."""
-    inner = getattr(optimizer, "optimizer", None)
-    # Accelerate's wrapper is an Optimizer by class, and was never initialized as one.
-    if hasattr(optimizer, "_optimizer_step_pre_hooks") or not hasattr(inner, "register_step_pre_hook"):
-        return optimizer, scaler
-    return inner, getattr(optimizer, "scaler", None) if scaler is None else scaler
+    """Return the optimizer inside wrappers that run no hooks, such as Accelerate's, and a wrapper's scaler.
+
+    Raises:
+        SetupError: The one inside steps other parameter groups, or the wrapper averages gradients itself.
+    """
+    if averages := _averages_itself(optimizer):
+        raise SetupError(f"optimizer={type(optimizer).__name__} {averages}")
+    for _ in range(8):  # a wrapper may hold itself
+        # Many wrappers are an Optimizer by class, and were never initialized as one.
+        if hasattr(optimizer, "_optimizer_step_pre_hooks"):
+            break
+        inside = [(name, getattr(optimizer, name, None)) for name in INSIDE]
+        name, inner = next(((name, one) for name, one in inside if hasattr(one, "param_groups")), ("", None))
+        if inner is None:
+            break
+        if list(map(id, getattr(optimizer, "param_groups", ()))) != list(map(id, inner.param_groups)):
+            raise SetupError(
+                f"optimizer={type(optimizer).__name__} wraps a {type(inner).__name__} (.{name}) with other parameter "
+                "groups, and runs no hooks of torch itself: pass the one that steps the module's parameters, such as "
+                f"Agent(module, optimizer.{name})"
+            )
+        optimizer, scaler = inner, getattr(optimizer, "scaler", None) if scaler is None else scaler
+    return optimizer, scaler
+
+
+def _averages_itself(part: object) -> str:
+    """Return why a module or an optimizer of opacus cannot be trained with the agent; empty for others."""
+    if not any(kind.__module__.partition(".")[0] == "opacus" for kind in type(part).__mro__):
+        return ""
+    return (
+        "is of opacus, which adds its noise to each rank's gradients and then averages them itself: train without the "
+        "Agent"
+    )
 
 
 def check_arguments(optimizer: object, scaler: object) -> None:
@@ -131,6 +162,11 @@ def check_arguments(optimizer: object, scaler: object) -> None:
         raise SetupError(
             f"optimizer={type(optimizer).__name__} is a module: the module comes first and the optimizer second, "
             "Agent(module, optimizer)"
+        )
+    if isinstance(optimizer, torch.optim.Optimizer) and not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise SetupError(
+            f"optimizer={type(optimizer).__name__} was not initialized as a torch.optim.Optimizer: call "
+            "super().__init__(params, defaults) in its __init__, or pass the optimizer that it wraps"
         )
     if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "register_step_pre_hook")):
         raise SetupError(
