@@ -1,5 +1,6 @@
 """The agent as a trainer sees it: a context manager around a DDP module or an FSDP2 model."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from gravac_agent.settings import DEFAULT, AgentSettings, Default, keywords_chec
 from gravac_agent.setup import running, usage
 from gravac_agent.setup.agree import Asked
 from gravac_agent.setup.build import Parts
+from gravac_agent.setup.describe import number
 from gravac_agent.setup.usage import Scaler
 from gravac_agent.state import by_rank, checkpoint
 from gravac_agent.state.switch import switch
@@ -251,9 +253,9 @@ class Agent:
         """
         if self._closed:
             raise ClosedError("this Agent is closed: log inside its `with` block")
-        usage.check_figures(loss, samples)
+        figures = usage.figures(loss, samples)
         if self.settings.enabled:
-            self._running().log(loss, samples)
+            self._running().log(*figures)
 
     def figures(self) -> dict[str, float]:
         """Return what sinks get of the newest window, by name, for a logger that has no sink; {} if not ``enabled``.
@@ -298,9 +300,12 @@ class Agent:
         """
         if self._closed:
             raise ClosedError("this Agent is closed: clip inside its `with` block")
-        if not isinstance(max_norm, int | float | Tensor):
+        single = (
+            isinstance(max_norm, Tensor) and max_norm.numel() == 1
+        )  # it may be on a GPU, and is not read here
+        if not single and number(max_norm, math.inf) is None:
             raise SetupError(
-                f"max_norm={max_norm!r:.100} is not a number: write agent.clip_grad_norm_(1.0), without the "
+                f"max_norm={max_norm!r:.100} is not a number from 0 on: write agent.clip_grad_norm_(1.0), without the "
                 "parameters, which are the module's"
             )
         if not self.settings.enabled:

@@ -1,11 +1,15 @@
 """Each wrong use has a clear error; in one process, a world of one."""
 
+import math
 import time
 import warnings
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -155,13 +159,38 @@ def test_a_wrong_argument_is_named_with_the_fix(world_of_one: None, name: str) -
     assert "\n" not in str(error.value)
 
 
+class Broken:
+    def __float__(self) -> float:
+        raise KeyError("a figure of the user's own")
+
+
 CALLS: dict[str, tuple[Any, str]] = {
     "loss": (lambda agent: agent.log(loss="0.3"), r"loss='0\.3' is not one number"),
     "losses": (
         lambda agent: agent.log(loss=torch.ones(3)),
         r"loss of shape \(3,\) is not one number.*loss\.mean\(\)",
     ),
+    "meta loss": (
+        lambda agent: agent.log(loss=torch.ones((), device="meta")),
+        r"loss=tensor.*meta.* is not one number",
+    ),
+    "huge loss": (lambda agent: agent.log(loss=10**400), r"loss=10000.* is not one number"),
+    "complex loss": (
+        lambda agent: agent.log(loss=torch.ones((), dtype=torch.complex64)),
+        r"loss=.* is not one",
+    ),
+    "array of losses": (
+        lambda agent: agent.log(loss=numpy.ones(2)),
+        r"loss of shape \(2,\) is not one number",
+    ),
+    "broken loss": (lambda agent: agent.log(loss=Broken()), r"loss=.*Broken.* is not one number"),
+    "true loss": (lambda agent: agent.log(loss=numpy.True_), r"loss=.*True.* is not one number"),
     "samples": (lambda agent: agent.log(samples=-3), r"samples=-3 is not a number of samples"),
+    "half a sample": (lambda agent: agent.log(samples=2.5), r"samples=2\.5 is not a number of samples"),
+    "true samples": (lambda agent: agent.log(samples=True), r"samples=True is not a number of samples"),
+    "huge samples": (lambda agent: agent.log(samples=10**400), r"samples=1000.* is not a number of samples"),
+    "huge clip": (lambda agent: agent.clip_grad_norm_(10**400), r"max_norm=1000.* is not a number"),
+    "clips": (lambda agent: agent.clip_grad_norm_(torch.ones(2)), r"max_norm=tensor.* is not a number"),
     "path": (
         lambda agent: agent.load_state_dict("x.pt"),
         r"state='x\.pt' is no state of an Agent.*torch\.load reads",
@@ -216,6 +245,58 @@ def test_an_optimizer_of_some_parameters_is_logged_once(
     with Agent(module, optimizer, controller=None, data_dir=tmp_path):
         step(module, optimizer)
     assert caplog.text.count("the optimizer steps 1 of the module's 2 trainable parameters") == 1
+
+
+def test_figures_of_every_kind_that_is_a_number(world_of_one: None, tmp_path: Path) -> None:
+    figures = [2, 2.0, numpy.float32(2), numpy.array(2.0), numpy.array([[2.0]]), Fraction(2), Decimal(2)]
+    figures += [torch.tensor(2, requires_grad=False), torch.tensor([2.0], requires_grad=True).mean() * 1.0]
+    module, optimizer = pair()
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path, window=len(figures)) as agent:
+        for figure in figures:
+            step(module, optimizer)
+            agent.log(loss=figure, samples=numpy.int64(5))
+    records = [line.record for line in read_trace(next(tmp_path.glob("*/journal.jsonl")))]
+    reports = [record for record in records if isinstance(record, WindowReport)]
+    assert {report.loss for report in reports} == {2.0}
+    assert sum(report.samples or 0 for report in reports) == 3 + 5 * (len(figures) - 1), (
+        "from the second step on"
+    )
+
+
+RATES = {
+    "none": None,
+    "text": "fast",
+    "huge": 10**400,
+    "meta": torch.ones((), device="meta"),
+    "nan": math.nan,
+    "negative": -0.1,
+}
+
+
+@pytest.mark.parametrize("rate", list(RATES.values()), ids=RATES)
+def test_a_rate_that_is_no_number(world_of_one: None, tmp_path: Path, rate: Any) -> None:
+    """Adafactor with steps of its own has None, and an agent could not start."""
+
+    class Own(torch.optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {"lr": rate, "momentum": rate})
+
+        def step(self, closure: Any = None) -> None:
+            pass
+
+    module, _ = pair()
+    optimizer = Own(module.parameters())
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=2") as agent:
+        for _ in range(3):
+            step(module, optimizer)
+        assert agent._parts is not None
+        assert agent._parts.spec.optimizer is not None
+        assert agent._parts.spec.optimizer.learning_rate is None
+        optimizer.param_groups[0]["lr"] = 0.1
+        step(module, optimizer)
+        optimizer.param_groups[0]["lr"] = rate
+        step(module, optimizer)
+        assert all(bool(one.isfinite().all()) for one in agent._parts.memory.state_dict().values())
 
 
 def test_an_agent_that_is_never_entered(

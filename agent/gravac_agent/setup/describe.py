@@ -124,15 +124,15 @@ def optimizer_spec(*optimizers: Any) -> OptimizerSpec:
     """
     optimizer = innermost(decisive(optimizers))
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
-    momentum = _number(group.get("momentum"), 1.0)
-    if momentum is None and isinstance(betas := group.get("betas"), Sequence) and betas:
-        momentum = _number(betas[0], 1.0)
+    momentum = number(group.get("momentum"), 1.0)
+    if momentum is None:
+        momentum = _first_beta(group)
     return OptimizerSpec(
         name=", ".join(class_name(type(innermost(each))) for each in optimizers)[:1000],
         kind=kind_of(optimizer),
-        learning_rate=_number(group.get("lr")),
+        learning_rate=number(group.get("lr")),
         momentum=momentum,
-        weight_decay=_number(group.get("weight_decay")),
+        weight_decay=number(group.get("weight_decay")),
     )
 
 
@@ -147,10 +147,8 @@ def decisive(optimizers: Sequence[Any]) -> Any:
 
 def kind_of(optimizer: Any) -> OptimizerKind:
     """Return how an optimizer steps, by its class and β₁."""
-    betas = (group["betas"][0] for group in optimizer.param_groups if group.get("betas"))
-    return job.optimizer_kind(
-        [class_name(one) for one in type(optimizer).__mro__], max(map(float, betas), default=None)
-    )
+    betas = [beta for group in optimizer.param_groups if (beta := _first_beta(group)) is not None]
+    return job.optimizer_kind([class_name(one) for one in type(optimizer).__mro__], max(betas, default=None))
 
 
 def class_name(kind: type) -> str:
@@ -159,10 +157,15 @@ def class_name(kind: type) -> str:
     return f"{job.OWN_OPTIMIZERS * own}{kind.__name__}"
 
 
-def _number(value: Any, most: float = 1e15) -> float | None:
-    """Return a value as a float from 0 to ``most``; None when it is none."""
+def _first_beta(group: dict[str, Any]) -> float | None:
+    betas = group.get("betas")
+    return number(betas[0], 1.0) if isinstance(betas, Sequence) and betas else None
+
+
+def number(value: Any, most: float = 1e15) -> float | None:
+    """Return a user's value as a float from 0 to ``most``; None when it is none."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        found = -1.0 if isinstance(value, str) else float(value)
+    except Exception:  # whatever the value's own class raises
         return None
-    return number if 0.0 <= number <= most else None
+    return found if 0.0 <= found <= most else None

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from operator import index
 from os import PathLike
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -19,7 +20,7 @@ from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
 from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
 from gravac_agent.network.link import Link
-from gravac_agent.setup.describe import innermost
+from gravac_agent.setup.describe import innermost, number
 
 log = logging.getLogger("gravac.agent")
 
@@ -30,6 +31,8 @@ ALONE = {
 """Wrappers by the name of their class, so that nothing of them is imported."""
 INSIDE = ("optimizer", "optim", "base_optimizer", "base", "original_optimizer")
 """What wrappers call the optimizer inside, such as Accelerate's, ``PostLocalSGDOptimizer`` and copies of Lookahead."""
+MOST_SAMPLES = 10**12
+"""In a step. Sums over windows and ranks stay exact as float64."""
 
 
 class Scaler(Protocol):
@@ -197,18 +200,43 @@ def check_instances(policy: object, link: object, data_dir: object) -> None:
         raise SetupError(f"data_dir={data_dir!r:.100} is not a path: write a folder, such as 'gravac-runs'")
 
 
-def check_figures(loss: object, samples: object) -> None:
-    """Check what a trainer logs. Raises SetupError."""
-    number = isinstance(loss, int | float | torch.Tensor | None) or hasattr(loss, "__float__")
-    if not number or isinstance(loss, bool) or (isinstance(loss, torch.Tensor) and loss.numel() != 1):
-        shown = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"={loss!r:.100}"
-        raise SetupError(
-            f"loss{shown} is not one number: pass the loss of the step, such as agent.log(loss=loss.mean())"
-        )
-    if samples is not None and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 0):
+def figures(loss: Any, samples: Any) -> tuple[float | Tensor | None, int | None]:
+    """Return what a trainer logs as plain numbers; a loss on a GPU as a tensor, for which the host does not wait yet.
+
+    Raises:
+        SetupError: It is no number.
+    """
+    return (None if loss is None else _loss(loss)), (None if samples is None else _samples(samples))
+
+
+def _loss(loss: Any) -> float | Tensor:
+    try:
+        if isinstance(loss, Tensor) and loss.is_cuda and loss.numel() == 1 and not loss.is_complex():
+            return loss.detach()
+        value = loss.item() if hasattr(loss, "item") else loss
+        if hasattr(value, "__float__") and not isinstance(value, bool):
+            return float(value)
+    except Exception as error:  # whatever the value's own class raises
+        raise SetupError(_no_loss(loss)) from error
+    raise SetupError(_no_loss(loss))
+
+
+def _no_loss(loss: Any) -> str:
+    shape = getattr(loss, "shape", ())
+    shown = f" of shape {tuple(shape)}" if shape else f"={loss!r:.100}"
+    return f"loss{shown} is not one number: pass the loss of the step, such as agent.log(loss=loss.mean())"
+
+
+def _samples(samples: Any) -> int:
+    try:
+        count = -1 if isinstance(samples, bool) else index(samples)
+    except TypeError:
+        count = -1
+    if not 0 <= count <= MOST_SAMPLES:
         raise SetupError(
             f"samples={samples!r:.100} is not a number of samples: pass those of this rank's step, len(x)"
         )
+    return count
 
 
 def check_devices(module: DataParallel) -> None:
@@ -320,7 +348,7 @@ def check_memory(memory: str, module: DataParallel, optimizers: Sequence[torch.o
     except ValueError as error:
         raise SetupError(str(error)) from None
     # Applied by both, it would count twice.
-    own = max(float(group.get("momentum") or 0.0) for group in groups_of(optimizers))
+    own = max(number(group.get("momentum")) or 0.0 for group in groups_of(optimizers))
     if own:
         raise SetupError(
             f"memory={memory!r} applies the momentum, and the optimizer has momentum={own:g} as well: "

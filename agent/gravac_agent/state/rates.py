@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gravac.memories import Memory
+from gravac_agent.setup.describe import number
 from gravac_agent.setup.usage import Scaler, groups_of
 
 RateValues = tuple[float, list[float]]
@@ -44,7 +45,10 @@ class LearningRates:
     def now(self) -> RateValues:
         """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""
         scale = 1.0 if self._scaler is None else self.loss_scale()
-        return scale, [float(group.get("lr", 0.0)) for one in self._optimizers for group in one.param_groups]
+        # Adafactor may choose rates of its own, and has None.
+        return scale, [
+            number(group.get("lr")) or 0.0 for one in self._optimizers for group in one.param_groups
+        ]
 
     def follow(self, memory: Memory, at: RateValues | None = None) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
