@@ -109,7 +109,7 @@ class RunLog:
             f"job {parts.reporter.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
         )
         state = parts.reporter.policy_state
-        if parts.spec.policy.name == ObservePolicy.name and state is not None:
+        if parts.spec.policy.name == ObservePolicy.name and state is not None and parts.loop.steps_at:
             for line in observe.lines(json.loads(state)["decision"]["reason"]):
                 log.info("%s", line)
         if clean and (others := _other_optimizers(parts)):
@@ -140,7 +140,7 @@ def _sent(parts: Parts) -> str:
     """Describe the plan of most steps, and how many bytes were saved; after dense steps alone, what shows the rest."""
     loop = parts.loop
     if not loop.steps_at:
-        return ""
+        return ": no gradient was exchanged"
     (codec, cf), steps = loop.steps_at.most_common(1)[0]
     sent = "stayed dense" if cf == 1.0 else f"held {format_plan(parts.encoder.codecs[codec], cf)}"
     times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0

@@ -29,6 +29,7 @@ from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
+from gravac_agent.windows.unexchanged import Unexchanged
 from gravac_agent.windows.unused import DROPPED, PUT_BACK, UnusedGradients
 
 log = logging.getLogger("gravac.agent")
@@ -128,6 +129,7 @@ class Session:
         # Whether any optimizer ever stepped, and the own one within these steps.
         self._stepped = self._own_stepped = False
         self._unused = UnusedGradients(self.module)
+        self._left_out = False  # parameters are not exchanged, and that was said
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
         self._rates_now: RateValues | None = None  # what the residual does not follow yet
         self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
@@ -144,6 +146,7 @@ class Session:
                     made.callback(undo)
                 self._slot = attach(self.module)
                 self._entry = running.enter(self.module, settings, asked.named)
+                self._unexchanged = Unexchanged(self.module, self._entry.parameters)
                 made.callback(running.leave, self._entry)
             job = self._entry.job = agreed_job(
                 self._entry.job, settings.job is not None, self.module.process_group, seconds
@@ -263,6 +266,7 @@ class Session:
             return
         if isinstance(self.module, DistributedDataParallel) and self.module._join_config.enable:
             usage.check_division(self.module)
+        self._unexchanged.forward_began()
         if not isinstance(self._slot, HookState):
             self._slot.forward_began()
         loop, deferred = self.parts.loop, self.parts.executor.defers_result
@@ -360,6 +364,7 @@ class Session:
 
     def _backward_ended(self) -> None:
         """Note that the step's last gradient is handed over. Runs within backward."""
+        self._unexchanged.exchanged()
         self._unused.backward_ended()
         self._in_flight = True
         if self.parts.executor.defers_result:  # the next forward may begin before the step ends
@@ -376,6 +381,7 @@ class Session:
             self._finish_stepped(optimizer)
         if self._nonfinite:
             self._skip(optimizer, zeros=usage.has_closure(args, kwargs))
+        self._say_unexchanged(optimizer)
         self._own_stepped &= bool(self._stepping)
         self._stepping.add(id(optimizer))
         self._stepped = True
@@ -497,6 +503,18 @@ class Session:
             self._look_for_unused()
         self.finish_step(dropped=unused.is_put_back(end))
         unused.ended.add(end)
+
+    def _say_unexchanged(self, optimizer: Any) -> None:
+        """Say of what the optimizer is about to step by that it was not exchanged."""
+        loop = self.parts.loop
+        said = self._unexchanged.before_step(id(optimizer))
+        # A parameter may be released at any time, so it is looked for again in each window.
+        if not said and self.layout and not self._left_out and (loop.step == 1 or loop.window_full):
+            said = self._unexchanged.left_out({name for bucket in self.layout for name in bucket.names})
+            self._left_out = bool(said)
+        if said:
+            self.parts.encoder.note(said)
+            loop.pass_on_notes()  # where nothing is exchanged, no step ends
 
     def _look_for_unused(self) -> None:
         """Keep sums of the parameters, and what undoes a step, from the next step on."""

@@ -159,8 +159,7 @@ class StepLoop:
             self.clipper.end_step(sums, tick.raw_mean, result.mean_sq is not None, amplification)
         elif counts:
             self.clipper.residual_sq = max(0.0, sums.residual_sq) / self._averaged
-        for sentence in encoder.pop_notes():
-            self._note("note", sentence)
+        self.pass_on_notes()
         failing = encoder.failing
         if (sums.failed or failing.bad_steps) and failing.count_step(sums.failed > 0):
             self._executor.enqueue(self._agree_on_failing)  # before any bucket of the next step, on all ranks
@@ -227,6 +226,11 @@ class StepLoop:
                     logging.INFO,
                 )
         return decided if trials.back is None else trials.in_force(decided)
+
+    def pass_on_notes(self) -> None:
+        """Put what the parts of a step have noted into log and journal. Call it between steps."""
+        for sentence in self._encoder.pop_notes():
+            self._note("note", sentence)
 
     def close_window(self, samples: int) -> None:
         """Begin a new window and report the full one. Every rank calls it at the start of the same step.

@@ -1,0 +1,100 @@
+"""Gradients that an optimizer steps by and that were never exchanged, so that each rank trains a model of its own."""
+
+from collections.abc import Collection, Mapping
+
+from torch import Tensor, nn
+
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
+
+STEPS = 3
+"""Steps of which nothing was exchanged, before that is said. One may be a step that the trainer repeats."""
+SHOWN = 3
+"""Parameters that a sentence names."""
+
+
+class Unexchanged:
+    """Counts an optimizer's steps between two exchanges, and looks for parameters that no exchange has.
+
+    Args:
+        module: Has the parameters.
+        names: Names of the parameters by their ``id``.
+    """
+
+    def __init__(self, module: DataParallel, names: Mapping[int, str]) -> None:
+        self._module, self._names = module, names
+        self._exchanges = self._steps = 0
+        self._stepped: dict[
+            int, int
+        ] = {}  # number of the exchange before an optimizer's last step, by its ``id``
+        self._ran = self._synced = False  # a forward, since the last exchange, and not in ``no_sync``
+
+    def forward_began(self) -> None:
+        """Note that a forward goes through the module."""
+        self._ran = True
+        self._synced |= bool(getattr(self._module, "require_backward_grad_sync", True))
+
+    def exchanged(self) -> None:
+        """Note an exchange."""
+        self._exchanges += 1
+        self._ran = self._synced = False
+
+    def before_step(self, optimizer: int) -> str:
+        """Return what to say before an optimizer, given by its ``id``, steps by gradients of this rank alone."""
+        before = self._stepped.get(optimizer, 0)
+        self._stepped[optimizer] = self._exchanges
+        if before < self._exchanges or self._steps >= STEPS or not self._has_gradients():
+            return ""
+        self._steps += 1
+        return self._sentence() if self._steps == STEPS else ""
+
+    def left_out(self, exchanged: Collection[str]) -> str:
+        """Return what to say of parameters that have a gradient and are not among the ``exchanged`` ones."""
+        if isinstance(self._module, ShardedModel):
+            return ""
+        ignored = self._module.parameters_to_ignore
+        trained = [(self._names[id(one)], one) for one in self._module.parameters() if one.requires_grad]
+        out = [
+            name
+            for name, one in trained
+            if one.grad is not None and name not in exchanged and name not in ignored
+        ]
+        if not out:
+            return ""
+        more = ", …" if len(out) > SHOWN else ""
+        return (
+            f"{len(out)} of {len(trained)} trainable parameters ({', '.join(map(repr, out[:SHOWN]))}{more}) are not "
+            "exchanged: they got requires_grad=True after DistributedDataParallel wrapped the module, which does not "
+            "know of them, so each rank steps them by its own gradients. After releasing them, wrap the module again "
+            "and make an Agent for that."
+        )
+
+    def _has_gradients(self) -> bool:
+        gradients = (one.grad for one in self._module.parameters())
+        return any(one is not None and (not _is_readable(one) or bool(one.any())) for one in gradients)
+
+    def _sentence(self) -> str:
+        if isinstance(self._module, ShardedModel):
+            why = (
+                "Call the model that the Agent was given, and set_requires_gradient_sync(True) before the last "
+                "backward of each step."
+            )
+        elif not self._ran:
+            why = (
+                "No forward went through it: call the DistributedDataParallel module itself, not its .module."
+            )
+        elif not self._synced:
+            why = "Each backward was inside no_sync(): leave the last backward before each step out of it."
+        else:
+            why = (
+                "Its hooks are gone, as after .to(dtype) or .half(): convert the model first, before "
+                "DistributedDataParallel wraps it."
+            )
+        return (
+            f"{self._steps} steps of the optimizer used gradients of which nothing was exchanged, so each rank trains "
+            f"a model of its own. {why}"
+        )
+
+
+def _is_readable(gradient: Tensor) -> bool:
+    """Return whether a gradient can be looked at without waiting: it is whole, and on the host."""
+    return type(gradient) in (Tensor, nn.Parameter) and not (gradient.is_cuda or gradient.is_sparse)
