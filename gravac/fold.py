@@ -6,13 +6,23 @@ bounded: the only history is fingerprints of the last windows.
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import ValidationError
 
 from gravac.policies import build, steering
 from gravac.policies.base import Policy, PolicyState
-from gravac.protocol import Decision, JobAnswer, JobSpec, Override, WindowAnswer, WindowReport
+from gravac.protocol import (
+    Decision,
+    JobAnswer,
+    JobSpec,
+    ModelShape,
+    Override,
+    PolicySpec,
+    WindowAnswer,
+    WindowReport,
+)
 from gravac.wording import first_problem, shortened
 
 Judgement = Literal["new", "duplicate", "conflict", "gap", "wrong_job", "wrong_incarnation"]
@@ -158,14 +168,10 @@ class JobFold:
                 f"world_size: incarnation {spec.incarnation!r} registered with {self.spec.world_size}, got "
                 f"{spec.world_size}; a restarted trainer needs a new incarnation"
             )
-        for field in ("compressor", "memory"):
-            had, got = getattr(self.spec, field), getattr(spec, field)
-            if had != got:
-                raise ValueError(f"{field}: job {spec.job!r} runs {had!r}, got {got!r}; use another job name")
-        if spec.policy != self.spec.policy and build(spec.policy).spec() != self.policy.spec():
+        if found := _changed(spec, self.spec):
+            field, had, got = found
             raise ValueError(
-                f"policy: job {spec.job!r} runs {shortened(self.policy.spec().model_dump_json(), 300)}, got "
-                f"{shortened(spec.policy.model_dump_json(), 300)}; use another job name to change it"
+                f"{field}: job {spec.job!r} runs {had!r}, got {got!r}; use another job name to change it"
             )
         brought = None if spec.policy_state is None else self.read_state(spec.policy_state)
         if brought is not None and brought.decision.epoch > self.decision.epoch:
@@ -204,6 +210,66 @@ class JobFold:
                 f"policy_state: not a state of policy {self.spec.policy.name!r}: {first_problem(error)}; "
                 "leave it null to start afresh"
             ) from None
+
+
+def differs(spec: JobSpec, known: JobSpec) -> str:
+    """Return why a job that is known by this name is another training; empty where nothing shows it.
+
+    A name stands for one policy, compressor and error memory, since what was measured holds for no other, and for one
+    model and one optimizer, which a start from a checkpoint may change. Ranks, windows, network and learning rate may
+    change with any start.
+
+    Args:
+        spec: A start of a trainer.
+        known: The job as last registered.
+    """
+    if spec.incarnation == known.incarnation:
+        return ""
+    if found := _changed(spec, known):
+        field, had, got = found
+        return f"its {field} is {had}, that of this run {got}"
+    ours, theirs = spec.model, known.model
+    if spec.policy_state is not None:
+        return ""
+    if None not in (ours.digest, theirs.digest) and ours.digest != theirs.digest:
+        return f"it trains {_shown(theirs)}, this run {_shown(ours)}"
+    if spec.optimizer and known.optimizer and spec.optimizer.name != known.optimizer.name:
+        return f"it trains with {known.optimizer.name}, this run with {spec.optimizer.name}"
+    return ""
+
+
+def _changed(spec: JobSpec, known: JobSpec) -> tuple[str, str, str] | None:
+    """Return which of policy, compressor and memory a start has changed, and both in words; None: none."""
+    had, got = known.policy, spec.policy
+    if had != got:
+        had, got = _resolved(had), _resolved(got)
+    if had.name != got.name:
+        return "policy", had.name, got.name
+    if had != got:
+        names = sorted(had.settings.keys() | got.settings.keys())
+        other = [name for name in names if had.settings.get(name) != got.settings.get(name)]
+        return "policy", _with(had, other), _with(got, other)
+    for field in ("compressor", "memory"):
+        if (before := getattr(known, field)) != (now := getattr(spec, field)):
+            return field, before, now
+    return None
+
+
+def _with(policy: PolicySpec, names: Sequence[str]) -> str:
+    settings = ",".join(f"{name}={policy.settings.get(name)}" for name in names)
+    return shortened(f"{policy.name}:{settings}", 300)
+
+
+def _resolved(policy: PolicySpec) -> PolicySpec:
+    """Return a policy with the settings that it was recorded without; as it is where it cannot be built here."""
+    try:
+        return build(policy).spec()
+    except ValueError:  # of another version, or of a plug-in that is not installed
+        return policy
+
+
+def _shown(model: ModelShape) -> str:
+    return f"{model.name} ({model.tensors} tensors, {model.elements:,} elements, digest {model.digest})"
 
 
 def _fingerprint(report: WindowReport, body: bytes = b"") -> bytes:

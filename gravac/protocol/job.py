@@ -212,28 +212,9 @@ class JobSpec(Record):
             return cf
         return next((size.cf for size in sizes if cf <= size.up_to), sizes[-1].cf)
 
-    def differs(self, known: Self) -> str:
-        """Return why a job that is known by this name is another training; empty where nothing shows it.
-
-        A name stands for one model and one optimizer. A start from a checkpoint may change both. Ranks, windows,
-        network and learning rate may change with any start.
-        """
-        ours, theirs, same = self.model, known.model, self.incarnation == known.incarnation
-        if same or self.policy_state is not None:
-            return ""
-        if None not in (ours.digest, theirs.digest) and ours.digest != theirs.digest:
-            return f"it trains {_shown(theirs)}, this run {_shown(ours)}"
-        if self.optimizer and known.optimizer and self.optimizer.name != known.optimizer.name:
-            return f"it trains with {known.optimizer.name}, this run with {self.optimizer.name}"
-        return ""
-
     def named(self, name: str, why: str) -> str:
-        """Return what a log says of a run that got a name of its own; ``why`` as from ``differs``."""
+        """Return what a log says of a run that got a name of its own; ``why`` as from ``gravac.fold.differs``."""
         return f"job {self.job!r} is another training: {why}. So this run is job {name!r}"
-
-
-def _shown(model: ModelShape) -> str:
-    return f"{model.name} ({model.tensors} tensors, {model.elements:,} elements, digest {model.digest})"
 
 
 class Event(Record):

@@ -180,3 +180,26 @@ def test_totals_and_baselines_are_of_the_present_start(app: InProcess) -> None:
     summary = summarize(last)
     assert (summary.figures.windows, summary.figures.seconds) == (2, job["totals"]["seconds"])
     assert "The training started 2 times. Totals and figures are of its last start." in summary.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"policy": parse("observe").spec()}, "its policy is gravac, that of this run observe"),
+        ({"compressor": "randomk"}, "its compressor is topk, that of this run randomk"),
+        ({"memory": "none"}, "its memory is residual, that of this run none"),
+    ],
+)
+def test_another_rule_gets_a_name_of_its_own(app: InProcess, change: dict[str, object], words: str) -> None:
+    """Also with a checkpoint: what was measured holds for no other."""
+    run(app, Trainer(), register(app).decision, 2)
+    lines = journal(app)
+    other = register(app, **change, incarnation="second")
+    assert (other.job, other.next_window) == ("job-2", 0)
+    assert words in other.note
+    run(app, Trainer("job-2", "second"), other.decision, 1)
+    state = register(app, **change, incarnation="second").policy_state
+    silence(app, "job-2")
+    loaded = register(app, **change, incarnation="third", policy_state=state, first_window=1)
+    assert (loaded.job, loaded.next_window) == ("job-2", 1)
+    assert journal(app) == lines

@@ -126,7 +126,7 @@ def check_registration(answer: JobAnswer, spec: JobSpec) -> None:
     """Check that the answer is about this job. Raises NoAnswer if it is not."""
     # See ``gravac.wording.numbered``.
     own = re.fullmatch(re.escape(spec.job[:60]) + "-[1-9][0-9]*", answer.job)
-    if answer.job != spec.job and (own is None or spec.policy_state is not None):
+    if answer.job != spec.job and own is None:
         raise NoAnswer(f"the answer is about job {answer.job!r}, not {spec.job!r}")
     if not spec.first_window <= answer.next_window <= MAX_NEXT_WINDOW:
         raise NoAnswer(

@@ -13,7 +13,7 @@ from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting import controller_api
 from gravac_agent.reporting.connection import ControllerConnection, ErrorAnswer, NoAnswer
 from gravac_agent.reporting.controller_api import DecisionChecker, read_state
-from gravac_agent.reporting.job_lock import JobLock
+from gravac_agent.reporting.job_lock import JobLock, is_other
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.outbox import FIRST_PAUSE_SECONDS, Outbox, OutboxRecord, RetryPauses, label
 from gravac_agent.reporting.reporter import renumbered, unfit, went_on, without_order
@@ -158,14 +158,19 @@ class HttpReporter:
             directive = self._directive_of(state.decision)
         except (NoAnswer, ValueError) as error:
             raise unfit(self._spec.policy.name, error) from None
-        lock = self._job_lock
-        if self._process is not None and self.job != self._asked:
-            lock = JobLock.acquire(self._process.data_dir, self._asked)
+        changes = {"policy_state": policy_state, "first_window": window}
+        spec, lock = self._spec.model_copy(update=changes), self._job_lock
+        # A controller of many jobs names the job when it is registered again.
+        if self.job != self._asked and not (
+            self._process is not None and is_other(self._process.data_dir, self._asked, spec)
+        ):
+            if self._process is not None:
+                lock = JobLock.acquire(self._process.data_dir, self._asked)
+            spec = spec.model_copy(update={"job": self._asked})
         with self._lock:
-            if self.job != self._asked:
+            if spec.job != self.job:
                 self._left = self.job
-            changes = {"job": self._asked, "policy_state": policy_state, "first_window": window}
-            self._spec = self._spec.model_copy(update=changes)
+            self._spec = spec
             if lock is not self._job_lock and self._job_lock is not None:
                 self._job_lock.release()
             self._job_lock = lock
@@ -234,8 +239,8 @@ class HttpReporter:
 
     def _deliver(self) -> bool:
         """Send all records on one connection. Return False when there was only a registration to send."""
-        if self._left is not None:
-            self._leave(self._left)
+        if self._left is not None and self._process is not None:
+            self._leave(self._left)  # its controller serves no other
         self._ensure_process()
         if self.url is None:
             raise NoAnswer("no controller yet")
@@ -266,7 +271,7 @@ class HttpReporter:
         return delivered
 
     def _leave(self, name: str) -> None:
-        """End the job of its own that the run had until a checkpoint was loaded. Its controller serves no other."""
+        """End the job of its own that the run had until a checkpoint was loaded."""
         log.warning("job %s: it goes on as job %s, from a checkpoint of that", name, self.job)
         self._left = None
         try:
@@ -329,6 +334,9 @@ class HttpReporter:
                 # Another run of this name reported meanwhile: ours were never accepted, so they are numbered after its.
                 self._offset = answer.next_window - first
             self._registered = True
+        if self._left is not None and self._left != answer.job:
+            self._leave(self._left)
+        self._left = None
         if answer.note:
             log.warning("job %s: %s", answer.job, answer.note)
         self._feeds.page(self.url)

@@ -6,6 +6,7 @@ import socket
 import time
 from pathlib import Path
 
+from gravac.fold import differs
 from gravac.protocol import JobSpec
 from gravac.traces.file_lock import FileLock, LockHeld
 from gravac.traces.parts import ACTIVE
@@ -66,8 +67,7 @@ class JobLock(FileLock):
         why = ""
         for name in numbered(spec.job):
             lock = cls.acquire(data_dir, name)
-            known = last_job(data_dir / name / ACTIVE)
-            if known is None or not (found := spec.differs(known)):
+            if not (found := is_other(data_dir, name, spec)):
                 if why:
                     log.warning("%s", spec.named(name, why))
                 return name, lock
@@ -75,6 +75,12 @@ class JobLock(FileLock):
             if lock is not None:
                 lock.release()
         raise AssertionError
+
+
+def is_other(data_dir: Path, name: str, spec: JobSpec) -> str:
+    """Return why the journal of that name is of another training than ``spec``; empty where nothing shows it."""
+    known = last_job(data_dir / name / ACTIVE)
+    return "" if known is None else differs(spec, known)
 
 
 def _holder(note: dict[str, object]) -> str:

@@ -17,7 +17,7 @@ from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
-from gravac_agent.reporting.job_lock import JobLock
+from gravac_agent.reporting.job_lock import JobLock, is_other
 from gravac_agent.sinks import Sink
 from gravac_agent.sinks.feed import Feeds
 
@@ -202,9 +202,14 @@ class LocalReporter:
             if policy_state is not None:
                 state = without_order(spec.job, self._fold.read_state(policy_state))
                 policy_state = state.model_dump_json()
-            if policy_state is not None and self.job != self._asked:
+            changes = {"policy_state": policy_state, "first_window": window}
+            if (
+                policy_state is not None
+                and self.job != self._asked
+                and not is_other(self._data_dir, self._asked, spec.model_copy(update=changes))
+            ):
                 spec = self._take_asked_name()
-            spec = spec.model_copy(update={"policy_state": policy_state, "first_window": window})
+            spec = spec.model_copy(update=changes)
             self._fold.resume(spec)
             directive = self._directive_of(self._fold.decision)
         except ValueError as error:

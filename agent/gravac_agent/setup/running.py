@@ -27,6 +27,8 @@ class RunningAgent:
 
 _running: list[RunningAgent] = []
 """In the order of their start."""
+_ended: set[str] = set()
+"""Names of jobs that ended while others ran: a further agent adds nothing to their journals."""
 _made: Counter[tuple[int, ...]] = Counter()
 """Agents made so far in this process, by the ranks of their module's process group."""
 
@@ -68,8 +70,12 @@ def enter(module: DataParallel, settings: AgentSettings, named: bool) -> Running
 
 
 def leave(agent: RunningAgent) -> None:
-    """Take an agent off those that run."""
+    """Take an agent off those that run. Its job's name stays taken until none runs."""
     _running.remove(agent)
+    if _running:
+        _ended.add(agent.job)
+    else:
+        _ended.clear()
 
 
 def parameters_of_others(agent: RunningAgent) -> set[int]:
@@ -87,4 +93,4 @@ def _job(given: str | None, named: bool) -> str:
             )
         return given
     name = given or (_running[0].job if _running else job_name())
-    return next(one for one in numbered(name) if one not in taken)
+    return next(one for one in numbered(name) if one not in taken | _ended)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from gravac.fold import JobFold
+from gravac.fold import JobFold, differs
 from gravac.policies import steering
 from gravac.protocol import End, Event, JobAnswer, JobSpec, Order, Override, WindowAnswer, WindowReport
 from gravac.traces import Line, TraceRecord
@@ -164,7 +164,7 @@ class Job:
 
     def differs(self, spec: JobSpec) -> str:
         """Return why the job is another training than that of ``spec``; empty where nothing shows it."""
-        return "" if self._fold is None else spec.differs(self._fold.spec)
+        return "" if self._fold is None else differs(spec, self._fold.spec)
 
     async def register(self, spec: JobSpec, note: str = "") -> JobAnswer:
         """Begin the job, resume it under a new incarnation, or repeat the answer.
