@@ -154,8 +154,10 @@ class JobFold:
         The state continues. A policy state with a higher epoch in ``spec`` replaces it: the job ran elsewhere
         meanwhile, and epochs never decrease. An operator's order ends with its incarnation.
 
+        A decision that sends with what the policy no longer chooses, as for another number of ranks, begins again.
+
         Returns:
-            A sentence about the order that ended; empty where none did.
+            Sentences about the order or the decision that ended; empty where none did.
 
         Raises:
             ValueError: ``spec`` is of another job, or has another policy, compressor or memory, so that measurements no
@@ -176,7 +178,7 @@ class JobFold:
         brought = None if spec.policy_state is None else self.read_state(spec.policy_state)
         if brought is not None and brought.decision.epoch > self.decision.epoch:
             self._state = brought
-        over = ""
+        over, epoch = "", self.decision.epoch
         if spec.incarnation != self.spec.incarnation:
             if self.override is not None:
                 self._state = steering.ended(self._state)
@@ -188,7 +190,20 @@ class JobFold:
         self.next_window = max(self.next_window, spec.first_window)
         self.spec = spec
         self.policy = self.policy.fitted(self.spec)
-        return over
+        return " ".join(filter(None, (over, self._begin_again(epoch + 1))))
+
+    def _begin_again(self, epoch: int) -> str:
+        """Start the policy afresh where it does not choose the codec in force. Return what to say of it."""
+        before = self.decision
+        if before.codec is None or before.codec in self.policy.codecs():
+            return ""
+        begun = self.policy.start(max(epoch, before.epoch)).state
+        decision = begun.decision.model_copy(update={"window": before.window})
+        self._state = begun.model_copy(update={"decision": decision})
+        return (
+            f"The decision in force sends with {before.codec}, which is not among the plans of this start: the policy "
+            "begins again."
+        )
 
     def forget(self) -> None:
         """Treat all windows before the next one as duplicates: they are in parts of the journal that were not read."""

@@ -48,6 +48,29 @@ def test_other_numbers_of_ranks_conserve_the_residual(tmp_path: Path, memory: st
 
 
 @pytest.mark.parametrize("controller", ["auto", None])
+def test_ranks_come_and_go_under_the_default_policy(tmp_path: Path, controller: str | None) -> None:
+    """2, 1, 2 ranks in one journal. One rank sends dense, which is no plan of two: the residual stays, the plan not."""
+    first, alone, again = (
+        run_ranks(tmp_path, "elastic", world, load=load, save=save, controller=controller)
+        for world, load, save in ((2, "", "one"), (1, "one", "two"), (2, "two", "three"))
+    )
+    assert first[0]["codec"] != "topk+bf16", "a codec that one rank does not build"
+    for result in (*first, *alone, *again):
+        assert result["job"] == "elastic"
+        assert result["moved"] <= 1e-6
+        assert result["phase"] != "fallback"
+    assert [results[0]["steps"] for results in (first, alone, again)] == [[0, 20], [20, 40], [40, 60]]
+    assert first[0]["held"] > 1e-3
+    assert alone[0]["held"] == 0.0, "all of it was sent"
+    said = [
+        text for text in alone[0]["logged"] if f"the checkpoint sends with {first[0]['codec']}, which" in text
+    ]
+    assert said, alone[0]["logged"]
+    assert not any("no valid answer" in text for text in alone[0]["logged"])
+    assert gravac.check(tmp_path / "elastic/journal.jsonl").ok
+
+
+@pytest.mark.parametrize("controller", ["auto", None])
 def test_rank_0_moves_to_another_host_and_back(
     run_ranks: RunRanks, tmp_path: Path, controller: str | None
 ) -> None:

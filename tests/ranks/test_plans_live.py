@@ -76,7 +76,6 @@ def test_a_checkpoint_between_two_codecs_continues_exactly(run_each: RunEach) ->
             assert result["again"] == result["sent"][case["at"] :], case
             assert result["resumed"] == result["whole"], case
             assert result["sent"][-1] == ["powersgd:rank=2", 8.0], case
-            assert result["refused"].startswith("SetupError: "), case
-            assert "codec 'powersgd:rank=2', which this run's policy does not choose" in result["refused"], (
-                case
-            )
+            unknown = result["unknown"]  # a run whose policy has no such codec
+            assert (unknown["plan"][0], unknown["same"]) == ("topk", True), case
+            assert unknown["held"] > 1e-3, case

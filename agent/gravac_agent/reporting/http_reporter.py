@@ -154,10 +154,15 @@ class HttpReporter:
             return
         try:
             state = without_order(self._spec.job, read_state(self._policy, policy_state))
-            policy_state = state.model_dump_json()
-            directive = self._directive_of(state.decision)
         except (NoAnswer, ValueError) as error:
             raise unfit(self._spec.policy.name, error) from None
+        try:
+            directive = self._directive_of(state.decision)
+        except ValueError as error:
+            log.warning("job %s: the checkpoint has %s: the policy begins again", self.job, error)
+            self.resume(None, window)
+            return
+        policy_state = state.model_dump_json()
         changes = {"policy_state": policy_state, "first_window": window}
         spec, lock = self._spec.model_copy(update=changes), self._job_lock
         # A controller of many jobs names the job when it is registered again.

@@ -210,7 +210,8 @@ class LocalReporter:
             ):
                 spec = self._take_asked_name()
             spec = spec.model_copy(update=changes)
-            self._fold.resume(spec)
+            if over := self._fold.resume(spec):
+                log.warning("job %s: %s", self.job, over)
             directive = self._directive_of(self._fold.decision)
         except ValueError as error:
             raise unfit(spec.policy.name, error) from None

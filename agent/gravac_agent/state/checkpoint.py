@@ -203,11 +203,19 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
             raise unfit(policy, f"it was saved under policy={one['policy']!r}")
         _check_shapes(one, module)
     own, first, encoder = isinstance(state, dict), states[0], parts.encoder
-    if turned_off := first["policy"] != parts.spec.policy.name:
+    unknown = _unknown_codec(first, encoder)
+    if begins_again := first["policy"] != parts.spec.policy.name:
         log.warning(
             "the checkpoint was saved under policy=%r: nothing is compressed from now on, and its residual is sent",
             first["policy"],
         )
+    elif begins_again := unknown is not None:
+        log.warning(
+            "the checkpoint sends with %s, which is not among the plans of this run: the residual stays, and the "
+            "policy begins again",
+            unknown,
+        )
+    if begins_again:
         first = first | {"policy_state": None}
     residual = _own(first, parts, shard_of(module)) if own else mean_by_shard(states)
     if not (own and first["shard"]):  # else it is that of this shard
@@ -237,11 +245,11 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
         aggregator.load_state_dict(dict(one))
     plan, following = (
         (parts.loop.plan, parts.loop.following)
-        if turned_off
+        if begins_again
         else (_plan(first[name], encoder) for name in ("plan", "following"))
     )
     gone_back = None
-    if first["gone_back"] is not None and not turned_off:
+    if first["gone_back"] is not None and not begins_again:
         gone_back = _plan(first["gone_back"], encoder).directive
     layout = regrouper(first["buckets"], module)
     return Loaded(first, plan, following, gone_back, averages, memory, builder, aggregators, layout)
@@ -276,7 +284,8 @@ def _wanted(
         if mine == (parts.world_size, parts.rank, shard):
             return state
     states = sorted(states, key=lambda state: int(state.get("rank", 0)))
-    return states[0] if mapping and len(states) == 1 else states
+    whole = len(states) == states[0].get("world_size")  # that of one rank is all there is
+    return states[0] if mapping and len(states) == 1 and not whole else states
 
 
 def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
@@ -341,15 +350,15 @@ def _plain(plan: StepPlan, codecs: Sequence[str]) -> dict[str, Any]:
 
 
 def _plan(state: dict[str, Any], encoder: Encoder) -> StepPlan:
-    """Read a plan. Raises SetupError."""
     fields = dict(state)
     cf = fields.pop("cf")
     for name in CODECS:
-        codec = fields[name]
-        if codec is not None and codec not in encoder.codecs[1:]:
-            raise SetupError(
-                f"the agent state sends with codec {codec!r}, which this run's policy does not choose: resume with the "
-                "policy that it was saved with, or start without loading it"
-            )
-        fields[name] = 0 if codec is None else encoder.codecs.index(codec, 1)
+        fields[name] = 0 if fields[name] is None else encoder.codecs.index(fields[name], 1)
     return StepPlan(cf=cf, directive=Directive(**fields))
+
+
+def _unknown_codec(state: Mapping[str, Any], encoder: Encoder) -> str | None:
+    """Return a codec of the plans in force that this run has not built; None: it has all."""
+    plans = [state[name] for name in ("plan", "following", "gone_back") if state[name] is not None]
+    codecs = (plan[name] for plan in plans for name in CODECS)
+    return next((codec for codec in codecs if codec not in (None, *encoder.codecs[1:])), None)

@@ -2,6 +2,7 @@
 
 from tests.support.ranks.scenarios.aged import aged, aged_shards, three_optimizers
 from tests.support.ranks.scenarios.checkpoints import (
+    elastic,
     loads_wrongly,
     rank_0_moves,
     resharded,
@@ -140,6 +141,7 @@ __all__ = [
     "disagreement",
     "dropped",
     "each_of",
+    "elastic",
     "every_codec",
     "failing_codec",
     "fails_alone",

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac import LoadPlanner
 from gravac_agent import Agent
 from gravac_agent.state.by_rank import unpack
-from tests.support.ranks.scenarios.model import fingerprint, flat, train, wrapped
+from tests.support.ranks.scenarios.model import Lines, fingerprint, flat, train, wrapped
 from tests.support.ranks.scenarios.sharded import loss_of, same, sharded, shards
 
 OPTIONS: dict[str, Any] = {"controller": None, "policy": "static:cf=25", "window": 5}
@@ -112,6 +112,48 @@ def resharded(
         "largest": largest,
         "step": step,
         "ranks": sorted(one["rank"] for one in unpack(whole)),
+    }
+
+
+def elastic(
+    rank: int, world: int, folder: str, load: str, save: str, controller: str | None
+) -> dict[str, Any]:
+    """A part of a job under the default policy on a slow link, after a checkpoint: its steps and what was held.
+
+    ``load``: none at the beginning.
+    """
+    lines = Lines()
+    app = job(folder, "elastic", policy="auto", link="4mbit", controller=controller)
+    logging.getLogger("gravac.agent").addHandler(lines)
+    first = moved = 0.0
+    with app.agent:
+        assert app.agent.wait_ready(60)
+        if load:
+            dcp.load({"app": app}, checkpoint_id=f"{folder}/{load}", planner=LoadPlanner())
+            before = torch.load(f"{folder}/{load}.mean.pt", weights_only=True)
+            mean = mean_residual(app.agent)
+            assert before.keys() == mean.keys()
+            moved = max((float((mean[name] - before[name]).abs().max()) for name in before), default=0.0)
+            assert app.agent.wait_ready(60)
+        first = app.agent.state.step if app.agent.state else -1
+        train(app.module, app.optimizer, rank, range(first, first + 20))
+        dcp.save({"app": app}, checkpoint_id=f"{folder}/{save}")
+        mean = mean_residual(app.agent)
+        if rank == 0:
+            torch.save(mean, f"{folder}/{save}.mean.pt")
+        state = app.agent.state
+        assert state is not None
+        dist.barrier()
+    logging.getLogger("gravac.agent").removeHandler(lines)
+    held = max((float(value.abs().max()) for value in mean.values()), default=0.0)
+    return {
+        "job": state.job,
+        "steps": [first, state.step],
+        "phase": state.phase,
+        "codec": state.codec,
+        "moved": moved,
+        "held": held,
+        "logged": lines.texts,
     }
 
 

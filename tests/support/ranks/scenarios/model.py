@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import logging
 import math
 from typing import Any
 
@@ -11,6 +12,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.state.by_rank import unpack
+
+
+class Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 def each_of(

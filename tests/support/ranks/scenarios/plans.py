@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from gravac_agent import Agent
-from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, wrapped
+from gravac_agent.state.by_rank import unpack
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
 from tests.support.ranks.simulation import simulate
 from tests.support.scripted import Play, ScriptedPolicy
 
@@ -133,11 +134,15 @@ def resumed_between_plans(
             assert agent.state is not None
             again.append((agent.state.codec, agent.state.cf))
             train(module, optimizer, rank, range(step, step + 1))
-    resumed, refused = fingerprint(module), ""
+    resumed = fingerprint(module)
     module, optimizer, agent = make("third", Play(None, 10.0))
     with agent:
-        try:
-            agent.load_state_dict(state["agent"])
-        except Exception as error:
-            refused = f"{type(error).__name__}: {error}"
-    return {"whole": whole, "resumed": resumed, "sent": sent, "again": again, "refused": refused}
+        agent.load_state_dict(state["agent"])
+        assert agent.state is not None
+        plan = [agent.state.codec, agent.state.cf]
+        kept, saved = flat(agent)["residual"], unpack(state["agent"])[0]["residual"]
+        same = kept.keys() == saved.keys() and all(torch.equal(kept[name], saved[name]) for name in saved)
+        held = max(float(value.abs().max()) for value in saved.values())
+        train(module, optimizer, rank, range(at, 20))
+    unknown = {"plan": plan, "same": same, "held": held}
+    return {"whole": whole, "resumed": resumed, "sent": sent, "again": again, "unknown": unknown}

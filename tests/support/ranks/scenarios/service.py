@@ -21,7 +21,7 @@ from gravac.kernels.cpu import load
 from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
 from tests.support.ranks.scenarios.aged import digest, states
-from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
+from tests.support.ranks.scenarios.model import Lines, batch, fingerprint, flat, train, wrapped
 
 
 def resumed(rank: int, world: int, folder: str, aged: bool = False, **options: Any) -> dict[str, Any]:
@@ -338,17 +338,6 @@ def another_training(rank: int, world: int, folder: str, controller: str | None)
             saved = saved or agent.state_dict()
     logging.getLogger("gravac.agent").removeHandler(lines)
     return {"names": names, "logged": lines.texts}
-
-
-class Lines(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
 
 
 def absent(package: str) -> str:
