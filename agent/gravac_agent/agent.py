@@ -391,6 +391,7 @@ class Agent:
         if session.parts.loop.step:
             raise SetupError("call load_state_dict before the first step")
         session.regrouper = checkpoint.load_everywhere(state, session.parts, session.module, session.rates)
+        session.without_state = False
 
     def switch(
         self, *, compressor: str | None = None, memory: str | None = None, collective: str | None = None

@@ -6,12 +6,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
+from gravac.policies import ObservePolicy
 from gravac.protocol import End
 from gravac.signals import figures
 from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, part
@@ -33,6 +35,10 @@ from gravac_agent.windows.unexchanged import Unexchanged
 from gravac_agent.windows.unused import DROPPED, PUT_BACK, UnusedGradients
 
 log = logging.getLogger("gravac.agent")
+
+
+_known: WeakSet[nn.Module] = WeakSet()
+"""Modules that had an agent in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +191,12 @@ class Session:
                 *(one.register_step_post_hook(self._after_own_step) for one in optimizers),
             ):
                 made.callback(handle.remove)
+            # The residual of an agent that this module had is its own again, and ``observe`` has none.
+            self.without_state = (
+                self.module not in _known and self.parts.spec.policy.name != ObservePolicy.name
+            )
+            """No state was loaded, which an earlier run may have had."""
+            _known.add(self.module)
             self._run_log = RunLog(self.parts, settings)
             self._made = made.pop_all()
 
@@ -354,6 +366,8 @@ class Session:
         """Begin the step of a backward, at its first bucket."""
         if self._in_flight or self.parts.executor.defers_result:
             self.finish_step()  # the optimizer did not step since the last backward, or need not know the result
+        if self.without_state and not self.parts.loop.step and usage.have_stepped(self.optimizers):
+            self._warn_of_lost("the optimizer has stepped before")
         # A forward closes it, but in a Join context this rank may have run out of inputs.
         if self.parts.loop.window_full:
             self._close_window()
@@ -545,3 +559,17 @@ class Session:
         loop = self.parts.loop
         loop.window.add_loss(self.intake.pop_loss())
         loop.close_window(self.intake.pop_samples())
+        reporter = self.parts.reporter
+        if self.without_state and reporter is not None and reporter.goes_on:
+            self._warn_of_lost(f"job {reporter.job!r} goes on")
+        self.without_state = False
+
+    def _warn_of_lost(self, sign: str) -> None:
+        self.without_state = False
+        if self.parts.rank == 0:
+            log.warning(
+                "%s, and no state of an Agent was loaded: if this training resumes, what the run before had not sent "
+                "is lost; save agent.state_dict() in each checkpoint, and call agent.load_state_dict before the first "
+                "step",
+                sign,
+            )

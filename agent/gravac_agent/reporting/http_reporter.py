@@ -107,6 +107,10 @@ class HttpReporter:
     def trace_path(self) -> Path | None:
         return None if self._process is None else self._process.data_dir.absolute() / self.job / ACTIVE
 
+    @property
+    def goes_on(self) -> bool:
+        return (self._offset or 0) > 0
+
     # -- called by the training -------------------------------------------------------------------------------
 
     def report_window(self, report: WindowReport) -> None:

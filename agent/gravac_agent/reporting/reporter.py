@@ -47,6 +47,11 @@ class Reporter(Protocol):
         """The job's journal, where it is on this machine."""
         ...
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether an earlier start has reported windows of the job; False while that is not known."""
+        ...
+
     def report_window(self, report: WindowReport) -> None:
         """Report a window. Windows come in order, each once."""
         ...
@@ -151,6 +156,10 @@ class LocalReporter:
     @property
     def job(self) -> str:
         return self._fold.spec.job
+
+    @property
+    def goes_on(self) -> bool:
+        return self._offset > 0
 
     def _begin(self, spec: JobSpec) -> None:
         self._fold = JobFold(spec, self._policy)

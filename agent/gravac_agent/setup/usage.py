@@ -453,6 +453,20 @@ def is_foreign(stepped: torch.optim.Optimizer, optimizers: Sequence[torch.optim.
     return any(id(param) in theirs for group in groups_of(optimizers) for param in group["params"])
 
 
+def have_stepped(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    """Return whether an optimizer has a state that only a step can have left. Reads nothing on a GPU."""
+
+    def stepped(found: dict[str, Any]) -> bool:
+        count = found.get("step")
+        if isinstance(count, torch.Tensor) and count.device.type != "cpu":
+            return True
+        return any(value is not None for value in found.values()) if count is None else float(count) > 0.0
+
+    return any(
+        stepped(found) for one in optimizers for found in one.state.values() if isinstance(found, dict)
+    )
+
+
 def groups_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[dict[str, Any]]:
     """Return the parameter groups of all optimizers."""
     return [group for optimizer in optimizers for group in optimizer.param_groups]
