@@ -192,11 +192,9 @@ class Session:
             ):
                 made.callback(handle.remove)
             # The residual of an agent that this module had is its own again, and ``observe`` has none.
-            self.without_state = (
-                self.module not in _known and self.parts.spec.policy.name != ObservePolicy.name
-            )
+            self.without_state = module not in _known and self.parts.spec.policy.name != ObservePolicy.name
             """No state was loaded, which an earlier run may have had."""
-            _known.add(self.module)
+            _known.add(module)
             self._run_log = RunLog(self.parts, settings)
             self._made = made.pop_all()
 

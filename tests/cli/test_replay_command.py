@@ -152,3 +152,19 @@ def test_wrong_rules_are_told(trace: Path, arguments: tuple[str, ...], words: st
     code, output = run(trace, *arguments)
     assert code == 2
     assert words in output
+
+
+@pytest.mark.parametrize("command", ["replay", "doctor", "whatif", "report", "export", "ui"])
+def test_a_job_is_found_in_the_folder_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Every command that takes the name of a job. A wrong name shows where they looked, and needs no answer of them."""
+    make(tmp_path / "elsewhere/mine/journal.jsonl", "gravac", windows=6)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRAVAC_DATA_DIR", str(tmp_path / "elsewhere"))
+    result = CliRunner().invoke(main, [command, "mne"])
+    assert result.exit_code == 2
+    assert "no job 'mne' (did you mean 'mine'?); jobs in " in result.output.replace("\n", " ")
+    assert f"{tmp_path / 'elsewhere'}: mine" in result.output.replace("\n", " ")
+    if command not in ("report", "export", "ui"):
+        assert CliRunner().invoke(main, [command, "mine"]).exit_code == 0

@@ -20,7 +20,7 @@ import click
 
 from gravac.traces.own_files import make_folder
 from gravac.wording import did_you_mean, display_path, printable
-from gravac_controller.cli.source import DEFAULT_FOLDER, FOLDER, CannotUse
+from gravac_controller.cli.source import FOLDER, CannotUse, journals_folder
 from gravac_controller.cli.whatif import profile
 from gravac_controller.cli.wording import printer
 
@@ -137,7 +137,7 @@ def _compare(runs: tuple[str, str], question: dict[str, Any], output: Path | Non
 
 
 def _kept() -> Path:
-    return Path(os.environ.get(FOLDER) or DEFAULT_FOLDER).absolute() / "observe"
+    return journals_folder().absolute() / "observe"
 
 
 def _new_folder(command: tuple[str, ...]) -> Path:

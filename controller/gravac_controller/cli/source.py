@@ -47,6 +47,11 @@ class CannotUse(click.ClickException):
     exit_code = 2
 
 
+def journals_folder() -> Path:
+    """Return the folder of the journals where no option names one."""
+    return Path(os.environ.get(FOLDER) or DEFAULT_FOLDER)
+
+
 @contextlib.contextmanager
 def needing_torch(what: str) -> Iterator[None]:
     """Say what needs torch where an import does not find it."""
@@ -221,7 +226,7 @@ def address_in_environment() -> str | None:
 
 
 class TraceFile(click.ParamType[Path]):
-    """A path that exists. A word that is none is a job, whose folder is in ``DEFAULT_FOLDER``."""
+    """A path that exists. A word that is none is a job in ``journals_folder``."""
 
     name = "TRACE"
 
@@ -229,13 +234,13 @@ class TraceFile(click.ParamType[Path]):
         self, value: str | Path, parameter: click.Parameter | None, context: click.Context | None
     ) -> Path:
         """Return the path."""
-        path = Path(value)
-        is_trace, job = path.is_file() or (path / ACTIVE).is_file(), DEFAULT_FOLDER / path
+        path, folder = Path(value), journals_folder()
+        is_trace, job = path.is_file() or (path / ACTIVE).is_file(), folder / path
         if len(path.parts) == 1 and not is_trace and (job / ACTIVE).is_file():
             return job
         if not path.exists():
-            jobs = sorted(found.parent.name for found in DEFAULT_FOLDER.glob(f"*/{ACTIVE}"))
-            here = f"jobs in {DEFAULT_FOLDER}: {', '.join(jobs)}" if jobs else f"no jobs in {DEFAULT_FOLDER}"
+            jobs = sorted(found.parent.name for found in folder.glob(f"*/{ACTIVE}"))
+            here = f"jobs in {folder}: {', '.join(jobs)}" if jobs else f"no jobs in {folder}"
             text = f"no file and no job {str(value)!r}{did_you_mean(str(value), jobs)}; {here}"
             self.fail(printable(text), parameter, context)
         return path

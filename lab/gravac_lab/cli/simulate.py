@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from gravac.wording import display_path, format_percent, format_rate, plan_in_words, printable
-from gravac_controller.cli.source import DEFAULT_FOLDER
+from gravac_controller.cli.source import DEFAULT_FOLDER, FOLDER
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, seconds, size
@@ -135,7 +135,8 @@ def _links(
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_FOLDER,
     show_default=True,
-    help="Folder of the journals.",
+    envvar=FOLDER,
+    help=f"Folder of the journals [{FOLDER}].",
 )
 @click.option(
     "--name",
