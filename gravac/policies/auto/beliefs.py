@@ -48,8 +48,8 @@ UNMEASURED = 0.75
 """Share of the bound by which a plan that is tried may be expected to lose more, for kinds of optimizer whose backlog
 says nothing: there, a trial next to a dense reference shows whether this model bears the plan. [share; chosen]"""
 HALVES, MOST_FAILURES = 4, 6
-"""Windows after which what a plan showed counts as half as many steps in its error, while another one is in force; twice
-as many with each failure, up to six. [windows, times; chosen]"""
+"""Windows after which what a plan showed counts as half as many steps in its error, while another one is in force;
+twice as many with each failure, up to six. [windows, times; chosen]"""
 RISE = 1.2
 """Under SGD, the gradient compresses better once a tenth of its elements holds this many times as much energy: what a
 plan lost before says nothing any more. [times; chosen]"""
