@@ -20,8 +20,8 @@ from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.build import Parts
 
 log = logging.getLogger("gravac.agent")
-READY_SECONDS = 1.0
-"""How often the waiting thread checks whether the agent was closed."""
+READY_SECONDS = 0.2
+"""How often the waiting thread asks whether the controller has answered."""
 _warned_of_kernels = False
 
 
@@ -86,6 +86,7 @@ class RunLog:
         self._parts: Parts | None = None if parts.reporter is None else parts
         self._began, self._over = threading.Lock(), threading.Event()
         self._on_stderr = False
+        self._thread: threading.Thread | None = None
         if self._parts is None:
             return
         self._on_stderr = settings.log_to_stderr and _stderr.enter()
@@ -93,7 +94,10 @@ class RunLog:
         if settings.controller == "none":
             self._begin(parts)
         else:  # the address is known when the controller answers; no step may wait for that
-            threading.Thread(target=self._wait, name="gravac-run-log", daemon=True).start()
+            self._thread = threading.Thread(
+                target=self._wait, args=(parts.reporter,), name="gravac-run-log", daemon=True
+            )
+            self._thread.start()
 
     def end(self, clean: bool) -> None:
         """Log the summary, after the reporter was closed, and drop the reference to the agent's parts."""
@@ -103,6 +107,9 @@ class RunLog:
         if parts.reporter.wait_ready(0):
             self._begin(parts)
         self._over.set()
+        # It may hold the process groups, whose end lets other threads run: never while the interpreter ends.
+        if self._thread is not None:
+            self._thread.join()
         how = "ended" if clean else "ended by an error in the training"
         log.info(
             "%s",
@@ -117,12 +124,11 @@ class RunLog:
         if self._on_stderr:
             _stderr.leave()
 
-    def _wait(self) -> None:
-        while (parts := self._parts) is not None and parts.reporter is not None:
-            if parts.reporter.wait_ready(READY_SECONDS):
+    def _wait(self, reporter: Reporter) -> None:
+        while not self._over.wait(READY_SECONDS):
+            if reporter.wait_ready(0) and (parts := self._parts) is not None:
                 self._begin(parts)
                 return
-            del parts
 
     def _begin(self, parts: Parts) -> None:
         reporter = parts.reporter
