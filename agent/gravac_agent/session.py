@@ -16,7 +16,7 @@ from gravac.memories import Bucket
 from gravac.policies import ObservePolicy
 from gravac.protocol import End
 from gravac.signals import figures
-from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, part
+from gravac_agent.exchange.agreement import OwnGroups, StartingRanks, agreed_job, fail_together, part
 from gravac_agent.exchange.hook import HookState, leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
@@ -146,7 +146,8 @@ class Session:
             made.callback(lambda: groups.destroy() if self._parted else groups.keep())
             if isinstance(self.module, ReplicatedModel):
                 self.module.connect(seconds, groups)
-            with fail_together(self.module.process_group, seconds):
+            starting = StartingRanks(self.module.process_group, asked.number)
+            with fail_together(self.module.process_group, seconds, starting):
                 usage.check(self.module, optimizers, settings.memory, settings.collective)
                 for undo in usage.adapted(optimizers) if settings.adapt_optimizer else ():
                     made.callback(undo)

@@ -1,21 +1,27 @@
 """Agreement outside a step: all ranks can start and have the same settings, and the agent's process groups."""
 
+import contextlib
 import json
 import logging
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gravac_agent.errors import AgreementError, SetupError, peer_error
+from gravac_agent.errors import AgreementError, PeerError, SetupError, peer_error
 from gravac_agent.exchange.tick import StepSums, TickCodec
 
 log = logging.getLogger("gravac.agent")
 
 _MAX_TEXT_BYTES = 16384
 """Longest text of a rank. Plain text, so that no pickle crosses the network."""
+LATE_SECONDS = 10.0
+"""After this wait for the start of another rank it is named."""
+MOST_NAMED = 8
+"""Ranks that a message names."""
 PART_SECONDS = 10.0
 """Longest wait for the other ranks, and for this rank's threads, at the end."""
 
@@ -96,13 +102,51 @@ _last_number = 0
 _kept: list[OwnGroups] = []
 
 
-def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = None) -> list[str]:
+class StartingRanks:
+    """Which ranks have begun to start an agent, by the store of their process group.
+
+    Args:
+        group: The ranks.
+        number: Of the agent among those made for these ranks.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, number: int) -> None:
+        self._group, self._number = group, number
+        with contextlib.suppress(Exception):  # only a message depends on it
+            self._store.set(self._key(group.rank()), "")
+
+    def absent(self) -> str:
+        """Return what to say of the ranks that are not there yet; empty: all are, or it is not known."""
+        try:
+            late = [rank for rank in range(self._group.size()) if not self._store.check([self._key(rank)])]
+        except Exception:
+            return ""
+        if not late:
+            return ""
+        members = dist.get_process_group_ranks(self._group)
+        numbers = ", ".join(str(members[rank]) for rank in late[:MOST_NAMED])
+        more = f" and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
+        ranks = f"rank {numbers} has" if len(late) == 1 else f"ranks {numbers}{more} have"
+        return f"{ranks} not started an Agent yet: every rank must, in the same order"
+
+    @property
+    def _store(self) -> Any:
+        return dist.distributed_c10d._get_process_group_store(self._group)
+
+    def _key(self, rank: int) -> str:
+        return f"gravac/agent{self._number}/rank{rank}"
+
+
+def gather_texts(
+    mine: str, group: dist.ProcessGroup, seconds: float | None = None, starting: StartingRanks | None = None
+) -> list[str]:
     """Gather a text from every rank. All ranks call it.
 
     Args:
         mine: This rank's text.
         group: The ranks.
         seconds: Longest wait for the others; None for the group's own timeout.
+        starting: Says which ranks are late, in the log after ``LATE_SECONDS`` and in the error.
 
     Returns:
         The texts in rank order.
@@ -117,10 +161,25 @@ def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = No
     everyone = [torch.empty_like(message) for _ in range(group.size())]
     try:
         work = dist.all_gather(everyone, message, group=group, async_op=True)
+        if starting is not None:
+            _log_who_is_late(work, starting)
         work.wait() if seconds is None else work.wait(timedelta(seconds=seconds))
     except RuntimeError as error:
+        if starting is not None and (who := starting.absent()):
+            raise PeerError(f"{who}. Original error: {error}") from error
         raise peer_error(error) from error
     return [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everyone]
+
+
+def _log_who_is_late(work: dist.Work, starting: StartingRanks) -> None:
+    """Wait for the others for ``LATE_SECONDS``, and log which of them are not there then."""
+    until = time.monotonic() + LATE_SECONDS
+    while not work.is_completed():
+        if time.monotonic() > until:
+            if text := starting.absent():
+                log.warning("%s", text)
+            return
+        time.sleep(0.005)
 
 
 def _device_of(group: dist.ProcessGroup) -> torch.device:
@@ -152,8 +211,10 @@ def agreed_job(mine: str, given: bool, group: dist.ProcessGroup, seconds: float)
     return job
 
 
-@contextmanager
-def fail_together(group: dist.ProcessGroup, seconds: float | None = None) -> Iterator[None]:
+@contextlib.contextmanager
+def fail_together(
+    group: dist.ProcessGroup, seconds: float | None = None, starting: StartingRanks | None = None
+) -> Iterator[None]:
     """Let a part of the setup that may fail on one rank alone fail on all, so that no rank waits for another.
 
     Call no collectives inside. The rank that failed raises its own error, the others a SetupError with its message.
@@ -163,7 +224,9 @@ def fail_together(group: dist.ProcessGroup, seconds: float | None = None) -> Ite
         yield
     except Exception as error:
         failed = error
-    found = gather_texts("" if failed is None else str(failed) or type(failed).__name__, group, seconds)
+    found = gather_texts(
+        "" if failed is None else str(failed) or type(failed).__name__, group, seconds, starting
+    )
     if failed is not None:
         raise failed
     _raise_for(found)

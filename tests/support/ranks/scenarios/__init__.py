@@ -64,7 +64,14 @@ from tests.support.ranks.scenarios.members import (
     thresholds,
     unstable_memory,
 )
-from tests.support.ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
+from tests.support.ranks.scenarios.misuse import (
+    compiled,
+    fails_alone,
+    no_agent_on_rank_1,
+    peer_dies,
+    several_optimizers,
+    uneven,
+)
 from tests.support.ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
 from tests.support.ranks.scenarios.one_copy import held_by_memory, undone
 from tests.support.ranks.scenarios.optimizers import own_optimizers, stepped_by_others
@@ -171,6 +178,7 @@ __all__ = [
     "names_taken",
     "narrow",
     "net",
+    "no_agent_on_rank_1",
     "nonfinite",
     "observed",
     "on_streams",

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import threading
 import time
@@ -18,8 +19,9 @@ from gravac.policies.base import Verdict
 from gravac.protocol import JobSpec, WindowReport
 from gravac.traces import read_trace
 from gravac_agent import Agent, session
+from gravac_agent.exchange import agreement
 from gravac_agent.reporting.job_lock import JobLock
-from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
+from tests.support.ranks.scenarios.model import Lines, batch, fingerprint, flat, net, train, wrapped
 from tests.support.scripted import Play, ScriptedPolicy
 
 
@@ -60,6 +62,24 @@ def uneven(
 
 def _samples(trace: Path) -> list[int]:
     return [line.record.samples for line in read_trace(trace) if isinstance(line.record, WindowReport)]
+
+
+def no_agent_on_rank_1(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Rank 1 makes no agent. The others give up after 5 s."""
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    lines, error, before = Lines(), "", time.monotonic()
+    if rank == 1:
+        time.sleep(8)
+        return {"logged": [], "error": error, "seconds": 0.0}
+    agreement.LATE_SECONDS = 1.0
+    logging.getLogger("gravac.agent").addHandler(lines)
+    try:
+        with Agent(module, optimizer, data_dir=folder, controller=None, agreement_seconds=5):
+            pass
+    except Exception as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    return {"logged": lines.texts, "error": error, "seconds": time.monotonic() - before}
 
 
 def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]:
