@@ -20,6 +20,8 @@ _OF_TRIAL = {"limit_seconds": "step_seconds", "back_cf": "cf", "back_codec": "co
 """Words of a plan, and what a decision's trial calls them."""
 MOST_STEPS = 2**48
 """More than any run takes, and few enough to be counted on from in every record."""
+SMALLEST_RATE, LARGEST_RATE, LARGEST_SCALE = 1e-30, 1e15, 1e38
+"""Of learning rates above 0, and of a loss scale."""
 
 
 def check_numbers(state: Mapping[str, Any], fields: Collection[str]) -> None:
@@ -46,9 +48,8 @@ def check_numbers(state: Mapping[str, Any], fields: Collection[str]) -> None:
                 value.is_floating_point() and not bool(torch.isfinite(value).all())
             ):
                 raise SetupError(_said(f"{prefix}learnt.{name}", value, "a tensor of finite numbers"))
-    _numbers("rates", state["rates"])
-    if not state["rates"] or not state["rates"][0] > 0.0:
-        raise SetupError(_said("rates", state["rates"], "a loss scale above 0, then the rates"))
+    _check_rates(state["rates"])
+    _check_buckets(state["buckets"])
     mean_sq, single_sq, usual, residual_sq = state["clipping"]
     _numbers("clipping", [mean_sq, single_sq])
     if not (isinstance(usual, float) and isinstance(residual_sq, float)) or min(usual, residual_sq) < 0.0:
@@ -87,10 +88,33 @@ def _lengths(module: DataParallel) -> dict[str, int]:
     return {name: math.prod(real_shape(one)) for name, one in module.module.named_parameters()}
 
 
+def _check_rates(rates: object) -> None:
+    """The residual is multiplied by their changes, and must stay finite and above 0."""
+    _numbers("rates", rates)
+    assert isinstance(rates, list | tuple)
+    if not rates or not SMALLEST_RATE <= rates[0] <= LARGEST_SCALE:
+        wanted = f"a loss scale from {SMALLEST_RATE:g} to {LARGEST_SCALE:g}, then the rates"
+        raise SetupError(_said("rates", rates, wanted))
+    if not all(rate == 0.0 or SMALLEST_RATE <= rate <= LARGEST_RATE for rate in rates[1:]):
+        raise SetupError(_said("rates", rates, f"rates of 0, or from {SMALLEST_RATE:g} to {LARGEST_RATE:g}"))
+
+
+def _check_buckets(buckets: object) -> None:
+    """Before its first step a run knows none."""
+    wanted = "lists of names of parameters, each in one of them"
+    if not isinstance(buckets, list) or not all(isinstance(names, list) and names for names in buckets):
+        raise SetupError(_said("buckets", buckets, wanted))
+    every = [name for names in buckets for name in names]
+    if not all(isinstance(name, str) for name in every) or len(set(every)) < len(every):
+        raise SetupError(_said("buckets", buckets, wanted))
+
+
 def _check_plan(name: str, plan: dict[str, Any]) -> None:
     cf, window_steps = plan.pop("cf"), plan.pop("window_steps")
     trial = {key: plan.pop(word) for word, key in _OF_TRIAL.items()}
-    given = plan | {"window_steps": window_steps or None, "trial": trial}
+    # 0: the job's.
+    own = type(window_steps) is int and window_steps == 0
+    given = plan | {"window_steps": None if own else window_steps, "trial": trial}
     try:
         decision = Decision(window=-1, rule="start", reason="", **given)
     except ValidationError as error:
@@ -108,7 +132,7 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
 
 def _numbers(name: str, values: object) -> None:
     if not isinstance(values, list | tuple) or not all(
-        isinstance(value, float | int) and 0.0 <= value < math.inf for value in values
+        type(value) in (float, int) and 0.0 <= value < math.inf for value in values
     ):
         raise SetupError(_said(name, values, "finite numbers of at least 0"))
 
