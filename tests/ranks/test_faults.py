@@ -52,8 +52,13 @@ def test_another_plan_on_one_rank_is_refused_before_its_collective(run_ranks: Ru
 
 
 def test_different_settings_are_named(run_ranks: RunRanks) -> None:
-    for result in run_ranks("settings_differ", 2):
-        assert "window: rank 0 has 10, rank 1 has 11" in result["error"]
+    """The message has what the user set, and not the codecs that follow from it."""
+    for window, *policies in run_ranks("settings_differ", 2):
+        assert "window: rank 0 has 10, rank 1 has 11" in window
+        assert len(policies) == 2
+        for text in policies:
+            assert "settings, but policy: rank 0 has" in text
+            assert "codecs" not in text
 
 
 def test_a_codec_that_fails_on_one_rank_costs_one_rank_one_step(run_ranks: RunRanks) -> None:

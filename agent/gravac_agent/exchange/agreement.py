@@ -269,13 +269,16 @@ def part(codec: TickCodec, statistics: int, group: dist.ProcessGroup) -> bool:
     return bool(work.is_completed())
 
 
-def check_equal(setup: dict[str, object], group: dist.ProcessGroup, what: str = "settings") -> str:
+def check_equal(
+    setup: dict[str, object], group: dist.ProcessGroup, what: str = "settings", follows: tuple[str, ...] = ()
+) -> str:
     """Check that all ranks have the same ``setup``, and return it as text. All ranks call it.
 
     Args:
         setup: What must be equal, by field.
         group: The ranks.
         what: What the fields are, for the message.
+        follows: Fields that follow from others, which are named only where nothing else differs.
 
     Raises:
         AgreementError: They differ. Every rank raises it; the message names the fields and each rank's values.
@@ -290,6 +293,7 @@ def check_equal(setup: dict[str, object], group: dist.ProcessGroup, what: str = 
         setups = [json.loads(one) for one in found]
         names = dict.fromkeys(name for setup in setups for name in setup)  # in order
         fields = [name for name in names if any(setup.get(name) != setups[0].get(name) for setup in setups)]
+        fields = [name for name in fields if name not in follows] or fields
         shown = "; ".join(
             f"{name}: "
             + ", ".join(f"rank {rank} has {setup.get(name)!r}" for rank, setup in enumerate(setups))

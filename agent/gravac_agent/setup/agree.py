@@ -183,6 +183,7 @@ def agree(
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },
         tick_group,
+        follows=("codecs", "sampled"),
     )
     # On a device the host waits for nothing, and so there is nothing to meter.
     metered = Metered(data_group) if device is None else ProcessGroupCommunicator(data_group)

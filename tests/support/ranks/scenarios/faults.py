@@ -47,16 +47,23 @@ def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {"error": None, "issued": sorted(set(issued)), "step": len(issued)}
 
 
-def settings_differ(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Ranks started with different windows."""
+def settings_differ(rank: int, world: int, folder: str) -> list[str]:
+    """Ranks started with different windows, and with different policies."""
     module = wrapped()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    try:
-        with Agent(module, optimizer, data_dir=folder, controller=None, window=10 + rank, policy="dense"):
-            pass
-    except AgreementError as error:
-        return {"error": str(error)}
-    return {"error": None}
+    errors = []
+    cases: list[dict[str, Any]] = [
+        {"policy": "dense", "window": 10 + rank},
+        {"policy": ("auto", "dense")[rank]},
+        {"policy": ("auto", "auto:plans=topk@10")[rank]},
+    ]
+    for case in cases:
+        try:
+            with Agent(module, optimizer, data_dir=folder, controller=None, **case):
+                pass
+        except AgreementError as error:
+            errors.append(str(error))
+    return errors
 
 
 def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
