@@ -29,6 +29,9 @@ from gravac_agent.setup.usage import Scaler
 from gravac_agent.state import by_rank, checkpoint
 from gravac_agent.state.switch import switch
 
+_ordinary = torch.inference_mode(False)
+"""What a method makes outlives an ``inference_mode`` around the call, in which it would make inference tensors."""
+
 
 class Agent:
     """Compresses the gradients of a DDP module or an FSDP2 model. Decides once a window how far, for all ranks alike.
@@ -195,6 +198,7 @@ class Agent:
             self.settings, own_policy, own_link, scaler, replicate, job is not None, number, own_sinks
         )
 
+    @_ordinary
     def start(self) -> None:
         """Start compressing; ``with`` calls it. Every rank calls it, before the first step.
 
@@ -212,6 +216,7 @@ class Agent:
         self._started = True
         self._drop_reminder()
 
+    @_ordinary
     def close(self, *, clean: bool = True) -> None:
         """Report the last window and give the module back to plain DDP; ``with`` calls it. Later calls do nothing.
 
@@ -354,6 +359,7 @@ class Agent:
         """
         return self._reporter is None or self._reporter.wait_ready(seconds)
 
+    @_ordinary
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residual, plan and gain averages, for a checkpoint between steps.
 
@@ -371,6 +377,7 @@ class Agent:
         state = checkpoint.save(session.parts, session.layout, session.module, session.rates)
         return by_rank.pack(state, by_rank.key_of(session.module))
 
+    @_ordinary
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a checkpoint. Every rank calls it, before the first step.
 
@@ -393,6 +400,7 @@ class Agent:
         session.regrouper = checkpoint.load_everywhere(state, session.parts, session.module, session.rates)
         session.without_state = False
 
+    @_ordinary
     def switch(
         self, *, compressor: str | None = None, memory: str | None = None, collective: str | None = None
     ) -> None:

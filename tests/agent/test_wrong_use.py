@@ -804,3 +804,43 @@ def test_opacus_averages_by_itself(world_of_one: None) -> None:
         wrapper = type(name, (Wrapper,), {"__module__": "opacus.distributed"})(nn.Linear(4, 2))
         with pytest.raises(SetupError, match=rf"module={name} .*opacus.* train without the Agent"):
             Agent(wrapper, optimizer)
+
+
+def test_all_reduce_that_torch_delays(world_of_one: None, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    module = DistributedDataParallel(
+        model,
+        delay_all_reduce_named_params=[("1.weight", model.get_parameter("1.weight"))],
+        param_to_hook_all_reduce=model.get_parameter("0.weight"),
+    )
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with (
+        pytest.raises(
+            SetupError, match=r"delay_all_reduce_named_params=.* leave it .*out, or pass enabled=False"
+        ),
+        Agent(module, optimizer, controller=None, data_dir=tmp_path),
+    ):
+        pass
+    with Agent(module, optimizer, enabled=False):
+        pass
+
+
+def test_an_agent_under_inference_mode(world_of_one: None, tmp_path: Path) -> None:
+    """Its tensors were inference tensors, and the first step failed after "the training goes on"."""
+    module, optimizer = pair()
+    state: dict[str, Any] = {}
+    for part in range(2):
+        agent = Agent(module, optimizer, controller=None, data_dir=tmp_path / str(part), policy="static:cf=2")
+        with torch.inference_mode():
+            agent.start()
+            if part:
+                agent.load_state_dict(state)
+        for number in range(4):
+            step(module, optimizer)
+            if number == 1:
+                with torch.inference_mode():
+                    agent.switch(memory="conef")
+        with torch.inference_mode():
+            state = agent.state_dict()
+            agent.close()
+    step(module, optimizer)  # takes what waited

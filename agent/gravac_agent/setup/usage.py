@@ -266,6 +266,7 @@ def check(
     module: DataParallel, optimizers: Sequence[torch.optim.Optimizer], memory: str, collective: str
 ) -> None:
     """Check what only a running agent needs. Raises SetupError."""
+    _check_reducer(module)
     _check_owned(module, optimizers)
     if isinstance(module, ShardedModel) and module.exchanges_rows and collective != AUTO:
         raise SetupError(
@@ -275,7 +276,6 @@ def check(
     for optimizer in optimizers:
         _check_aged(innermost(optimizer))
     check_join(module)
-    _check_reducer(module)
 
 
 def _check_owned(module: DataParallel, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -379,6 +379,12 @@ def check_join(module: DataParallel) -> None:
 
 
 def _check_reducer(module: DataParallel) -> None:
+    if getattr(module, "_delay_all_reduce_params", ()):
+        raise SetupError(
+            "DistributedDataParallel(delay_all_reduce_named_params=…) all-reduces those parameters past the agent, and "
+            "torch does not wait for that before the optimizer steps: leave it and param_to_hook_all_reduce out, or "
+            "pass enabled=False"
+        )
     if any(hasattr(parameter, "_in_backward_optimizers") for parameter in module.parameters()):
         raise SetupError(
             "_apply_optimizer_in_backward steps the module's parameters within backward, by DDP's only communication "
