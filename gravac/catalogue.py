@@ -240,7 +240,7 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
     for numel in SIZES:
         member = memory()
         part = member.open(Bucket(0, ("weight",), (numel,)))
-        gradient = torch.linspace(-1, 1, numel, dtype=torch.float32)
+        gradient = torch.linspace(-1, 1, numel, dtype=torch.float32, device="cpu")
         part.gradient_stays = True
         p = part.compensate(gradient)
         part.update(codec, codec.compress(p, 100.0, Key(0, 0, 0, 0), torch.float32))

@@ -70,7 +70,8 @@ class _Draft:
 
     def _sizes(self) -> Tensor:
         return placed(
-            torch.tensor(self.part.codec.numels(self.x.numel()), dtype=torch.int64), self.scales.device
+            torch.tensor(self.part.codec.numels(self.x.numel()), dtype=torch.int64, device="cpu"),
+            self.scales.device,
         )
 
 

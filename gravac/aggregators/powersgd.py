@@ -158,7 +158,8 @@ class _Factors(Transaction):
         seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
         fresh = placed(
-            torch.randn(group.columns, group.rank, generator=generator, dtype=torch.float32), device
+            torch.randn(group.columns, group.rank, generator=generator, dtype=torch.float32, device="cpu"),
+            device,
         )
         return fresh if known is None else torch.cat((known.to(device), fresh[:, known.shape[1] :]), 1)
 

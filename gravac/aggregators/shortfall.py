@@ -95,7 +95,7 @@ class Shortfall(Transaction):
     def state_dict(self) -> dict[str, Tensor]:
         shares = {at: float(share) for at, share in self.shares.items()}
         return {
-            f"{PREFIX}{self.bucket}/{cf!r}": torch.tensor([share], dtype=torch.float64)
+            f"{PREFIX}{self.bucket}/{cf!r}": torch.tensor([share], dtype=torch.float64, device="cpu")
             for cf, share in shares.items()
             if not isnan(share)
         }

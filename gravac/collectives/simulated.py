@@ -23,7 +23,7 @@ class SimulatedWorld:
             raise ValueError(f"size={size} must be at least 1 rank")
         self.size = size
         self._barrier = threading.Barrier(size, timeout=timeout_seconds)
-        self._slots: list[Tensor] = [torch.empty(0, dtype=torch.float32)] * size
+        self._slots: list[Tensor] = [torch.empty(0, dtype=torch.float32, device="cpu")] * size
 
     def run(self, each: Callable[[Communicator], T]) -> list[T]:
         """Return what ``each(communicator)`` returned on every rank. Raise the first error of any."""

@@ -61,8 +61,8 @@ class CountSketch(Quantizer):
         generator.manual_seed(key.shared_seed())
         found = []
         for _ in range(self.rows):
-            bucket = torch.randperm(numel, generator=generator) % width
-            sign = torch.randint(2, (numel,), generator=generator).float() * 2.0 - 1.0
+            bucket = torch.randperm(numel, generator=generator, device="cpu") % width
+            sign = torch.randint(2, (numel,), generator=generator, device="cpu").float() * 2.0 - 1.0
             found.append((placed(bucket, device), placed(sign, device)))
         return found
 

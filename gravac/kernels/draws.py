@@ -50,7 +50,7 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
     lower, upper = _halves(numel)
     keys = words(_ROUNDS, seed, host) & 0xFFFFFFFF
     if backend.compiled(keys):
-        out = torch.empty(count, dtype=torch.int32)
+        out = torch.empty(count, dtype=torch.int32, device="cpu")
         backend.host.distinct(numel, keys.data_ptr(), lower, upper, out.data_ptr(), keys.numel(), count)
         return out
     # Images that are too large are left out (cycle walking would need a loop for each), so draw until there are enough.
@@ -58,12 +58,12 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
     while left > 0:
         # As many as will do on average, and a few more.
         size = (left << (lower + upper)) // numel + 64
-        numbers = torch.arange(first, first + size, dtype=torch.int64)
+        numbers = torch.arange(first, first + size, dtype=torch.int64, device="cpu")
         images = _permuted(numbers, keys.tolist(), lower, upper)
         found = images[images < numel][:left]
         pieces.append(found.int())
         left, first = left - found.numel(), first + size
-    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int32)
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int32, device="cpu")
 
 
 def _halves(numel: int) -> tuple[int, int]:
@@ -151,8 +151,8 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
     """
     if places.dtype == torch.int32 and backend.compiled(places):
         count = places.numel()
-        order, owners = torch.empty(2, count, dtype=torch.int32)
-        counts, ends = torch.zeros(2, ranks, dtype=torch.int64)
+        order, owners = torch.empty(2, count, dtype=torch.int32, device="cpu")
+        counts, ends = torch.zeros(2, ranks, dtype=torch.int64, device="cpu")
         given, found = (places.data_ptr(), ranks, seed), (order.data_ptr(), counts.data_ptr())
         backend.host.deal(*given, *found, owners.data_ptr(), ends.data_ptr(), count, ranks)
         return order, counts

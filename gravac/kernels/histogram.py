@@ -134,8 +134,11 @@ def _torch(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> 
 
 
 def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
-    table, spare = torch.zeros(3, BINS, dtype=torch.int64), torch.zeros(4 * BINS, dtype=torch.int64)
-    lanes = torch.zeros(2 if sums else 0, 8, dtype=torch.float64)
+    table, spare = (
+        torch.zeros(3, BINS, dtype=torch.int64, device="cpu"),
+        torch.zeros(4 * BINS, dtype=torch.int64, device="cpu"),
+    )
+    lanes = torch.zeros(2 if sums else 0, 8, dtype=torch.float64, device="cpu")
     # A gradient in float16 that goes over the residual has no room for the whole of it in float32.
     size = reference.AT_ONCE if g.dtype != torch.float32 and e is p else max(1, p.numel())
     if g.dtype != torch.float32 and e is not p:

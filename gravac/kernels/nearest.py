@@ -80,7 +80,7 @@ def quantize_nearest(x: Tensor, block: int, levels: int, sums: Tensor | None = N
     block = block_size(block, x.numel())
     x = x.detach().float().flatten()
     if backend.compiled(x):
-        codes = torch.empty(x.numel(), dtype=torch.uint8)
+        codes = torch.empty(x.numel(), dtype=torch.uint8, device="cpu")
         return _compiled(x, block, grid, 1.0, _NO_LIMIT, codes, sums), codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid)
@@ -118,7 +118,7 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
     x = x.detach().float().flatten()
     if backend.compiled(x):
         numel = x.numel()
-        codes = torch.empty(numel, dtype=torch.uint8)
+        codes = torch.empty(numel, dtype=torch.uint8, device="cpu")
         nothing = codes[:0]  # not the nearest codes
         spacings = _compiled(x, block, grid, spread, _widest(grid), nothing, None)
         wide, given = spacings.float(), (x.data_ptr(), block, grid.steps, stream(seed))
@@ -184,11 +184,14 @@ def _compiled(
     x: Tensor, block: int, grid: Grid, spread: float, widest: float, codes: Tensor, sums: Tensor | None
 ) -> Tensor:
     """Return the spacings, as ``_spacings`` does; write the nearest codes where ``codes`` is not empty."""
-    blocks, factors = -(-x.numel() // block), torch.tensor(grid.factors, dtype=torch.int32)
+    blocks, factors = -(-x.numel() // block), torch.tensor(grid.factors, dtype=torch.int32, device="cpu")
     room = max(1024, -(-block // 32) * 32)
-    spacings, spare = torch.empty(blocks, dtype=torch.bfloat16), torch.empty(room, dtype=torch.int16)
+    spacings, spare = (
+        torch.empty(blocks, dtype=torch.bfloat16, device="cpu"),
+        torch.empty(room, dtype=torch.int16, device="cpu"),
+    )
     if sums is None:
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(2, dtype=torch.float64, device="cpu")
     given = x.data_ptr(), block, grid.steps, factors.data_ptr(), spread, widest
     found = spacings.data_ptr(), codes.data_ptr(), spare.data_ptr(), sums.data_ptr()
     backend.host.quantize_nearest(*given, *found, blocks, codes.numel(), factors.numel(), x.numel(), room)

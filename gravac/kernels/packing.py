@@ -34,7 +34,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
         return codes
     if backend.compiled(codes):
         size = packed_bytes(codes.numel(), bits)
-        packed = torch.empty(size, dtype=torch.uint8)
+        packed = torch.empty(size, dtype=torch.uint8, device="cpu")
         backend.host.pack_codes(codes.data_ptr(), bits, packed.data_ptr(), codes.numel(), size)
         return packed
     if backend.on_gpu(codes):
@@ -60,7 +60,7 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
     if bits == 8:
         return packed[:count]
     if backend.compiled(packed):
-        codes = torch.empty(count, dtype=torch.uint8)
+        codes = torch.empty(count, dtype=torch.uint8, device="cpu")
         backend.host.unpack_codes(packed.data_ptr(), bits, codes.data_ptr(), count, packed.numel())
         return codes
     if backend.on_gpu(packed):
@@ -177,7 +177,7 @@ def pack_digits(codes: Tensor, base: int, word: torch.dtype = torch.int32) -> Te
     """
     digits, words = _digits(base, word), word_count(codes.numel(), base, word)
     if codes.dtype == torch.uint8 and backend.compiled(codes):
-        packed, host = torch.empty(words, dtype=word), backend.host
+        packed, host = torch.empty(words, dtype=word, device="cpu"), backend.host
         run = host.pack_byte_digits if word == torch.uint8 else host.pack_digits
         run(codes.data_ptr(), base, digits, packed.data_ptr(), codes.numel(), words)
         return packed
@@ -199,7 +199,7 @@ def unpack_digits(packed: Tensor, count: int, base: int) -> Tensor:
         raise ValueError(f"{packed.numel()} words given, {count} digits of base {base} take {words}")
     if packed.dtype in (torch.uint8, torch.int32) and backend.compiled(packed):
         host = backend.host
-        codes = torch.empty(count, dtype=torch.uint8)
+        codes = torch.empty(count, dtype=torch.uint8, device="cpu")
         # A multiplication instead of a division: exact for all words of that base, and it fits 64 bits.
         shift = 31 + (base - 1).bit_length()
         run = host.unpack_byte_digits if packed.dtype == torch.uint8 else host.unpack_digits

@@ -52,7 +52,7 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
     if host is not None and indices.is_cpu:
         if indices.dtype != torch.int32:
             _check_range(indices, numel)
-        narrow, packed = indices.int().contiguous(), torch.zeros(total, dtype=torch.uint8)
+        narrow, packed = indices.int().contiguous(), torch.zeros(total, dtype=torch.uint8, device="cpu")
         if not host.write_positions(narrow.data_ptr(), numel, low, lower, packed.data_ptr(), count, total):
             _check_range(narrow, numel)
         return packed
@@ -91,7 +91,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
         raise ValueError(f"{packed.numel()} bytes given, {count} places of {numel} take {total}")
     host = backend.host
     if host is not None and packed.is_cpu and packed.is_contiguous() and packed.dtype == torch.uint8:
-        indices = torch.empty(count, dtype=torch.int32)
+        indices = torch.empty(count, dtype=torch.int32, device="cpu")
         found = host.read_positions(packed.data_ptr(), low, lower, indices.data_ptr(), count, total)
         if found != count:
             raise _damaged(found, count)

@@ -101,7 +101,10 @@ def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
     x = x.detach().float().flatten()
     if backend.compiled(x):
         blocks = -(-x.numel() // block)
-        scales, codes = torch.empty(blocks, dtype=torch.float32), torch.empty(x.numel(), dtype=torch.uint8)
+        scales, codes = (
+            torch.empty(blocks, dtype=torch.float32, device="cpu"),
+            torch.empty(x.numel(), dtype=torch.uint8, device="cpu"),
+        )
         given = x.data_ptr(), block, steps, stream(seed)
         backend.host.quantize(*given, scales.data_ptr(), codes.data_ptr(), blocks, x.numel())
         return scales, pack(codes, bits)
@@ -135,7 +138,10 @@ def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int
         return on_gpu(scales, packed, numel, block, bits)
     codes = unpack(packed, numel, bits)
     if scales.dtype == torch.float32 and backend.compiled(scales, codes):
-        out, given = torch.empty(numel, dtype=torch.float32), (scales.data_ptr(), codes.data_ptr())
+        out, given = (
+            torch.empty(numel, dtype=torch.float32, device="cpu"),
+            (scales.data_ptr(), codes.data_ptr()),
+        )
         backend.host.dequantize(*given, block, steps, out.data_ptr(), scales.numel(), numel)
         return out
     share = (codes.float() - steps) / steps

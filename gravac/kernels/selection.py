@@ -80,7 +80,7 @@ def take_top(
             hint = None
         boundary, above, within = _boundary(hint.counts if hint else count(x), k)
         room = max(above + within - k, 0)  # for candidates that do not fit the buffers
-        more, edge = torch.empty(2 * room, dtype=torch.int32), boundary << COARSE_SHIFT
+        more, edge = torch.empty(2 * room, dtype=torch.int32, device="cpu"), boundary << COARSE_SHIFT
         spare = more.data_ptr(), more.data_ptr() + 4 * room
         if boundary < 0 or not host.top(x.data_ptr(), above, edge, clear, *into, *spare, k, room, n):
             raise _other_hint(k)
@@ -166,7 +166,10 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
         raise _unfit("x", x, torch.float32, n)
     chunks = 1 if _overfull(n, k, chunks) else chunks
     if backend.compiled(x):
-        indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k, dtype=torch.float32)
+        indices, values = (
+            torch.empty(k, dtype=torch.int32, device="cpu"),
+            torch.empty(k, dtype=torch.float32, device="cpu"),
+        )
         backend.host.top_of_chunks(x.data_ptr(), chunks, indices.data_ptr(), values.data_ptr(), k, n)
         return indices, values
     found = reference.top_of_chunks(x.detach(), k, chunks)
@@ -218,7 +221,10 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
     edge = _edge(level)
     if backend.compiled(x):
         count = count_above(x, level)
-        indices, values = torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.float32)
+        indices, values = (
+            torch.empty(count, dtype=torch.int32, device="cpu"),
+            torch.empty(count, dtype=torch.float32, device="cpu"),
+        )
         backend.host.take_above(x.data_ptr(), edge, indices.data_ptr(), values.data_ptr(), count, x.numel())
         return indices, values
     found = (reference.magnitudes(x) >= edge).nonzero().squeeze(1)
@@ -227,4 +233,4 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
 
 def _edge(level: float) -> int:
     """Return the lowest magnitude that passes, as the bits of a float32, which order as the numbers do."""
-    return int(torch.tensor(level, dtype=torch.float32).view(torch.int32)) if level > 0.0 else 0
+    return int(torch.tensor(level, dtype=torch.float32, device="cpu").view(torch.int32)) if level > 0.0 else 0

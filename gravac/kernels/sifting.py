@@ -61,7 +61,10 @@ class CandidateBuffers:
     """Buffers for candidates, as large as the largest pass needs. Sifters that take turns share one."""
 
     def __init__(self) -> None:
-        self.places, self.values = torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.float32)
+        self.places, self.values = (
+            torch.empty(0, dtype=torch.int32, device="cpu"),
+            torch.empty(0, dtype=torch.float32, device="cpu"),
+        )
 
     def at_least(self, count: int) -> None:
         """Make room for ``count`` candidates. Those of the last pass are lost."""
@@ -124,7 +127,7 @@ class Sifter:
                 host = None
         if host is None or not level > 0.0:
             raise self._refusal(gradient, residual, out)
-        buffers, most, sums = self._buffers, self._most, torch.zeros(24, dtype=torch.float64)
+        buffers, most, sums = self._buffers, self._most, torch.zeros(24, dtype=torch.float64, device="cpu")
         e, p = 0 if residual is None else residual.data_ptr(), out.data_ptr()
         found = host.sift(
             *(gradient.data_ptr(), e, share, p, level, sums.data_ptr()),
@@ -159,5 +162,5 @@ class Sifter:
         """Set the threshold of the next step from a histogram of this step's p."""
         at_least = tally.counts.flip(0).cumsum(0).flip(0)
         edge = (int((at_least >= self.wanted).sum()) - 1) << COARSE_SHIFT
-        level = float(torch.tensor(max(edge, 0), dtype=torch.int32).view(torch.float32))
+        level = float(torch.tensor(max(edge, 0), dtype=torch.int32, device="cpu").view(torch.float32))
         self.level = level if 0.0 < level < math.inf else math.nan

@@ -70,7 +70,7 @@ def dequantize_subtractive(spacings: Tensor, codes: Tensor, block: int, levels: 
     block = block_of(spacings, numel, block)
     wide = spacings.float()
     if codes.dtype == torch.uint8 and backend.compiled(wide, codes):
-        out = torch.empty(numel, dtype=torch.float32)
+        out = torch.empty(numel, dtype=torch.float32, device="cpu")
         given = wide.data_ptr(), codes.data_ptr(), block, steps, stream(seed), out.data_ptr()
         backend.host.dequantize_subtractive(*given, wide.numel(), numel)
         return out

@@ -29,8 +29,11 @@ def quantize_two_bits(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
     numel = x.numel()
     block = min(block, max(1, numel))
     if backend.compiled(x):
-        means = torch.empty(2 * -(-numel // block), dtype=torch.bfloat16)
-        codes, sizes = torch.empty(numel, dtype=torch.uint8), torch.empty(block, dtype=torch.float32)
+        means = torch.empty(2 * -(-numel // block), dtype=torch.bfloat16, device="cpu")
+        codes, sizes = (
+            torch.empty(numel, dtype=torch.uint8, device="cpu"),
+            torch.empty(block, dtype=torch.float32, device="cpu"),
+        )
         given = x.data_ptr(), block, means.data_ptr(), codes.data_ptr(), sizes.data_ptr()
         backend.host.quantize_two_bits(*given, block, means.numel(), numel)
         return means, pack(codes, 2)
@@ -61,7 +64,7 @@ def dequantize_two_bits(means: Tensor, packed: Tensor, numel: int, block: int) -
             f"{means.numel()} magnitudes given, {numel} elements in blocks of {block} have others"
         )
     if means.dtype == torch.bfloat16 and backend.compiled(means, packed):
-        out = torch.empty(numel, dtype=torch.float32)
+        out = torch.empty(numel, dtype=torch.float32, device="cpu")
         given = means.data_ptr(), packed.data_ptr(), block, out.data_ptr()
         backend.host.dequantize_two_bits(*given, means.numel(), numel, packed.numel())
         return out

@@ -59,7 +59,7 @@ def footprint(
     part = memory.open(bucket)
     part.gradient_stays = not sharded
     for step in range(_STEPS):
-        gradient = torch.randn(ELEMENTS, generator=generator, dtype=torch.float32)
+        gradient = torch.randn(ELEMENTS, generator=generator, dtype=torch.float32, device="cpu")
         p = part.compensate(gradient)
         payload = codec.compress(p, _CF, Key(0, step, 0, 0), torch.float32)
         part.update(codec, payload)

@@ -113,13 +113,13 @@ def fullest(size: float) -> int:
 
 def _draw(length: int, width: int, seed: int) -> _Hash:
     generator = torch.Generator().manual_seed(seed)  # CPU on purpose: the same hash on ranks of any device
-    permutation = torch.randperm(length, generator=generator)
-    signs = (torch.randint(2, (length,), generator=generator) * 2 - 1).to(torch.int8)
+    permutation = torch.randperm(length, generator=generator, device="cpu")
+    signs = (torch.randint(2, (length,), generator=generator, device="cpu") * 2 - 1).to(torch.int8)
     fill = -length % width
     order = torch.nn.functional.pad(permutation, (0, fill))
     order_signs = torch.nn.functional.pad(signs[permutation], (0, fill))
-    bucket = torch.empty(length, dtype=torch.int16)
-    bucket[permutation] = (torch.arange(length, dtype=torch.int64) % width).to(torch.int16)
+    bucket = torch.empty(length, dtype=torch.int16, device="cpu")
+    bucket[permutation] = (torch.arange(length, dtype=torch.int64, device="cpu") % width).to(torch.int16)
     return _Hash(order.to(torch.int16), order_signs, bucket, signs)
 
 

@@ -30,7 +30,9 @@ def aged_rule(beta1: float, beta2: float, maximize: bool, dtype: torch.dtype, de
     send, a = w·k/N steps' worth arrives: in v that many gradients count as u²/a each, which holds for noise, whose
     squares add up. At w = a = 1 it is Adam.
     """
-    steps = torch.arange(CAP * kernels.STEP + 1, dtype=torch.float64).clamp(min=1.0) / kernels.STEP
+    steps = (
+        torch.arange(CAP * kernels.STEP + 1, dtype=torch.float64, device="cpu").clamp(min=1.0) / kernels.STEP
+    )
     take1, keep2 = (1.0 - beta1**steps) / steps, beta2**steps
     from_u = take1 + 1.0 - take1 / (1.0 - beta1)  # at one step 1 - beta1, to the bit
     sign = -1.0 if maximize else 1.0

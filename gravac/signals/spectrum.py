@@ -102,7 +102,7 @@ class Spectrum:
         elements = _elements(n, cfs)
         sizes = torch.zeros_like(elements)
         if wire_bytes is not None and n:
-            sizes = torch.tensor([wire_bytes(n, cf) for cf in cfs], dtype=torch.int64)
+            sizes = torch.tensor([wire_bytes(n, cf) for cf in cfs], dtype=torch.int64, device="cpu")
         return Curve(cfs, n, self.energy, elements, self.kept_energy(elements), sizes)
 
     def _place(self, elements: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,4 +164,6 @@ class Curve:
 @lru_cache(maxsize=256)  # the same few buckets in every step
 def _elements(numel: int, cfs: tuple[float, ...]) -> Tensor:
     """Return the elements sent of ``numel`` at each CF, int64 of shape ``(len(cfs),)``. Cached: do not write to it."""
-    return torch.tensor([kept_count(numel, cf) if numel else 0 for cf in cfs], dtype=torch.int64)
+    return torch.tensor(
+        [kept_count(numel, cf) if numel else 0 for cf in cfs], dtype=torch.int64, device="cpu"
+    )

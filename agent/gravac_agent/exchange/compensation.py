@@ -62,7 +62,10 @@ def unused_elements(bucket: Bucket, gradient: Tensor) -> Tensor | None:
     if not any(zero):
         return None
     return torch.cat(
-        [torch.full((piece.numel(),), one, dtype=torch.bool) for piece, one in zip(pieces, zero, strict=True)]
+        [
+            torch.full((piece.numel(),), one, dtype=torch.bool, device="cpu")
+            for piece, one in zip(pieces, zero, strict=True)
+        ]
     )
 
 

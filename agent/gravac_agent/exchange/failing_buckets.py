@@ -75,7 +75,7 @@ class FailingBuckets:
 
     def _exchange(self, numbers: Sequence[int], ranks: Communicator) -> list[BucketChannel]:
         """Return the channels of the buckets that any rank gives the number of."""
-        failing = torch.zeros(_PLACES, dtype=torch.uint8)
+        failing = torch.zeros(_PLACES, dtype=torch.uint8, device="cpu")
         for number in numbers:
             failing[number % _PLACES] = 1
         ranks.maximum(failing).wait()

@@ -80,7 +80,7 @@ class Float16Means:
     """Writes means into float16 buffers by way of one float32 work space."""
 
     def __init__(self) -> None:
-        self._space = torch.empty(0, dtype=torch.float32)
+        self._space = torch.empty(0, dtype=torch.float32, device="cpu")
 
     def write(self, transfer: Transfer, buffer: Tensor) -> tuple[bool, Tensor | None]:
         """Write the mean into ``buffer``.

@@ -45,7 +45,9 @@ class RawMeanMeter:
     """Whether the norm is wanted. Until then nothing is measured."""
     shard: int = 0
     """Number of the shard that the gradients belong to. The signs of different shards are independent."""
-    _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32), init=False)
+    _sums: Tensor = field(
+        default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32, device="cpu"), init=False
+    )
     _energy: Scalar = field(default=0.0, init=False)
 
     def add(self, signed: SignedSums | None, number: int, gradient: Tensor) -> SignedSums | None:
@@ -83,7 +85,7 @@ class RawMeanMeter:
 
     def _signs(self, number: int, sample: Tensor) -> SignedSums:
         draw = torch.Generator().manual_seed(number + (self.shard << 32))
-        signs = torch.randint(0, 2, (SUMS, -(-sample.numel() // SUMS)), generator=draw).float()
+        signs = torch.randint(0, 2, (SUMS, -(-sample.numel() // SUMS)), generator=draw, device="cpu").float()
         signs = signs.mul_(2.0).sub_(1.0).to(sample.device)
         return SignedSums(signs, torch.zeros_like(signs))
 

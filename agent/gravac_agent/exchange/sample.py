@@ -47,7 +47,9 @@ class Coordinates:
     def order(self, names: Sequence[str]) -> Tensor:
         """Return the places in the sample of these parameters' coordinates, one parameter after another."""
         slots = [self.slots[name] for name in names if name in self.slots]
-        return torch.cat([_NONE, *(torch.arange(slot.start, slot.stop, dtype=torch.int64) for slot in slots)])
+        return torch.cat(
+            [_NONE, *(torch.arange(slot.start, slot.stop, dtype=torch.int64, device="cpu") for slot in slots)]
+        )
 
     def in_bucket(self, names: Sequence[str], numels: Sequence[int]) -> Tensor:
         """Return which elements of a bucket's flat gradient are in the sample, in the bucket's order of parameters.
@@ -80,9 +82,9 @@ class GradientSample:
 
     def __init__(self, coordinates: Coordinates) -> None:
         self.coordinates, self.size = coordinates, coordinates.size
-        self.raw = torch.zeros(coordinates.size, dtype=torch.float64)
+        self.raw = torch.zeros(coordinates.size, dtype=torch.float64, device="cpu")
         """This rank's gradients: 0 where there is none, NaN if copying failed."""
-        self.exchanged = torch.zeros(coordinates.size, dtype=torch.float64)
+        self.exchanged = torch.zeros(coordinates.size, dtype=torch.float64, device="cpu")
         """The mean over ranks that was exchanged."""
 
     def begin_step(self) -> None:
@@ -110,11 +112,11 @@ class GradientSample:
         try:
             into.index_copy_(0, bucket.order, flat.index_select(0, bucket.elements).double())
         except Exception:
-            log.exception("a bucket is not sampled; the training goes on")
             into.fill_(math.nan)
+            log.exception("a bucket is not sampled; the training goes on")
 
 
-_NONE = torch.empty(0, dtype=torch.int64)
+_NONE = torch.empty(0, dtype=torch.int64, device="cpu")
 
 
 def _is_flat(parameter: Tensor) -> bool:
@@ -130,7 +132,7 @@ def _choose(parameters: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     # Systematic sampling: a hit every ``step`` elements, so a parameter is hit in proportion to its size.
     step = sum(param.numel() for param in parameters.values()) / TENSORS
-    at = step * float(torch.rand((), generator=generator, dtype=torch.float32))
+    at = step * float(torch.rand((), generator=generator, dtype=torch.float32, device="cpu"))
     found: dict[str, Tensor] = {}
     end = 0
     for name, parameter in parameters.items():
@@ -142,7 +144,7 @@ def _choose(parameters: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         if hits:
             count = min(numel, hits * PER_TENSOR)
             if numel <= _SHUFFLED:
-                found[name] = torch.randperm(numel, generator=generator)[:count].sort().values
+                found[name] = torch.randperm(numel, generator=generator, device="cpu")[:count].sort().values
             else:
-                found[name] = torch.randint(numel, (count,), generator=generator).unique()
+                found[name] = torch.randint(numel, (count,), generator=generator, device="cpu").unique()
     return found

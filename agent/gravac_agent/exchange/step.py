@@ -82,7 +82,7 @@ class StepResult:
     """This rank's gain curve; None if the step was not surveyed or not finite."""
     cpu_seconds: float = 0.0
     """CPU time of the exchange thread."""
-    exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64, device="cpu"))
     """Sample of the mean that was exchanged; valid until the next step begins."""
 
 

@@ -149,7 +149,9 @@ class AggregatorBuilder:
         found = measure(ProcessGroupCommunicator(group.group), self.device)
         if self.everyone is None:
             return found
-        slowest = torch.tensor([found.latency_seconds, -found.bytes_per_second], dtype=torch.float64)
+        slowest = torch.tensor(
+            [found.latency_seconds, -found.bytes_per_second], dtype=torch.float64, device="cpu"
+        )
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.everyone)
         latency, bandwidth = slowest.tolist()
         return Network(latency_seconds=latency, bytes_per_second=-bandwidth)

@@ -84,5 +84,5 @@ def _group(key: str) -> str | None:
 def _room(stored: Any) -> Any:
     """Return what a value is read into: DCP fills tensors, and replaces everything else."""
     if isinstance(stored, TensorStorageMetadata):
-        return torch.empty(stored.size, dtype=stored.properties.dtype)
+        return torch.empty(stored.size, dtype=stored.properties.dtype, device="cpu")
     return None

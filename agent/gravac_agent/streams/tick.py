@@ -28,7 +28,7 @@ class DeviceTick:
         self._staging: dict[int, Tensor] = {}
         self._arrived: dict[tuple[int, torch.dtype], list[Tensor]] = {}
         self._places: dict[tuple[int, ...], Tensor] = {}
-        self._flags = torch.tensor(_FLAGS, dtype=torch.bool).to(device.device)
+        self._flags = torch.tensor(_FLAGS, dtype=torch.bool, device="cpu").to(device.device)
 
     def sum(self, numbers: Sequence[Scalar]) -> tuple[Tensor, Work]:
         """Make this rank's vector on the device, and start its sum over ranks.
@@ -46,7 +46,9 @@ class DeviceTick:
             self._staging[size] = self._device.pinned(size, torch.float64)
         staging = self._staging[size]
         staging.copy_(
-            torch.tensor([0.0 if isinstance(x, Tensor) else x for x in numbers], dtype=torch.float64)
+            torch.tensor(
+                [0.0 if isinstance(x, Tensor) else x for x in numbers], dtype=torch.float64, device="cpu"
+            )
         )
         vector = torch.empty(size, dtype=torch.float64, device=self._device.device)
         vector.copy_(staging, non_blocking=True)
@@ -60,7 +62,9 @@ class DeviceTick:
 
     def _places_of(self, places: tuple[int, ...]) -> Tensor:
         if places not in self._places:
-            self._places[places] = torch.tensor(places, dtype=torch.int64).to(self._device.device)
+            self._places[places] = torch.tensor(places, dtype=torch.int64, device="cpu").to(
+                self._device.device
+            )
         return self._places[places]
 
     def counts(self, vector: Tensor, fitting: Sequence[Tensor]) -> Tensor:

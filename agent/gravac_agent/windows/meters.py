@@ -301,8 +301,12 @@ class WindowTotals:
 
     def vector(self) -> Tensor:
         """Return this rank's totals and the sums of its gain curve, zeros when it has none, for all ranks to gather."""
-        curve = torch.zeros(len(LADDER) + 1, dtype=torch.float64) if self.curve is None else self.curve.sums()
-        return torch.cat((torch.tensor(self.own.values(), dtype=torch.float64), curve))
+        curve = (
+            torch.zeros(len(LADDER) + 1, dtype=torch.float64, device="cpu")
+            if self.curve is None
+            else self.curve.sums()
+        )
+        return torch.cat((torch.tensor(self.own.values(), dtype=torch.float64, device="cpu"), curve))
 
     def curve_over_ranks(self, vectors: Sequence[Tensor], own: bool) -> GainCurve | None:
         """Return the gain curve of all ranks; None when no step was surveyed.

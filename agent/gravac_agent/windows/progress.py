@@ -173,7 +173,7 @@ class DenseReference:
             id(param): at for at, group in enumerate(optimizer.param_groups) for param in group["params"]
         }
         pieces: dict[tuple[object, ...], list[_Piece]] = {}
-        self._owned = torch.zeros(coordinates.size, dtype=torch.float64)
+        self._owned = torch.zeros(coordinates.size, dtype=torch.float64, device="cpu")
         self._owners: dict[int, _Piece] = {}
         for name, places in coordinates.places.items():
             one, slot = parameters[name], coordinates.slots[name]
@@ -188,7 +188,7 @@ class DenseReference:
             optimizer, optimizer.param_groups, [(flat.group, flat.parameter) for flat in self._flats]
         )
         self._raw, self._sent, self._last_raw, self._last_sent = torch.zeros(
-            4, coordinates.size, dtype=torch.float64
+            4, coordinates.size, dtype=torch.float64, device="cpu"
         )
         self._fresh = self._began = self._has_last = self._adopted = False
         self._share = 1.0
@@ -411,14 +411,17 @@ class _Flat:
     def __init__(self, pieces: tuple[_Piece, ...]) -> None:
         self.group, self.pieces = pieces[0].group, pieces
         size = sum(piece.places.numel() for piece in pieces)
-        self.parameter = nn.Parameter(torch.zeros(size, dtype=pieces[0].parameter.dtype))
-        self.before, self.now, self.gradient = torch.empty(3, size, dtype=self.parameter.dtype)
+        self.parameter = nn.Parameter(torch.zeros(size, dtype=pieces[0].parameter.dtype, device="cpu"))
+        self.before, self.now, self.gradient = torch.empty(3, size, dtype=self.parameter.dtype, device="cpu")
         self.slots = torch.cat(
-            [torch.arange(piece.slot.start, piece.slot.stop, dtype=torch.int64) for piece in pieces]
+            [
+                torch.arange(piece.slot.start, piece.slot.stop, dtype=torch.int64, device="cpu")
+                for piece in pieces
+            ]
         )
         counts = [piece.places.numel() for piece in pieces]
         self.befores, self.nows = self.before.split(counts), self.now.split(counts)
-        self.moved, self.way = torch.zeros(2, size, dtype=torch.float64)
+        self.moved, self.way = torch.zeros(2, size, dtype=torch.float64, device="cpu")
 
     def read(self, outs: Sequence[Tensor]) -> None:
         """Write the parameters' values at these coordinates into ``outs``: ``befores`` or ``nows``."""
@@ -430,7 +433,7 @@ class _Flat:
             torch.index_select(piece.memory, 0, piece.places, out=out)
 
 
-_NO_STEPS = torch.empty(0, dtype=torch.float64)
+_NO_STEPS = torch.empty(0, dtype=torch.float64, device="cpu")
 
 
 def _is_long(value: object) -> bool:

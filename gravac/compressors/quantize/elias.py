@@ -110,17 +110,20 @@ def decode(bits: Tensor, numel: int) -> Tensor:
 @cache
 def _bits_an_element(block: int, steps: int, norm: Norm) -> float:
     """Return the expected bits of the code per element of normal data."""
-    quantiles = torch.special.ndtri((torch.arange(4096, dtype=torch.float64) + 0.5) / 4096).abs()
+    quantiles = torch.special.ndtri(
+        (torch.arange(4096, dtype=torch.float64, device="cpu") + 0.5) / 4096
+    ).abs()
     scale = math.sqrt(block) if norm == "l2" else max(1.0, math.sqrt(2 * math.log(block)))
     a = (quantiles / scale).clamp(max=1.0) * steps
     low, share = a.floor().long(), a - a.floor()
-    chances = torch.zeros(steps + 2, dtype=torch.float64)
+    chances = torch.zeros(steps + 2, dtype=torch.float64, device="cpu")
     chances.index_add_(0, low, (1 - share) / 4096).index_add_(0, low + 1, share / 4096)
     nonzero = float(chances[1:].sum())
-    gaps = torch.arange(1, 1 + min(100_000, math.ceil(20 / nonzero)), dtype=torch.int64)
+    gaps = torch.arange(1, 1 + min(100_000, math.ceil(20 / nonzero)), dtype=torch.int64, device="cpu")
     gap_chances = nonzero * (1 - nonzero) ** (gaps.double() - 1)
     gap_bits = float((omega(gaps)[1] * gap_chances).sum())
     level_bits = (
-        float((omega(torch.arange(1, steps + 2, dtype=torch.int64))[1] * chances[1:]).sum()) / nonzero
+        float((omega(torch.arange(1, steps + 2, dtype=torch.int64, device="cpu"))[1] * chances[1:]).sum())
+        / nonzero
     )
     return nonzero * (gap_bits + 1 + level_bits)

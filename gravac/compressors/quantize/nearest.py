@@ -138,7 +138,7 @@ class Nearest(Quantizer):
         return quantize_nearest(x, self.block, self.level_count(cf), sums)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(2, dtype=torch.float64, device="cpu")
         spacings, codes = self.round(x, cf, key, sums)
         payload = Payload(self.pack(spacings, codes, cf), None, x.numel(), cf, key)
         kept = payload.decoded

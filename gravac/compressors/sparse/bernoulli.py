@@ -80,10 +80,10 @@ class Bernoulli(Selector):
         """Return the positions of the mask, and whether it is empty, so that the first position stands in."""
         generator = torch.Generator()  # CPU on purpose: the same draw on ranks with different devices
         generator.manual_seed(key.shared_seed())
-        mask = torch.rand(numel, generator=generator, dtype=torch.float64) < 1.0 / cf
+        mask = torch.rand(numel, generator=generator, dtype=torch.float64, device="cpu") < 1.0 / cf
         support = mask.nonzero().squeeze(1)
         empty = not support.numel()
-        return placed(torch.zeros(1, dtype=torch.int64) if empty else support, device), empty
+        return placed(torch.zeros(1, dtype=torch.int64, device="cpu") if empty else support, device), empty
 
 
 class UnbiasedBernoulli(Bernoulli):

@@ -231,7 +231,10 @@ class WarmedThreshold(HardThreshold):
         self._counts, self._asked = None, ()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {repr(cf): torch.tensor(known, dtype=torch.float64) for cf, known in self._learned.items()}
+        return {
+            repr(cf): torch.tensor(known, dtype=torch.float64, device="cpu")
+            for cf, known in self._learned.items()
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         learned = {}

@@ -133,7 +133,7 @@ class Thresholded(Indexed):
 
 def _single(level: float) -> float:
     """Return ``level`` as float32 holds it; 0 if it lets everything pass."""
-    return float(torch.tensor(level, dtype=torch.float32)) if level > 0.0 else 0.0
+    return float(torch.tensor(level, dtype=torch.float32, device="cpu")) if level > 0.0 else 0.0
 
 
 _ROUNDS = 10

@@ -66,7 +66,10 @@ def _encode(symbols: Tensor) -> Tensor | None:
     """Return None if codes would take more bytes."""
     if symbols.dtype == torch.uint8 and backend.compiled(symbols):
         size = symbols.numel()
-        coded, words = torch.empty_like(symbols), torch.empty(size // 4 + STREAMS, dtype=torch.int32)
+        coded, words = (
+            torch.empty_like(symbols),
+            torch.empty(size // 4 + STREAMS, dtype=torch.int32, device="cpu"),
+        )
         taken = backend.host.encode_bytes(
             symbols.data_ptr(), coded.data_ptr(), words.data_ptr(), size, words.numel()
         )
@@ -77,13 +80,16 @@ def _encode(symbols: Tensor) -> Tensor | None:
     if most_bytes(bits) > symbols.numel():
         return None
     canonical.assign_codes(bits_of, code_of)
-    lengths, codes = torch.tensor(bits_of, dtype=torch.int64), torch.tensor(code_of, dtype=torch.int64)
+    lengths, codes = (
+        torch.tensor(bits_of, dtype=torch.int64, device="cpu"),
+        torch.tensor(code_of, dtype=torch.int64, device="cpu"),
+    )
     streams: list[Tensor] = []
-    ends = torch.zeros(STREAMS, dtype=torch.int32)
+    ends = torch.zeros(STREAMS, dtype=torch.int32, device="cpu")
     for number, stream in enumerate(symbols.split(-(-symbols.numel() // STREAMS))):
         each = lengths[stream.long()]
         owner = torch.repeat_interleave(each)
-        place = torch.arange(owner.numel(), dtype=torch.int64) - (each.cumsum(0) - each)[owner]
+        place = torch.arange(owner.numel(), dtype=torch.int64, device="cpu") - (each.cumsum(0) - each)[owner]
         found = ((codes[stream.long()][owner] >> place) & 1).to(torch.uint8)
         streams.append(pack(torch.nn.functional.pad(found, (0, -found.numel() % 32)), 1).view(torch.int32))
         ends[number:] = sum(stream.numel() for stream in streams)
@@ -95,7 +101,10 @@ def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
     """Decode as ``huffman_decode`` does; None if these are not the codes of so many bytes."""
     if packed.dtype == torch.uint8 and backend.compiled(packed):
         size = packed.numel()
-        symbols, words = torch.empty(count, dtype=torch.uint8), torch.empty(size // 4 + 1, dtype=torch.int32)
+        symbols, words = (
+            torch.empty(count, dtype=torch.uint8, device="cpu"),
+            torch.empty(size // 4 + 1, dtype=torch.int32, device="cpu"),
+        )
         given = packed.data_ptr(), symbols.data_ptr(), words.data_ptr()
         taken = backend.host.decode_bytes(*given, count, size, words.numel())
         return (symbols, taken) if taken else None
@@ -110,9 +119,9 @@ def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
         return None
     words, entries = (
         packed[HEAD_BYTES:taken].clone().view(torch.int32),
-        torch.tensor(table, dtype=torch.int64),
+        torch.tensor(table, dtype=torch.int64, device="cpu"),
     )
-    symbols, each = torch.empty(count, dtype=torch.uint8), max(1, -(-count // STREAMS))
+    symbols, each = torch.empty(count, dtype=torch.uint8, device="cpu"), max(1, -(-count // STREAMS))
     for number, end in enumerate(ends):
         part = symbols[number * each : (number + 1) * each]
         if not _decode_stream(words[begin:end], entries, part):
@@ -125,15 +134,17 @@ def _decode_stream(words: Tensor, table: Tensor, symbols: Tensor) -> bool:
     """Decode in plain torch: find what would begin at each bit, then follow the chain of those that do."""
     t = 32 * words.numel()
     windows = torch.cat(
-        (unpack(words.view(torch.uint8), t, 1).long(), torch.zeros(LONGEST, dtype=torch.int64))
+        (unpack(words.view(torch.uint8), t, 1).long(), torch.zeros(LONGEST, dtype=torch.int64, device="cpu"))
     )
-    ahead = torch.zeros(t, dtype=torch.int64)
+    ahead = torch.zeros(t, dtype=torch.int64, device="cpu")
     for place in range(LONGEST):
         ahead |= windows[place : t + place] << place
     entries = table[ahead]
-    following = torch.arange(t, dtype=torch.int64) + (entries & 15)
+    following = torch.arange(t, dtype=torch.int64, device="cpu") + (entries & 15)
     lost = (entries == 0) | (following > t)
-    following = torch.cat((torch.where(lost, t + 1, following), torch.tensor([t, t + 1], dtype=torch.int64)))
+    following = torch.cat(
+        (torch.where(lost, t + 1, following), torch.tensor([t, t + 1], dtype=torch.int64, device="cpu"))
+    )
     starts = chain(following)[: symbols.numel()]
     if starts.numel() < symbols.numel():
         return False
