@@ -29,6 +29,13 @@ BLOCK_STEPS = 25
 """Steps of a block. Longer blocks average more noise; in shorter ones a delay counts as a loss."""
 CLIPPED = 0.999
 """The trainer clipped where the optimizer's gradients are shorter than this share of the exchanged ones."""
+CHANGED = 0.01
+"""A trainer that clips multiplies gradients by factors that differ by more than this share. A division has one."""
+FOREIGN_CLIPPING = (
+    "Gradients were shortened between their exchange and the optimizer's step, by another factor in each step, as "
+    "torch.nn.utils.clip_grad_norm_ does. What a codec sends can be longer than the gradient, and is cut too far then. "
+    "Use agent.clip_grad_norm_(max_norm); if a GradScaler scales the loss, pass it to the Agent: scaler=scaler."
+)
 SMOOTHING = 0.1
 """Weight of the newest step in the averages that give the length of a dense gradient relative to the exchanged one."""
 NOT_SETTINGS = frozenset({"params", "param_names"})
@@ -74,6 +81,7 @@ class Progress:
         self._note, self.on = note, False
         self._reference: DenseReference | None = None
         self._plan: StepPlan | None = None
+        self._factor: float | None = None  # that the trainer last shortened a compressed gradient by
         if not coordinates.size:
             return
         # Nothing of an unknown optimizer runs on made-up parameters, not even its constructor.
@@ -113,8 +121,17 @@ class Progress:
             return
         try:
             self._reference.before_step(loss_scale, clipped_as_dense)
+            if not clipped_as_dense and self._plan is not None and self._plan.cf > 1.0:
+                self._look_for_clipping(self._reference.share * loss_scale)
         except Exception:
             self._fail()
+
+    def _look_for_clipping(self, factor: float) -> None:
+        if factor > 1.0 - CHANGED:
+            return
+        if self._factor is not None and abs(factor - self._factor) > CHANGED * self._factor:
+            self._note(FOREIGN_CLIPPING)
+        self._factor = factor
 
     def after_step(self, evaluated: bool) -> None:
         """Call it right after the optimizer stepped. ``evaluated``: it computed the gradients itself, by a closure."""
@@ -191,7 +208,7 @@ class DenseReference:
             4, coordinates.size, dtype=torch.float64, device="cpu"
         )
         self._fresh = self._began = self._has_last = self._adopted = False
-        self._share = 1.0
+        self.share = 1.0
         self._energies = (0.0, 0.0)
         self._block = 0
         self.sums = ProgressSums()
@@ -321,13 +338,13 @@ class DenseReference:
         gradient = None if piece is None else piece.parameter.grad
         if piece is not None and gradient is not None and float(sent[largest]):
             part = sent[piece.slot]
-            self._share = float(piece.of(gradient).double() @ part) / float(part @ part)
+            self.share = float(piece.of(gradient).double() @ part) / float(part @ part)
             keep = 1.0 - SMOOTHING if self._energies[0] > 0 else 0.0
             exchanged, dense = self._energies
             self._energies = keep * exchanged + (1 - keep) * exchanged_sq, keep * dense + (1 - keep) * raw_sq
-        clipping = self._share * loss_scale
+        clipping = self.share * loss_scale
         if clipped_as_dense or clipping >= CLIPPED or self._energies[1] <= 0.0:
-            return self._share
+            return self.share
         return min(1.0, clipping * math.sqrt(self._energies[0] / self._energies[1])) / loss_scale
 
     def _adopt(self) -> None:
