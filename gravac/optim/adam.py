@@ -4,6 +4,7 @@ Error feedback delivers what waited for several steps at once. Adam takes it for
 most of it once more, and v decays meanwhile. Here an element that arrives makes up for the steps that it waited.
 """
 
+import copyreg
 import functools
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -65,6 +66,12 @@ class _Aged(torch.optim.Optimizer):
 
     _supports: Mapping[Tensor, tuple[Tensor, float] | None] = {}
     _compiled = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy and pickle an adopted optimizer as the plain one that it will be again: nothing would undo a copy."""
+        if "_adopted" not in vars(self):
+            return super().__reduce_ex__(protocol)
+        return copyreg.__newobj__, (vars(self)["_adopted"][1],), self.__getstate__()  # type: ignore[attr-defined]
 
     def arrived(self, supports: Mapping[P, Tensor | None], ranks: int = 1) -> None:
         """Say which elements of the gradients have arrived since the last step; ``gravac.Agent`` does it.

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from gravac import kernels, optim
 from gravac.kernels import OLDEST, STEP
-from gravac.optim.adam import aged_rule
+from gravac.optim.adam import PLAIN, adopt, aged_rule
 from tests.support.maths.backends import on, same
 
 Pair = tuple[type[torch.optim.Optimizer], type[torch.optim.Optimizer]]
@@ -586,3 +586,37 @@ def test_other_misuse() -> None:
         optim.AdamW([param]).arrived({param: torch.tensor([0])})
     with pytest.raises(ValueError, match="Invalid learning rate"):
         optim.AdamW([param], lr=-1.0)
+
+
+def pickled(optimizer: torch.optim.Optimizer) -> Any:
+    file = io.BytesIO()
+    torch.save(optimizer, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickled])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam])
+def test_a_copy_of_an_adopted_optimizer_is_torchs(kind: Any, copied: Any) -> None:
+    """It was of a class of gravac for ever: nothing undoes what was done to another optimizer."""
+    weight = nn.Parameter(torch.ones(8))
+    optimizer = kind([weight], lr=0.1)
+    undo = adopt(optimizer)
+    weight.grad = torch.ones(8)
+    optimizer.step()
+    other = copied(optimizer)
+    assert type(other) is kind
+    assert vars(other).keys() == vars(copied(kind([weight]))).keys()
+    assert type(optimizer) is PLAIN[kind], "the original stays adopted"
+    for one in (other, optimizer):
+        (param,) = one.param_groups[0]["params"]
+        param.grad = torch.ones(8)
+        one.step()
+        assert float(one.state[param]["step"]) >= 2.0
+    undo_other = adopt(other)
+    assert type(other) is PLAIN[kind]
+    undo_other()
+    undo()
+    assert type(optimizer) is type(other) is type(copied(optimizer)) is kind
+    own = PLAIN[kind]([weight])
+    assert type(copied(own)) is type(own), "one that the user made"
