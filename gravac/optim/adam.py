@@ -4,7 +4,6 @@ Error feedback delivers what waited for several steps at once. Adam takes it for
 most of it once more, and v decays meanwhile. Here an element that arrives makes up for the steps that it waited.
 """
 
-import copyreg
 import functools
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -71,7 +70,7 @@ class _Aged(torch.optim.Optimizer):
         """Copy and pickle an adopted optimizer as the plain one that it will be again: nothing would undo a copy."""
         if "_adopted" not in vars(self):
             return super().__reduce_ex__(protocol)
-        return copyreg.__newobj__, (vars(self)["_adopted"][1],), self.__getstate__()  # type: ignore[attr-defined]
+        return object.__new__, (vars(self)["_adopted"][1],), self.__getstate__()
 
     def arrived(self, supports: Mapping[P, Tensor | None], ranks: int = 1) -> None:
         """Say which elements of the gradients have arrived since the last step; ``gravac.Agent`` does it.
