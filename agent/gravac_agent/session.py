@@ -135,6 +135,7 @@ class Session:
         # Whether any optimizer ever stepped, and the own one within these steps.
         self._stepped = self._own_stepped = False
         self._unused = UnusedGradients(self.module)
+        self._shadows = False  # the step in flight has no gradient of this rank
         self._left_out = False  # parameters are not exchanged, and that was said
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
         self._rates_now: RateValues | None = None  # what the residual does not follow yet
@@ -283,6 +284,8 @@ class Session:
         loop, deferred = self.parts.loop, self.parts.executor.defers_result
         if deferred:
             self._check()
+        elif self._in_flight and self._shadows:
+            self.finish_step()
         elif self._in_flight:
             self._finish_unused_step()
         elif self._unused.ended and not usage.gradients_are_zero(self.module):
@@ -377,6 +380,9 @@ class Session:
 
     def _backward_ended(self) -> None:
         """Note that the step's last gradient is handed over. Runs within backward."""
+        joined = isinstance(self.module, DistributedDataParallel) and self.module._join_config.enable
+        # In a Join context, a rank whose inputs have ended takes part in the others' exchange, and steps by nothing.
+        self._shadows = joined and not self._unexchanged.forward_ran
         self._unexchanged.exchanged()
         self._unused.backward_ended()
         self._in_flight = True

@@ -25,6 +25,7 @@ def test_uneven_inputs_in_a_join_context(run_each: RunEach) -> None:
             assert (result["agent"] == result["plain"]) == (case["policy"] == "dense"), case
             assert result["steps"] == steps, case
             assert result["windows"] == -(-steps // 5), case
+            assert not result["looks"], "a rank that shadows the others dropped nothing"
         assert sum(results[0]["samples"]) == 16 * 2 * sum(case["counts"]), case
 
 

@@ -18,6 +18,9 @@ class Unexchanged:
     Args:
         module: Has the parameters.
         names: Names of the parameters by their ``id``.
+
+    Attributes:
+        forward_ran: Whether a forward went through the module since the last exchange.
     """
 
     def __init__(self, module: DataParallel, names: Mapping[int, str]) -> None:
@@ -26,17 +29,17 @@ class Unexchanged:
         self._stepped: dict[
             int, int
         ] = {}  # number of the exchange before an optimizer's last step, by its ``id``
-        self._ran = self._synced = False  # a forward, since the last exchange, and not in ``no_sync``
+        self.forward_ran = self._synced = False
 
     def forward_began(self) -> None:
         """Note that a forward goes through the module."""
-        self._ran = True
+        self.forward_ran = True
         self._synced |= bool(getattr(self._module, "require_backward_grad_sync", True))
 
     def exchanged(self) -> None:
         """Note an exchange."""
         self._exchanges += 1
-        self._ran = self._synced = False
+        self.forward_ran = self._synced = False
 
     def before_step(self, optimizer: int) -> str:
         """Return what to say before an optimizer, given by its ``id``, steps by gradients of this rank alone."""
@@ -78,7 +81,7 @@ class Unexchanged:
                 "Call the model that the Agent was given, and set_requires_gradient_sync(True) before the last "
                 "backward of each step."
             )
-        elif not self._ran:
+        elif not self.forward_ran:
             why = (
                 "No forward went through it: call the DistributedDataParallel module itself, not its .module."
             )

@@ -49,7 +49,9 @@ def uneven(
                     agent.log(samples=samples)
                 passes()
                 assert agent._parts is not None
+                assert agent._session is not None
                 loop, trace = agent._parts.loop, agent.trace_path
+                looks = agent._session._unused.on or not agent._parts.encoder.gradients_stay
         found[name] = fingerprint(module)
     return {
         **found,
@@ -57,6 +59,7 @@ def uneven(
         "windows": loop.window.number,
         "saved": loop.dense_bytes / loop.payload_bytes,
         "samples": [] if trace is None else _samples(trace),
+        "looks": looks,
     }
 
 
