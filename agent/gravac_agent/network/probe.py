@@ -16,8 +16,8 @@ log = logging.getLogger("gravac.agent")
 
 LONG_ENOUGH = 0.02
 """Seconds of a transfer that is long enough: no larger one is tried."""
-AGREE, MOST_CHECKS = 1.25, 5
-"""Two long transfers in a row agree if their rates differ by less than this factor. Of so many the last two count."""
+AGREE, MOST_CHECKS = 1.25, 4
+"""The last two long transfers agree if their rates differ by less than this factor. Of so many the last two count."""
 LEAST_BYTES = 8 << 10
 MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
@@ -27,8 +27,8 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
     """Measure latency α and bandwidth β of ring all-gathers. All ranks call it and get the same result.
 
     With n ranks, an empty message costs (n-1) α and one of S bytes (n-1) (α + S/β). β is the rate that the link keeps
-    up: messages double, right after each other, until one takes long enough, and more of that length follow until two
-    in a row agree. So what a token bucket lets through at once, before or within the first long one, does not count. A
+    up: messages double, right after each other, until one takes long enough, and more of that length follow until the
+    last two agree. So what a token bucket lets through at once, before or within the first long one, does not count. A
     bucket that no message empties is not seen: of 16 MB, or of less on a fast link.
 
     Takes up to 0.3 s, and longer where latency alone takes longer, or where a slow link has a bucket: as long as that
@@ -50,7 +50,7 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
     if empty < LONG_ENOUGH:
         empty = min(empty, _once(communicator, 1, device))
     enough = max(LONG_ENOUGH, 2 * empty)  # in less time, latency would hide the bandwidth
-    times = 4 if empty > LONG_ENOUGH else 2  # where latency is long, so are many messages
+    times, least = (4, 2) if empty > LONG_ENOUGH else (2, 3)  # where latency is long, so are many messages
 
     nbytes, rates = LEAST_BYTES, [0.0]  # of long ones in a row
     while len(rates) <= MOST_CHECKS:
@@ -59,9 +59,10 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
             nbytes, rates = min(MOST_BYTES, nbytes * times), [0.0]
             continue
         rates.append(nbytes / max(seconds - empty, seconds / 10))
-        if max(rates[-2:]) < AGREE * min(rates[-2:]):
+        if len(rates) > least and max(rates[-2:]) < AGREE * min(rates[-2:]):
             break
-        nbytes = max(LEAST_BYTES, min(nbytes, int(1.25 * enough * rates[-1])))  # a bucket may be empty now
+        if seconds > 4 * enough:  # a bucket may be empty now
+            nbytes = max(LEAST_BYTES, min(nbytes, int(1.25 * enough * rates[-1])))
     bandwidth = max(rates[-2:])  # the machine may have been busy in the other one
     return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
 

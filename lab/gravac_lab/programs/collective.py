@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -108,20 +108,22 @@ class Exchanger:
 
 @contextmanager
 def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
-    """Answer requests ``{"do": "load", "n": …, "cf": …}`` and ``{"do": "exchange", "ways": […]}``."""
+    """Answer requests ``{"do": "load", "n": …, "cf": …}``, ``{"do": "exchange", "ways": […]}``, ``{"do": "measure"}``.
+
+    ``measure``: the network, again.
+    """
     assert dist.group.WORLD is not None
     exchanger = Exchanger(group=ProcessGroupCommunicator(dist.group.WORLD), codec=build(chosen.codec))
-    network = exchanger.network
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "measure":
+            dist.barrier()
+            return asdict(measure(exchanger.group))
         if request["do"] == "load":
             return exchanger.load(request["n"], request["cf"])
         return exchanger.exchange(request["ways"])
 
-    yield (
-        {"latency_seconds": network.latency_seconds, "bytes_per_second": network.bytes_per_second},
-        answer,
-    )
+    yield asdict(exchanger.network), answer
 
 
 def main() -> None:

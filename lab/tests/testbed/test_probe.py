@@ -12,34 +12,40 @@ from gravac_lab.bench.ranks import Place, Ranks
 pytestmark = pytest.mark.distributed
 GOODPUT = 0.956
 """Share of a link's bytes that TCP carries."""
+TIMES = 5
+"""Measurements of a link: which message empties a bucket differs."""
 
 
-def found(tmp_path: Path, megabits: float, burst_bytes: int | None, hosts: int = 2) -> float:
-    """Return the measured rate of real gloo ranks, relative to what the link keeps up."""
-    with HostNetwork(hosts, megabits * 1e6, burst_bytes) as network:
+@pytest.mark.usefixtures("networks")
+@pytest.mark.parametrize(
+    ("megabits", "burst_bytes", "world"),
+    [
+        (10.0, None, 2),
+        (10.0, 256 << 10, 2),
+        (10.0, 1 << 20, 3),
+        (100.0, None, 2),
+        (100.0, 256 << 10, 2),
+    ],
+)
+def test_the_rate_is_the_one_that_the_link_keeps_up(
+    tmp_path: Path, megabits: float, burst_bytes: int | None, world: int
+) -> None:
+    truth = GOODPUT * megabits * 1e6 / 8
+    with HostNetwork(world, megabits * 1e6, burst_bytes) as network:
         places = [
             Place(address=host.address, interface=INTERFACE, core=None, wrap=host.command)
             for host in network.hosts
         ]
         words = [sys.executable, "-m", "gravac_lab.programs.collective", "--codec", "topk"]
-        ranks = Ranks(words, places, 29600, tmp_path / f"{time.monotonic_ns()}")
+        ranks = Ranks(words, places, 29600, tmp_path / "ranks")
         try:
-            (first, *others) = ranks.ready(120.0)
+            ranks.ready(120.0)
+            found = []
+            for _ in range(TIMES):
+                time.sleep(0.1 + 1.2 * (burst_bytes or 0) / truth)  # the bucket fills again
+                first, *others = ranks.ask(60.0, do="measure")
+                assert all(each == first for each in others)
+                found.append(first["bytes_per_second"] / truth)
         finally:
             ranks.close()
-    assert all(each["bytes_per_second"] == first["bytes_per_second"] for each in others)
-    return float(first["bytes_per_second"]) / (GOODPUT * megabits * 1e6 / 8)
-
-
-@pytest.mark.usefixtures("networks")
-@pytest.mark.parametrize("megabits", [10.0, 100.0])
-@pytest.mark.parametrize("burst_bytes", [None, 256 << 10])
-def test_the_rate_is_the_one_that_the_link_keeps_up(
-    tmp_path: Path, megabits: float, burst_bytes: int | None
-) -> None:
-    assert 1 / 1.5 < found(tmp_path, megabits, burst_bytes) < 1.5
-
-
-@pytest.mark.usefixtures("networks")
-def test_a_bucket_of_a_megabyte_is_seen_by_three_ranks_on_a_slow_link(tmp_path: Path) -> None:
-    assert 1 / 1.5 < found(tmp_path, 10.0, 1 << 20, hosts=3) < 1.5
+    assert 1 / 1.5 < min(found) <= max(found) < 1.5, found
