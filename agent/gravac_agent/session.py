@@ -558,7 +558,7 @@ class Session:
     def _follow_rates(self, now: RateValues) -> None:
         """Scale the residual by what rates and loss scale were when the forward began."""
         self._rates_now = None
-        self.parts.executor.run_between_steps(partial(self.rates.follow, self.parts.memory, now))
+        self.parts.executor.run_between_steps(partial(self.rates.follow, self.parts.memory, at=now))
 
     def _close_window(self) -> None:
         loop = self.parts.loop

@@ -1,6 +1,6 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
-from gravac.kernels.adam import step_aged
+from gravac.kernels.adam import grown, step_aged
 from gravac.kernels.backend import (
     Scalar,
     active,
@@ -48,7 +48,7 @@ from gravac.kernels.packing import (
 )
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
 from gravac.kernels.randomness import noise
-from gravac.kernels.reference import OLDEST, STEP, chosen_places, magnitudes, powers_of_two
+from gravac.kernels.reference import AGE_ROWS, FINE, OLDEST, STEP, chosen_places, magnitudes, powers_of_two
 from gravac.kernels.rounding import (
     Norm,
     blocked,
@@ -72,6 +72,8 @@ from gravac.kernels.subtractive import dequantize_subtractive, dither_subtractiv
 from gravac.kernels.twobit import dequantize_two_bits, quantize_two_bits
 
 __all__ = [
+    "AGE_ROWS",
+    "FINE",
     "GRIDS",
     "LEAST_CF",
     "MOST_BLOCK",
@@ -107,6 +109,7 @@ __all__ = [
     "expected_bytes",
     "finite_or_zero",
     "global_positions",
+    "grown",
     "inner",
     "inner_at",
     "lacking",

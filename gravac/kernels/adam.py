@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
-from gravac.kernels.reference import OLDEST, STEP
+from gravac.kernels.reference import FINE, HALF_STEP, OLDEST, STEP, TO_STEPS
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -20,6 +20,7 @@ def step_aged(
     rates: Tensor,
     beta1: float,
     share: float = 1.0,
+    growth: float = 1.0,
 ) -> None:
     """Update parameters, moments and ages in place, in one pass.
 
@@ -30,8 +31,9 @@ def step_aged(
         m ← β₁·m + take₁·u,  v ← keep₂·v + take₂·u²,  p ← decay·p − rate·d / (√v + ε)
 
     and is w − a + 1 step old. One that nobody sent goes on by d = β₁·m, m ← β₁·m; its v stays, and it ages by a step.
-    Nothing changes if ``skip`` is not 0. Ages count in 128ths of a step, rounded, and the last row of the table serves
-    all beyond it. All else is computed in float32, for parameters of float64 in float64.
+    Before all that, what waited before this step becomes ``growth`` times as old. Nothing else changes if ``skip`` is
+    not 0. Ages count in 32nds of a step, rounded; beyond ``FINE`` a row serves a whole step. All else is computed in
+    float32, for parameters of float64 in float64.
 
     Args:
         param: Any floating dtype and shape, as have the gradient and the moments.
@@ -40,10 +42,11 @@ def step_aged(
         exp_avg_sq: Second moment v.
         age: int16, from ``STEP`` on: steps' worth of the gradient that will have waited.
         senders: bool or uint8, how many ranks sent each element; None: one.
-        table: Shape ``(2, rows, 2)``, contiguous, on the parameters' device, of the dtype to compute in.
+        table: Shape ``(2, AGE_ROWS, 2)``, contiguous, on the parameters' device, of the dtype to compute in.
         rates: Shape ``(5,)``, likewise.
         beta1: Decay of the first moment.
         share: What of an element comes with one rank.
+        growth: See ``grown``.
     """
     floats = [param.detach(), grad.detach(), exp_avg, exp_avg_sq]
     others = [age] if senders is None else [age, senders]
@@ -54,17 +57,30 @@ def step_aged(
     if alike and backend.on_gpu(*floats, *others):
         from gravac.kernels.cuda.adam import step_aged as on_gpu
 
-        on_gpu(floats, others, table, rates, beta1, share)
+        on_gpu(floats, others, table, rates, beta1, share, growth)
     elif alike and backend.compiled(*floats, *others):
-        _compiled(floats, others, table, rates, beta1, share)
+        _compiled(floats, others, table, rates, beta1, share, growth)
     else:
-        _plain([*floats, *others], table, rates, beta1, share)
+        _plain([*floats, *others], table, rates, beta1, share, growth)
+
+
+def grown(age: Tensor, growth: float) -> Tensor:
+    """Return ages of which all but this step is multiplied by ``growth``, rounded, at most ``OLDEST``; int32."""
+    if growth == 1.0:
+        return age.int()
+    return ((age.float() - STEP) * growth + 0.5).clamp(max=OLDEST - STEP).int() + STEP
 
 
 def _compiled(
-    floats: list[Tensor], others: list[Tensor], table: Tensor, rates: Tensor, beta1: float, share: float
+    floats: list[Tensor],
+    others: list[Tensor],
+    table: Tensor,
+    rates: Tensor,
+    beta1: float,
+    share: float,
+    growth: float,
 ) -> None:
-    numbers, cells = (table.data_ptr(), rates.data_ptr(), beta1, share), table.numel()
+    numbers, cells = (table.data_ptr(), rates.data_ptr(), beta1, share, growth), table.numel()
 
     def run(floats: list[Tensor], others: list[Tensor]) -> None:
         n, some = floats[0].numel(), 0 if len(others) == 1 else others[1].numel()
@@ -95,22 +111,32 @@ def _plain(tensors: list[Tensor], *numbers: Tensor | float) -> None:
         _piece([each[begin : begin + size] for each in flat], *numbers)  # type: ignore[arg-type]
 
 
-def _piece(tensors: list[Tensor], table: Tensor, rates: Tensor, beta1: float, share: float) -> None:
+def _piece(
+    tensors: list[Tensor], table: Tensor, rates: Tensor, beta1: float, share: float, growth: float
+) -> None:
     param, grad, exp_avg, exp_avg_sq, age, *rest = tensors
     rate, eps, decay, l2, skip = rates.unbind()
     sent = torch.ones_like(age, dtype=torch.float32) if not rest else rest[0].float()
-    came, last = sent > 0, table.shape[1] - 1
-    a = (age.float() * (sent * share) + 0.5).int()
-    take1, from_u = table[0, age.int().clamp(max=last)].unbind(-1)
-    keep2, take2 = table[1, a.clamp(max=last)].unbind(-1)
+    came = sent > 0
+    wait = grown(age, growth)
+    a = (wait.float() * (sent * share) + 0.5).int()
+    take1, from_u = table[0, _row(wait)].unbind(-1)
+    keep2, take2 = table[1, _row(a)].unbind(-1)
     p, m, v = (each.to(table.dtype) for each in (param, exp_avg, exp_avg_sq))
-    u = grad.to(table.dtype) + a.clamp(max=last).to(table.dtype) * (1 / STEP) * l2 * p
+    u = grad.to(table.dtype) + a.to(table.dtype) * (1 / STEP) * l2 * p
     kept = m * beta1
     way = torch.where(came, kept + u * from_u, kept)
     m = torch.where(came, kept + u * take1, kept)
     v = torch.where(came, v * keep2 + u * take2 * u, v)
     root = v.double().sqrt().to(v.dtype)  # torch's own for float32 is not rounded correctly on a CPU
     p = p * decay - way * rate / (root + eps)
-    older = (age.int() - a).clamp(max=OLDEST - STEP) + STEP
-    for own, fresh in ((param, p), (exp_avg, m), (exp_avg_sq, v), (age, older)):
-        own.copy_(torch.where(skip == 0.0, fresh.to(own.dtype), own))
+    older = (wait - a).clamp(max=OLDEST - STEP) + STEP
+    for own, fresh, skipped in (
+        *((param, p, param), (exp_avg, m, exp_avg), (exp_avg_sq, v, exp_avg_sq)),
+        (age, older, wait.to(age.dtype)),
+    ):
+        own.copy_(torch.where(skip == 0.0, fresh.to(own.dtype), skipped))
+
+
+def _row(age: Tensor) -> Tensor:
+    return torch.minimum(age, FINE + ((age - FINE + HALF_STEP) >> TO_STEPS))

@@ -11,10 +11,15 @@ COARSE_SHIFT = 19
 """Bits of a float32 below those of its bin."""
 AT_ONCE = 1 << 18
 """Elements processed at a time on a CPU, so that intermediate results stay in its cache."""
-STEP = 128
+STEP = 32
 """Age of one step."""
 OLDEST = 2**15 - 1
-"""Largest age."""
+"""Largest age: 1,023 steps."""
+FINE, TO_STEPS, HALF_STEP = 64 * STEP, 5, STEP // 2
+"""Up to the first age, each has a row of a table by age; beyond, each whole step, to which ages are rounded: ``age +
+HALF_STEP >> TO_STEPS``."""
+AGE_ROWS = FINE + ((OLDEST - FINE + HALF_STEP) >> TO_STEPS) + 1
+"""Rows of such a table."""
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:

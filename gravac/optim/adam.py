@@ -5,7 +5,7 @@ most of it once more, and v decays meanwhile. Here an element that arrives makes
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, TypeVar, cast
 
@@ -15,8 +15,6 @@ from torch import Tensor
 from gravac import kernels
 
 P = TypeVar("P", bound=Tensor)
-CAP = 64
-"""Steps. What waits or arrives of an element counts as the gradients of at most so many."""
 EXCLUDED = ("amsgrad", "capturable", "differentiable")
 """Settings of a group for which there is no step by age."""
 
@@ -30,9 +28,9 @@ def aged_rule(beta1: float, beta2: float, maximize: bool, dtype: torch.dtype, de
     send, a = w·k/N steps' worth arrives: in v that many gradients count as u²/a each, which holds for noise, whose
     squares add up. At w = a = 1 it is Adam.
     """
-    steps = (
-        torch.arange(CAP * kernels.STEP + 1, dtype=torch.float64, device="cpu").clamp(min=1.0) / kernels.STEP
-    )
+    ages = torch.arange(kernels.AGE_ROWS, dtype=torch.float64, device="cpu").clamp_(min=1.0)
+    ages[kernels.FINE :].sub_(kernels.FINE).mul_(kernels.STEP).add_(kernels.FINE)  # those of whole steps
+    steps = ages / kernels.STEP
     take1, keep2 = (1.0 - beta1**steps) / steps, beta2**steps
     from_u = take1 + 1.0 - take1 / (1.0 - beta1)  # at one step 1 - beta1, to the bit
     sign = -1.0 if maximize else 1.0
@@ -64,6 +62,8 @@ class _Aged(torch.optim.Optimizer):
     """The step for parameters of which some elements did not arrive, before torch's own for all others."""
 
     _supports: Mapping[Tensor, tuple[Tensor, float] | None] = {}
+    _growth: Mapping[Tensor, float] = {}
+    """What the ages of these parameters are still to be multiplied by, in their next step."""
     _compiled = False
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -106,6 +106,32 @@ class _Aged(torch.optim.Optimizer):
                 old = "age" in self.state.get(param, ()) or kernels.on_device(senders)
                 found[param] = None if not old and (senders == of).all() else (senders, 1.0 / of)
         self._supports = {**self._supports, **found}
+
+    def scaled(self, factor: float, params: Iterable[Tensor]) -> None:
+        """Say that what waits of these gradients was multiplied by a factor; ``gravac.Agent`` does it.
+
+        It does so when the learning rate changes, by old / new. Squares of what waits are ``factor``² as large then,
+        so it counts as ``factor``² as many steps' worth of gradients.
+
+        Args:
+            factor: Above 0.
+            params: Parameters of this optimizer. Those of which nothing waits are left out.
+
+        Raises:
+            ValueError: The factor is not finite or not above 0.
+        """
+        if not 0.0 < factor < float("inf"):
+            raise ValueError(
+                f"factor={factor} must be above 0 and finite: it is the old learning rate / the new one"
+            )
+        growth = dict(self._growth)
+        for param in params:
+            if "age" in self.state.get(param, ()):
+                growth[param] = growth.get(param, 1.0) * factor * factor
+        self._growth = growth
+
+    def _take_growth(self, param: Tensor) -> float:
+        return cast(dict[Tensor, float], self._growth).pop(param, 1.0) if self._growth else 1.0
 
     def _check(self, group: Mapping[str, Any]) -> None:
         for name in EXCLUDED:
@@ -184,9 +210,17 @@ class _Aged(torch.optim.Optimizer):
                     own,
                     beta1,
                     share,
+                    self._take_growth(param),
                 )
                 if support is None and skip is None:
                     del state["age"]  # all are one step old now, so torch's step takes over
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as torch does."""
+        for param in list(self._growth):
+            age = _local(self.state[param]["age"])
+            age.copy_(kernels.grown(age, self._take_growth(param)))
+        return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state, also that of torch's class."""
@@ -203,7 +237,7 @@ class _Aged(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a state in. Loading makes ages floats, as it does all of a state."""
         super().__setstate__(state)
-        self._supports = {}
+        self._supports, self._growth = {}, {}
         _read_ages(self)
 
 
@@ -219,11 +253,14 @@ class Adam(_Aged, torch.optim.Adam):
     waits like the rest. This step is one pass in float32, whatever ``foreach`` and ``fused`` are; parameters of 16 bits
     are rounded at its end.
 
-    The state of such a parameter has ``age`` too, in 128ths of a step (int16, from 128 on), until all of its elements
-    arrive from all ranks in one step. torch's class loads this state and leaves ``age`` unused, as a tensor of the
-    parameter's dtype; a state of torch's class begins here with all elements one step old. So does one from
-    ``torch.distributed.checkpoint`` whose ages are loaded into an optimizer that has none yet. A step that a GradScaler
-    skips changes no age.
+    An age counts steps' worth of noise of today's size. Where the learning rate changes and what waits is multiplied
+    by f = old / new, :meth:`scaled` multiplies ages by f².
+
+    The state of such a parameter has ``age`` too, in 32nds of a step (int16, from 32 on, up to 1,023 steps), until
+    all of its elements arrive from all ranks in one step. torch's class loads this state and leaves ``age`` unused,
+    as a tensor of the parameter's dtype; a state of torch's class begins here with all elements one step old. So
+    does one from ``torch.distributed.checkpoint`` whose ages are loaded into an optimizer that has none yet. A step
+    that a GradScaler skips changes no age.
 
     With ``amsgrad``, ``capturable``, ``differentiable``, complex parameters or a compiled ``step``, :meth:`arrived`
     takes no supports. A learning rate on a device is read by the host unless ``fused`` is set.
@@ -269,7 +306,7 @@ def adopt(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
         own["_adopted"] = users - 1, plain
         if users > 1:
             return
-        for name in ("_adopted", "_supports", "_compiled"):
+        for name in ("_adopted", "_supports", "_growth", "_compiled"):
             own.pop(name, None)
         for state in optimizer.state.values():
             state.pop("age", None)

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from gravac import optim
 from gravac.compressors import Key, build
+from gravac.kernels import STEP
 from gravac.memories import Bucket, ResidualMemory
 from gravac_agent.state.rates import LearningRates
 
@@ -76,6 +78,25 @@ def test_a_rate_of_zero_is_ignored() -> None:
             group["lr"] = rate
         rates.follow(memory)
     assert residuals(memory) == pytest.approx([2.0, 4.0])
+
+
+def test_an_optimizer_by_age_hears_of_it_once() -> None:
+    """Whatever the memories; of another optimizer, and of a rate that stays, nothing is said."""
+    params = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    aged = optim.AdamW([{"params": params[:1], "lr": 0.1}, {"params": params[1:2], "lr": 0.2}])
+    other = torch.optim.SGD(params[2:], lr=0.3)
+    rates = LearningRates([other, aged], None, {id(params[0]): "g0", id(params[1]): "g1"})
+    for param in params:
+        param.grad = torch.ones(2)
+    for _ in range(4):
+        aged.arrived({param: torch.tensor([0]) for param in params[:2]})
+        aged.step()
+    aged.param_groups[1]["lr"], other.param_groups[0]["lr"] = 0.1, 0.6
+    memories = memory_with_residual(), memory_with_residual()
+    rates.follow(*memories)
+    assert [residuals(one) for one in memories] == [[1.0, 2.0]] * 2
+    ages = [one["age"].tolist() for one in aged.state_dict()["state"].values()]
+    assert ages == [[STEP, 5 * STEP], [STEP, (1 + 4 * 4) * STEP]]
 
 
 @pytest.mark.parametrize("rescale", [True, False])

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.kernels import OLDEST, STEP, treated_as_device
-from gravac.optim.adam import CAP, aged_rule
+from gravac.kernels import FINE, OLDEST, STEP, treated_as_device
+from gravac.optim.adam import aged_rule
 from tests.support.maths.backends import everywhere, on, same, vector
 
 HOST = torch.device("cpu")
@@ -22,6 +22,7 @@ def step(
     dtype: torch.dtype = torch.float32,
     kind: str = "mixed",
     ranks: int = 1,
+    growth: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """Parameters, moments and ages after a step in which a part of the elements arrived; None: without a mask."""
     param, grad, m = (vector(n, seed, kind).to(dtype) for seed in (1, 2, 3))
@@ -31,7 +32,7 @@ def step(
         arrived = arrived * torch.randint(1, ranks + 1, (n,), dtype=torch.uint8, generator=draw(n))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     table = aged_rule(0.9, 0.999, False, wide, HOST)
-    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide), 0.9, 1 / ranks)
+    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide), 0.9, 1 / ranks, growth)
     return param, m, v, age
 
 
@@ -40,8 +41,8 @@ def draw(n: int) -> torch.Generator:
 
 
 def ages(n: int) -> Tensor:
-    """Some are beyond the table."""
-    found = torch.randint(STEP, 2 * CAP * STEP, (n,), generator=draw(n)).to(torch.int16)
+    """Some are beyond those that have rows of their own."""
+    found = torch.randint(STEP, 2 * FINE, (n,), generator=draw(n)).to(torch.int16)
     found[: n // 9] = OLDEST
     return found
 
@@ -59,6 +60,27 @@ def test_every_backend_gives_the_same(part: float | None, dtype: torch.dtype) ->
     for ranks in (2, 3, 255):
         everywhere(lambda ranks=ranks: step(3000, part, L2, dtype, ranks=ranks))
     everywhere(lambda: step(3000, part, dtype=dtype, kind="wild"))
+    for growth in (1e-6, 0.37, 1.02, 50.0, 1e12):
+        for rates in (RATES, SKIP):
+            everywhere(lambda growth=growth, rates=rates: step(3000, part, rates, dtype, growth=growth))
+
+
+def test_what_waited_grows_and_this_step_does_not() -> None:
+    """Ages of 1, 3 and 200 steps, and the largest, of which this step is one; a skipped step changes only them."""
+    age = torch.tensor([STEP, 3 * STEP, 200 * STEP, OLDEST], dtype=torch.int16)
+    assert kernels.grown(age, 1.0).tolist() == age.tolist()
+    assert kernels.grown(age, 0.25).tolist() == [
+        STEP,
+        STEP + STEP // 2,
+        199 * STEP // 4 + STEP,
+        (OLDEST - STEP + 2) // 4 + STEP,
+    ]
+    assert kernels.grown(age, 1e9).tolist() == [STEP, *3 * [OLDEST]]
+    found = step(3000, 0.5, SKIP, growth=0.25)
+    same(found[:3], step(3000, 0.5, SKIP)[:3])
+    assert torch.equal(found[3].int(), kernels.grown(ages(3000), 0.25))
+    grown = step(3000, 0.0, growth=0.25)[3]
+    assert torch.equal(grown.int(), (kernels.grown(ages(3000), 0.25) + STEP).clamp(max=OLDEST))
 
 
 def test_sixteen_bits_are_stepped_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +96,12 @@ def test_on_a_device_the_host_reads_nothing() -> None:
     with on("reference"):
         for arrived in (None, age > 0):
             kernels.step_aged(
-                *floats, age, arrived, torch.empty(2, 9, 2, device="meta"), RATES.to("meta"), 0.9
+                *floats,
+                age,
+                arrived,
+                torch.empty(2, kernels.AGE_ROWS, 2, device="meta"),
+                RATES.to("meta"),
+                0.9,
             )
     with treated_as_device():
         found = step(700, 0.3), step(700, 0.3, SKIP)

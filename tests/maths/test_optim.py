@@ -471,6 +471,102 @@ def masked(optimizer: Any, number: int) -> None:
         trained(optimizer, range(number, number + 1), 0.4)
 
 
+def scaled_by_hand(optimizer: Any, factors: dict[int, float], steps: int = 12) -> tuple[Element, float]:
+    """Steps of one element that all ranks send in the third and the last; what waits is multiplied before some."""
+    param = optimizer.param_groups[0]["params"][0]
+    one, wait = Element(0.5, 1.0, 0.0, 1.0), 0.0
+    for time in range(1, steps + 1):
+        come = time in (3, steps)
+        if time in factors:
+            optimizer.scaled(factors[time], [param])
+            wait = int(wait * STEP * factors[time] ** 2 + 0.5) / STEP
+        optimizer.arrived({param: torch.tensor([come])})
+        param.grad = torch.tensor([0.3 * time], dtype=torch.float64)
+        optimizer.step()
+        wait += 1.0
+        one.step(time, 0.3 * time, wait, wait * come)
+        wait *= not come
+    return one, wait
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_what_waits_and_was_multiplied_counts_as_its_square(backend: Any) -> None:
+    """The third element of a step arrives after 9 steps, 3 of which were multiplied by 0.5 and then by 4."""
+    param = nn.Parameter(torch.tensor([0.5], dtype=torch.float64))
+    optimizer = optim.AdamW([param], lr=0.01, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.0)
+    with on(backend):
+        one, wait = scaled_by_hand(optimizer, {7: 0.5, 9: 4.0})
+    state = optimizer.state[param]
+    assert (param.item(), state["exp_avg_sq"].item()) == (pytest.approx(one.x), pytest.approx(one.v))
+    assert "age" not in state or state["age"].tolist() == [(wait + 1) * STEP]
+
+
+def test_a_factor_waits_for_the_next_step_of_its_parameter() -> None:
+    """Through steps without its gradient, checkpoints, and factors in between; nothing waits of one without an age."""
+    found = []
+    for how in ("at once", "in between", "saved", "without a gradient"):
+        params = made()
+        optimizer = optim.AdamW(params)
+        optimizer.scaled(5.0, params)
+        trained(optimizer, range(9), 0.3)
+        if how == "in between":
+            optimizer.scaled(0.25, params)
+            optimizer.scaled(2.0, params)
+        else:
+            optimizer.scaled(0.5, params)
+        if how == "saved":
+            own, old = made(), params
+            again = optim.AdamW(own)
+            again.load_state_dict(saved(optimizer))
+            assert int(again.state[own[0]]["age"].max()) < 6 * STEP, "no longer to be multiplied"
+            params, optimizer = own, again
+            with torch.no_grad():
+                for param, one in zip(params, old, strict=True):
+                    param.copy_(one)
+        if how == "without a gradient":
+            for param in params:
+                param.grad = None
+            optimizer.step()
+        trained(optimizer, range(9, 12), 0.3)
+        found.append((tuple(params), tuple(state_of(optimizer))))
+    for one in found[1:]:
+        same(one, found[0])
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, torch.inf, torch.nan])
+def test_a_factor_is_finite_and_above_zero(factor: float) -> None:
+    params = made()
+    with pytest.raises(ValueError, match="old learning rate / the new one"):
+        optim.AdamW(params).scaled(factor, params)
+
+
+def test_the_second_moment_is_right_under_warm_restarts() -> None:
+    """Noise of size 1 that arrives every 16 steps, while the rate falls to a 30th and begins again: v stays near 1. It
+    came to 500 where what was multiplied counted as so many steps' worth as before."""
+    n, draw = 400, torch.Generator().manual_seed(4)
+    param = nn.Parameter(torch.zeros(n))
+    optimizer = optim.AdamW([param], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    waiting, before, found = torch.zeros(n), 1e-3, []
+    phases = torch.randint(16, (n,), generator=draw)
+    for number in range(400):
+        rate = 1e-3 * (1.0 - (29 / 30) * (number % 25) / 24)
+        optimizer.param_groups[0]["lr"] = rate
+        waiting *= before / rate
+        if rate != before:
+            optimizer.scaled(before / rate, [param])
+        before = rate
+        waiting += torch.randn(n, generator=draw)
+        come = phases == number % 16
+        optimizer.arrived({param: come})
+        param.grad = waiting * come
+        waiting *= ~come
+        optimizer.step()
+        if number > 100:
+            found.append(float(optimizer.state[param]["exp_avg_sq"].mean()))
+    assert min(found) > 0.6
+    assert max(found) < 1.6
+
+
 def test_supports_hold_for_one_step_and_replace_those_before() -> None:
     """After a skipped step, say. A closure may tell them; hooks of the optimizer run once."""
     (param,) = params = [nn.Parameter(torch.ones(4))]
@@ -519,7 +615,7 @@ def test_two_agents_may_tell_one_optimizer() -> None:
 def test_ages_end_at_the_largest() -> None:
     (param,) = params = [nn.Parameter(torch.ones(3))]
     optimizer = optim.AdamW(params)
-    for _ in range(300):
+    for _ in range(OLDEST // STEP + 9):
         param.grad = torch.ones(3)
         optimizer.arrived({param: torch.tensor([2])})
         optimizer.step()

@@ -54,6 +54,7 @@ AGED: list[dict[str, Any]] = [
     {"backwards": 2},
     {"closure": "ends", "bad_step": 12},
     {"resume": 15},
+    {"restarts": True, "resume": 15},
     {"adapt": True, "bad_step": 12, "clip": 0.5, "switches": {"10": "int4", "20": "randomk"}},
     {"adapt": True, "resume": 15, "backwards": 2},
     {"adapt": True, "scaled": True, "bad_step": 12},

@@ -1,7 +1,8 @@
 """Scales the residual when the learning rate or the loss scale changes.
 
 The residual e is in gradient units, computed under a learning rate η. To have the effect it would have had, it becomes
-e · η/η' when the rate changes to η'. Gradients seen by DDP's hook carry the loss scale S, so e becomes e · S'/S when a
+e · η/η' when the rate changes to η'. An optimizer that steps by age hears of it, as what waits is of another size then.
+Gradients seen by DDP's hook carry the loss scale S, so e becomes e · S'/S when a
 GradScaler changes the scale to S'.
 """
 
@@ -10,8 +11,9 @@ from typing import Any
 
 import torch
 
+from gravac import optim
 from gravac.memories import Memory
-from gravac_agent.setup.describe import number
+from gravac_agent.setup.describe import innermost, number
 from gravac_agent.setup.usage import Scaler, groups_of
 
 RateValues = tuple[float, list[float]]
@@ -50,27 +52,32 @@ class LearningRates:
             number(group.get("lr")) or 0.0 for one in self._optimizers for group in one.param_groups
         ]
 
-    def follow(self, memory: Memory, at: RateValues | None = None) -> None:
-        """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
+    def follow(self, *memories: Memory, at: RateValues | None = None) -> None:
+        """Scale residuals and their ages by the changes since the last call. Called between steps.
 
         A rate of 0 is ignored: the last one above 0 counts.
 
         Args:
-            memory: It must have taken in the step before: what waits in a draft is not scaled.
+            *memories: They must have taken in the step before: what waits in a draft is not scaled.
             at: What ``now`` returned earlier; None: the scale and the rates now.
         """
         scale_before, rates = self.followed
         scale, now = self.now() if at is None else at
-        if scale != scale_before:
-            memory.rescale(scale / scale_before)
         factors = [old / new if old > 0 and new > 0 else 1.0 for old, new in zip(rates, now, strict=False)]
-        if len(set(factors)) == 1 and len(factors) == len(now):
-            if factors[0] != 1.0:
+        groups = groups_of(self._optimizers)
+        alike = len(set(factors)) == 1 and len(factors) == len(now)
+        for memory in memories:
+            if scale != scale_before:
+                memory.rescale(scale / scale_before)
+            if alike and factors[0] != 1.0:
                 memory.change_rate(factors[0])
-        else:
-            for group, factor in zip(groups_of(self._optimizers), factors, strict=False):
+            for group, factor in () if alike else zip(groups, factors, strict=False):
                 if factor != 1.0:
                     memory.change_rate(factor, self._named(group))
+        steppers = [innermost(one) for one in self._optimizers for _ in one.param_groups]
+        for stepper, group, factor in zip(steppers, groups, factors, strict=False):
+            if factor != 1.0 and isinstance(stepper, optim.Adam | optim.AdamW):
+                stepper.scaled(factor, group["params"])
         known = [*rates, *now[len(rates) :]]
         self.followed = scale, [new if new > 0 else old for old, new in zip(known, now, strict=False)]
 

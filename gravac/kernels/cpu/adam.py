@@ -9,10 +9,12 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from gravac.kernels.cpu.build import jit, lowest, room
-from gravac.kernels.reference import OLDEST, STEP
+from gravac.kernels.reference import FINE, HALF_STEP, OLDEST, STEP, TO_STEPS
 
 _STEP, _REST = np.int16(STEP), np.int16(OLDEST - STEP)
 """Age of one step, and the most that can grow by it."""
+_STEP_32, _MOST = np.int32(STEP), np.float32(OLDEST - STEP)
+_FINE, _NEAREST, _TO_STEPS = np.int32(FINE), np.int32(HALF_STEP - FINE), np.int32(TO_STEPS)
 _SHARE_OF_A_STEP = np.float32(1 / STEP)
 _PIECE = 128
 """Elements whose numbers stay in the first-level cache between the loops."""
@@ -57,7 +59,7 @@ soon: Any = intrinsic(_soon)
 
 @jit(
     step_aged="void(float32[n], float32[n], float32[n], float32[n], int16[n], uint8[some], float32[cells], float32[5], "
-    "float32, float32)"
+    "float32, float32, float32)"
 )
 def step_aged(
     p: NDArray[np.float32],
@@ -70,13 +72,15 @@ def step_aged(
     rates: NDArray[np.float32],
     beta1: np.float32,
     share: np.float32,
+    growth: np.float32,
 ) -> None:
     """Do what ``gravac.kernels.step_aged`` does. One rank sent everything if ``senders`` is empty."""
     rate, eps, decay, l2 = rates[0], rates[1], rates[2], rates[3]
-    if rates[4] != np.float32(0.0):
+    skips, grows = rates[4] != np.float32(0.0), growth != np.float32(1.0)
+    if skips and not grows:
         return
     rows = table.view(np.int64)  # both numbers of a row at once
-    half, last = np.uint64(rows.size // 2), np.int32(rows.size // 2 - 1)
+    half = np.uint64(rows.size // 2)
     param, first, waits = room(np.float32, _PIECE), room(np.float32, _PIECE), room(np.int16, _PIECE)
     # Of those that arrived, one after another, so that their step is vector code too.
     places, rest = room(np.uint32, _PIECE), room(np.int16, _PIECE)
@@ -86,6 +90,13 @@ def step_aged(
     lates, rowed = late.view(np.float32), row.view(np.float32)
     for begin in range(0, p.size, _PIECE):
         base, size = np.uint64(begin), min(_PIECE, p.size - begin)
+        if grows:
+            for j in range(size):
+                at = base + np.uint64(j)
+                older = np.float32(np.int32(age[at]) - _STEP_32) * growth + np.float32(0.5)
+                age[at] = np.int16(np.int32(min(older, _MOST)) + _STEP_32)
+        if skips:
+            continue
         ahead = base + _AHEAD
         for j in range(0, _PIECE, 16):  # as many as a cache line holds
             at = ahead + np.uint64(j)
@@ -128,8 +139,8 @@ def step_aged(
                 wait = np.int32(waits[place])
                 a = np.int32(np.float32(wait) * part + np.float32(0.5))
                 places[count], rest[count] = np.uint32(place), np.int16(wait - a)
-                a = min(a, last)
-                late[count], row[count] = rows[np.uint64(min(wait, last))], rows[half + np.uint64(a)]
+                late[count] = rows[np.uint64(min(wait, _FINE + ((wait + _NEAREST) >> _TO_STEPS)))]
+                row[count] = rows[half + np.uint64(min(a, _FINE + ((a + _NEAREST) >> _TO_STEPS)))]
                 x = param[place]
                 xs[count], us[count] = x, g[at] + np.float32(a) * _SHARE_OF_A_STEP * l2 * x
                 ms[count], vs[count] = first[place], v[at]

@@ -85,9 +85,7 @@ class Learner:
         matrices = isinstance(self.optimizer, MuonAdamW)
         self.reference = None if matrices else DenseReference(self.optimizer, named, coordinates)
         names = {id(parameter): name for name, parameter in named.items()}
-        self._followers = [
-            (LearningRates([self.optimizer], None, names), encoder.memory) for encoder in ranks.encoders
-        ]
+        self._followed = LearningRates([self.optimizer], None, names)
         self.clipper = Clipper(world_size)
         self._observe = observe
         self._ages = Ages(self.optimizer.rule, world_size) if isinstance(self.optimizer, LateAdamW) else None
@@ -106,8 +104,7 @@ class Learner:
             surveyed: Measure the gain curve.
         """
         set_rates(self.optimizer, self._rates, self.recipe.schedule(self.step, self.steps))
-        for rates, memory in self._followers:
-            rates.follow(memory)
+        self._followed.follow(*(encoder.memory for encoder in self.ranks.encoders))
         gradients, losses = [], 0.0
         for batches in self._batches:
             inputs, classes = next(batches)

@@ -297,8 +297,9 @@ def test_a_step_is_undone_unless_it_counts(kept: bool, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("growth", [1.0, 0.37, 50.0])
 @pytest.mark.parametrize("skip", [0.0, 1.0])
-def test_a_step_by_age(skip: float, dtype: torch.dtype) -> None:
+def test_a_step_by_age(skip: float, growth: float, dtype: torch.dtype) -> None:
     table = aged_rule(0.9, 0.999, True, torch.float32, torch.device("cpu"))
     rates = torch.tensor([3e-3, 1e-8, 0.99, 0.1, skip])
     for n in (0, 1, 300, *LARGE):
@@ -310,7 +311,7 @@ def test_a_step_by_age(skip: float, dtype: torch.dtype) -> None:
             def run(put: Place, mask: Tensor | None = mask, own: Any = (p, g, m, v, age)) -> Any:
                 mine = tuple(put(each) for each in own)
                 kernels.step_aged(
-                    *[*mine, None if mask is None else put(mask), put(table), put(rates), 0.9, 0.5]
+                    *[*mine, None if mask is None else put(mask), put(table), put(rates), 0.9, 0.5, growth]
                 )
                 return mine
 

@@ -78,13 +78,16 @@ class Record:
         self._sent = sent
         self.start = [local(one).detach().clone() for one in self.parameters]
         self.steps: list[tuple[list[Tensor | None], dict[str, Tensor] | None]] = []
+        self.rates: list[float] = []
+        """Of each step."""
         self.partial = False
         self.whole: set[int] = set()
         """Numbers of the parameters that are sent densely all the time."""
         self.pooled = False
         """Whether several ranks sent an element, and not all."""
 
-    def take(self, *_: object) -> None:
+    def take(self, *of: Any) -> None:
+        self.rates.append(of[0].param_groups[0]["lr"] if of else SETTINGS["lr"])
         grads = [None if one.grad is None else local(one.grad).detach().clone() for one in self.parameters]
         self.steps.append((grads, self._own() if self.partial else None))
         self._sent.clear()
@@ -126,7 +129,12 @@ class Record:
         """Step copies of the parameters by hand. Return these and the optimizer's state of each."""
         copies = [nn.Parameter(one.clone()) for one in self.start]
         optimizer = kind(copies, **SETTINGS)
-        for grads, own in self.steps:
+        before = self.rates[0]
+        for (grads, own), rate in zip(self.steps, self.rates, strict=True):
+            optimizer.param_groups[0]["lr"] = rate
+            if rate != before and kind is optim.AdamW:  # the residual was multiplied by this
+                optimizer.scaled(before / rate, copies)
+            before = rate
             for one, grad in zip(copies, grads, strict=True):
                 one.grad = grad
             if own is not None:
@@ -188,6 +196,7 @@ def _trained(
     undecodable: bool = False,
     policy: str = "static:cf=8",
     adapt: bool = False,
+    restarts: bool = False,
 ) -> dict[str, Any]:
     """Train with an agent. Return what the ranks' states are, and whether steps by hand lead to them.
 
@@ -202,6 +211,7 @@ def _trained(
         clip: Clip to this norm.
         resume: The step before which all is saved, and loaded by a new agent.
         adapt: The optimizer is torch's, and adapted.
+        restarts: The learning rate falls to a fifth in 8 steps, and then begins again.
         undecodable: Rank 1 cannot decode the bucket of the last layer, which is sent densely then.
     """
     plain: Any = torch.optim.AdamW if adapt else optim.AdamW
@@ -241,6 +251,9 @@ def _trained(
             optimizer.register_step_pre_hook(record.take)
         if switches and str(step) in switches:
             agent.switch(compressor=switches[str(step)])
+        if restarts:
+            for group in optimizer.param_groups:
+                group["lr"] = SETTINGS["lr"] * (1.0 - 0.1 * (step % 9))
         state = agent.state
         record.partial = state is not None and state.cf > 1.0 and state.codec.startswith(SPARSE)
 
