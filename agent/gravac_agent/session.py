@@ -477,8 +477,10 @@ class Session:
             foreach,
             self.rates.loss_scale() * divided,
         )
-        if clipped.residual_factor != 1.0:
-            self.parts.executor.run_between_steps(partial(self.parts.memory.rescale, clipped.residual_factor))
+        if clipped.reaches_memory:
+            cut = partial(self.parts.memory.cut, clipped.share, clipped.rest, clipped.turn)
+            self.parts.executor.run_between_steps(cut)
+        self.parts.encoder.cuts = self.parts.loop.clipper.cuts
         return clipped.norm
 
     def finish_backward(self) -> None:

@@ -130,6 +130,11 @@ class Aggregator(Transaction, ABC):
         """Whether exactly the n/CF largest elements are sent, so that the gain curve of the spectrum applies."""
         return False
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether its codec leaves elements out, as ``Compressor.leaves_out``."""
+        return False
+
     def uses_histogram(self, gradient: Tensor) -> bool:
         """Return whether ``prepare`` would count a tensor like this one, so that its maker should count it instead."""
         return False

@@ -110,6 +110,10 @@ class OfCodec(Aggregator):
     def sizes(self, tensors: Bucket) -> tuple[Size, ...]:
         return self.compressor.sizes()
 
+    @property
+    def leaves_out(self) -> bool:
+        return self.compressor.leaves_out
+
 
 class OneShot(OfCodec):
     """Compresses, exchanges, decodes. Linear codecs are all-reduced; the payloads of others meet by ``collective``.

@@ -46,6 +46,8 @@ class Compressor(Transaction, ABC):
     traits: Traits
     uses_histogram: bool = False
     """Whether it selects by the histogram of magnitudes, so that ``levels`` is faster if it is given one."""
+    leaves_out: bool = False
+    """Whether payloads have a ``support``: elements outside of it wait in the error memory as they are."""
     offer: Offer = UNKNOWN
     """What it states to policy ``auto``. It is not inherited, and written with plain values."""
     examples: tuple[str, ...] = ()

@@ -23,6 +23,18 @@ class PayloadRows(Payload):
             row.forget()
 
 
+def places(payload: Payload) -> list[Tensor] | None:
+    """Return the positions that a payload sends, of each row by itself (int64); None if it sends everything."""
+    rows = payload.rows if isinstance(payload, PayloadRows) else (payload,)
+    found, begin = [], 0
+    for row in rows:
+        if row.support is None:
+            return None
+        found.append(row.support.long() + begin)
+        begin += row.numel
+    return found
+
+
 class Rows(Compressor):
     """Splits a flat tensor into rows of equal length and compresses each by itself.
 

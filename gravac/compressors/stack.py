@@ -33,6 +33,8 @@ class Stack(Compressor):
         ValueError: One of them does not fit.
     """
 
+    leaves_out = True
+
     def __init__(self, selector: Compressor, quantizer: Compressor) -> None:
         if not (isinstance(selector, Selector) and selector.traits.projection and selector.traits.fixed_size):
             raise ValueError(

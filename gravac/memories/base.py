@@ -222,6 +222,11 @@ class BucketMemory(ABC):
             if chosen(key):
                 piece.mul_(factor)
 
+    def cut(self, share: float, rest: float) -> None:
+        """Let this step's gradient wait as ``share`` times itself. See ``Memory.cut``."""
+        if rest != 1.0:
+            self.rescale(rest, lambda key: True)
+
     def nbytes(self) -> int:
         """Return the most bytes that were held in the last step. See ``Memory.nbytes``."""
         return max(self._most, sum(_nbytes(value) for name, value in vars(self).items() if name != "offered"))
@@ -330,6 +335,24 @@ class Memory(Transaction):
         Momentum is not multiplied, just as ``torch.optim.SGD`` leaves its own. Otherwise as ``rescale``.
         """
         self._rescale(factor, lambda key: key in names if names is not None else not key.startswith(VELOCITY))
+
+    def cut(self, share: float, rest: float, turn: float) -> None:
+        """Let what was not sent of the last step's gradients g wait as ``share`` · g, because what was sent was clipped.
+
+        Call it after ``commit``, before anything else changes the residual. It is exact where a memory still has
+        the residual e from before the step: of elements that were not sent, e + g becomes e + ``share`` · g, to
+        rounding. Called again, the shares multiply.
+
+        Args:
+            share: Above 0. 1 changes nothing.
+            rest: What else waits of the step is multiplied by it: what is left of elements that were sent, and all of
+                a residual of which e is not known.
+            turn: Then everything is multiplied by it, as by ``change_rate``.
+        """
+        for part in self.parts:
+            part.cut(share, rest)
+        if turn != 1.0:
+            self.change_rate(turn)
 
     def nbytes(self) -> int:
         """Return the most bytes that were held in the last step, drafts and hash tables included.

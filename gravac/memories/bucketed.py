@@ -3,10 +3,13 @@
 p = g + (1-β) e is made in a second buffer, in which p - C(p) + β e is left: the draft. A step that counts swaps both.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
+from gravac.compressors.rows import places
 from gravac.kernels.sifting import mapped
 from gravac.memories.base import Bucket, BucketMemory, Memory, PendingSum
 
@@ -23,6 +26,11 @@ class FlatMemory(BucketMemory):
     """Whether ``draft`` is the residual after the running step; False: there is none; None: the step has no draft."""
     excess: Tensor | None
     """What was held back in the running step."""
+    sent_places: list[Tensor] | None
+    """What the last step sent by position, of a payload that does not send everything. Between ``commit`` and the next
+    step ``draft`` is the residual from before it then; None: that is not known."""
+    had_residual: bool
+    """Whether that counts; else it is zero."""
 
     def __init__(self, memory: Memory, bucket: Bucket) -> None:
         self._share = memory.offered_share()
@@ -31,7 +39,8 @@ class FlatMemory(BucketMemory):
 
     def load(self, pieces: dict[str, Tensor]) -> None:
         super().load(pieces)
-        self.residual = self.draft = self.excess = self.draft_has_residual = None
+        self.residual = self.draft = self.excess = self.draft_has_residual = self.sent_places = None
+        self.had_residual = False
 
     def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
         terms = self.pending_sum(gradient, dense=dense)
@@ -44,7 +53,7 @@ class FlatMemory(BucketMemory):
         residual = self.begin(gradient.device) if self.residual is None else self.residual
         if self.draft is None:
             self.draft = mapped(residual.numel(), residual.dtype, residual.device)
-        self._pending_share, self.draft_has_residual = 1.0 if dense else self._share, None
+        self._pending_share, self.draft_has_residual, self.sent_places = 1.0 if dense else self._share, None, None
         return PendingSum(residual if self.has_residual else None, self._pending_share, self.draft)
 
     def sum_written(self) -> None:
@@ -59,6 +68,7 @@ class FlatMemory(BucketMemory):
         held = self.has_residual and held_back > 0.0
         if payload is not None:
             assert compressor is not None
+            self.sent_places = places(payload)
             compressor.remove(payload, self.draft)
             if held:
                 self.draft.add_(self.residual, alpha=held_back)
@@ -76,6 +86,7 @@ class FlatMemory(BucketMemory):
         if self.draft_has_residual is not None:
             if self.draft_has_residual:
                 self.residual, self.draft = self.draft, self.residual
+                self.had_residual = self.has_residual
             self.has_residual, self.draft_has_residual = self.draft_has_residual, None
         super().commit()
         if self.excess is not None:
@@ -87,8 +98,30 @@ class FlatMemory(BucketMemory):
             self.load(held)
 
     def rollback(self) -> None:
-        self.draft_has_residual = self.excess = None
+        self.draft_has_residual = self.excess = self.sent_places = None
         super().rollback()
+
+    def cut(self, share: float, rest: float) -> None:
+        if self.sent_places is None or self.memory.transforms:
+            super().cut(share, rest)
+            return
+        residual, before = self.residual, self.draft
+        assert residual is not None
+        kept = [residual[one] for one in self.sent_places]
+        self.mix(residual, before if self.had_residual else None, share)
+        for one, piece in zip(self.sent_places, kept, strict=True):
+            residual[one] = piece.mul_(rest)
+
+    def mix(self, residual: Tensor, before: Tensor | None, share: float) -> None:
+        """Make ``before`` + ``share`` · (``residual`` − ``before``) the residual; None: it is zero."""
+        if before is None:
+            residual.mul_(share)
+        else:
+            torch.lerp(before, residual, share, out=residual)
+
+    def rescale(self, factor: float, chosen: Callable[[str], bool]) -> None:
+        self.sent_places = None  # what was before is of another size
+        super().rescale(factor, chosen)
 
     def state(self) -> dict[str, Tensor]:
         if self.residual is None:

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.rows import places
 from gravac.kernels import add_finite, round_bfloat16
 from gravac.memories.base import Memory, MemorySettings, PendingSum
 from gravac.memories.bucketed import FlatMemory
@@ -56,6 +57,7 @@ class NarrowPart(FlatMemory):
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         residual = self.begin(gradient.device) if self.residual is None else self.residual
         self.unsettled, self.sent, self.settled, self.draft_has_residual = False, None, False, None
+        self.sent_places = None
         self.p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
         return PendingSum(self.p.copy_(residual) if self.has_residual else None, 1.0, self.p)
 
@@ -72,6 +74,7 @@ class NarrowPart(FlatMemory):
         if self.gradient_stays:
             self.draft, self.unsettled, self.sent = None, True, (compressor, payload)
         else:
+            self.sent_places = places(payload)
             if self.draft is None:
                 self.draft = torch.empty(p.shape, dtype=torch.bfloat16, device=p.device)
             self.memory.round(p, payload.key, self.draft)
@@ -105,7 +108,7 @@ class NarrowPart(FlatMemory):
     def commit(self) -> None:
         self.settled, self.had_residual, self.p = False, None, None
         if self.draft_has_residual and self.residual is not None and self.residual.dtype != torch.bfloat16:
-            self.residual = None  # it does not become the next draft
+            self.residual = self.sent_places = None  # it does not become the next draft
         super().commit()
 
     def rollback(self) -> None:
@@ -115,6 +118,12 @@ class NarrowPart(FlatMemory):
             self.has_residual = self.had_residual
         self.settled, self.had_residual, self.p = False, None, None
         super().rollback()
+
+
+    def mix(self, residual: Tensor, before: Tensor | None, share: float) -> None:
+        wide = residual.float()
+        super().mix(wide, None if before is None else before.float(), share)
+        self.memory.round(wide, None, residual)
 
 
 class NarrowMemory(Memory):

@@ -51,7 +51,7 @@ class ResidualPart(FlatMemory):
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         if self.unsettled:  # a backward did not end, and its gradient, which could undo it, is gone
             self._lose("belongs to a backward that did not end")
-        self.stage, self.sent = None, None
+        self.stage, self.sent, self.sent_places = None, None, None
         # In place only if p is all of e + g: a share held back would be overwritten.
         if not self.gradient_stays or not (dense or self._share == 1.0):
             return super().pending_sum(gradient, dense=dense)

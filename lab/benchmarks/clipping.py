@@ -2,7 +2,9 @@
 
 ``python -m lab.benchmarks.clipping TASK PLAN MAX_NORM STEPS RECIPE [--spike]`` prints the held-out loss. Recipes:
 
-- ``agent``: as ``Agent.clip_grad_norm_``; ``no-spikes``: the same without its rule for spikes;
+- ``agent``: as ``Agent.clip_grad_norm_``; ``arrived``: the same, and what waits in the error memory stays as it is;
+  ``absolute``: what was not sent of a gradient waits as the share c of it to which the mean was cut, and not as c
+  relative to what is usual;
 - ``torch``: by the norm of what was exchanged; ``true``: by the norm of the mean raw gradient;
 - ``back``: as torch, with what was cut put back into the error memory; ``surplus``: the same for what a dense gradient
   would have kept;
@@ -26,7 +28,7 @@ from gravac_lab.simulate.plans import parse
 from gravac_lab.simulate.ranks import Exchanged, SimulatedRanks
 from gravac_lab.tasks import make
 
-RECIPES = ("agent", "no-spikes", "torch", "true", "back", "surplus", "dgc")
+RECIPES = ("agent", "arrived", "absolute", "torch", "true", "back", "surplus", "dgc")
 SPIKE_AT, SPIKE_SIZE = 80, 100.0
 
 
@@ -68,8 +70,13 @@ class Other(Clipper):
     def clip(self, parameters: Iterable[nn.Parameter], max_norm: float, *_: Any, **__: Any) -> Clipped:
         """Clip by the recipe."""
         parameters = list(parameters)
-        if self._recipe == "no-spikes":
+        if self._recipe == "arrived":
             return Clipped(super().clip(parameters, max_norm).norm)
+        if self._recipe == "absolute":
+            before = [param.grad.clone() for param in parameters if param.grad is not None]
+            norm = super().clip(parameters, max_norm).norm
+            after = [param.grad for param in parameters if param.grad is not None]
+            return Clipped(norm, _norm(after) / _norm(before))
         norm = nn.utils.get_total_norm([param.grad for param in parameters if param.grad is not None])
         own, dense = (min(1.0, max_norm / one) for one in (float(norm), self._all.true_norm))
         factor = {"true": dense, "dgc": 1.0}.get(self._recipe, own)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gravac.memories import Bucket
 from gravac_agent.exchange.raw_mean import MOST_SAMPLED, SIZE, RawMeanMeter, mean_energies
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.windows.clipping import SPIKE, Clipper
+from gravac_agent.windows.clipping import SMOOTHING, SPIKE, Clipper
 
 RANKS = 4
 NONE = (0.0,) * SIZE
@@ -167,7 +167,7 @@ def test_what_is_left_to_torch_has_its_bits(why: str, max_norm: float) -> None:
     norm = nn.utils.clip_grad_norm_(theirs, max_norm, norm_type)
     clipped = clipper.clip(ours, max_norm, norm_type)
     assert torch.equal(clipped.norm, norm)
-    assert clipped.residual_factor == 1.0
+    assert not clipped.reaches_memory
     for grad, other in zip(grads(ours), grads(theirs), strict=True):
         assert torch.equal(grad, other)
 
@@ -193,12 +193,37 @@ def test_the_rest_of_a_spike_is_cut_as_its_part_was() -> None:
         clipper = Clipper(RANKS)
         for size in (1.0, 1.0, norm):
             clipper.end_step(sums(size**2, residual_share), numbers(size**2, size**2), raw=False)
-            factor = clipper.clip(weights(torch.tensor([size])), 1.0).residual_factor
+            factor = clipper.clip(weights(torch.tensor([size])), 1.0).rest
         return factor
 
     assert after(1.0, 0.5) == after(0.99 / SPIKE, 0.0) == 1.0
     assert after(100.0, 0.0) == pytest.approx(0.01, rel=1e-3)
     assert after(100.0, 0.5) == pytest.approx(1.0 - 0.99 / 2, rel=1e-3)
+
+
+def factors(*norms: float) -> tuple[Clipper, list[tuple[float, float]]]:
+    """Share and turn of steps whose gradients have these norms, clipped to 1 without anything left out."""
+    clipper, found = Clipper(RANKS), []
+    for norm in norms:
+        clipper.end_step(sums(norm**2), NONE, raw=True)
+        clipped = clipper.clip(weights(torch.tensor([norm])), 1.0)
+        found.append((clipped.share, clipped.turn))
+    return clipper, found
+
+
+def test_what_waits_is_cut_next_to_what_is_usual() -> None:
+    """Not at all where every step is cut alike, as it is cut when it arrives. What is usual changes as a rate does."""
+    clipper, found = factors(0.5, 1.0, 0.9)
+    assert found == [(1.0, 1.0)] * 3
+    assert not clipper.cuts
+    assert factors(4.0, 4.0, 4.001)[1] == [(1.0, 1.0)] * 3
+    _, found = factors(1.0, 4.0)
+    assert found[1] == (pytest.approx(0.25), pytest.approx(1.0 / (1.0 - SMOOTHING * 0.75)))
+    clipper, found = factors(*[4.0] * 3, *[0.5] * 80)
+    assert clipper.cuts
+    assert all(share >= 1.0 >= turn for share, turn in found)
+    assert math.prod(turn for _, turn in found) == pytest.approx(0.25, rel=2e-3)
+    assert found[-1] == (1.0, 1.0), "in the end no residual is gone through"
 
 
 def test_averages_survive_a_checkpoint() -> None:

@@ -66,6 +66,8 @@ class RankCodecs:
     """By their codec's number."""
     gradients_stay: bool = False
     """Whether the caller leaves gradients in their buffers until ``resolve``. Then the memory needs only one buffer."""
+    cuts: bool = field(default_factory=bool, init=False)
+    """Whether steps are clipped, so that a memory should keep the residual from before a step. Equal on all ranks."""
     unused_everywhere: Callable[[], frozenset[str]] | None = None
     """Returns the parameters that no rank used in the last backward. None if the trainer uses the mean of all."""
     counts_senders: bool = field(default_factory=bool, init=False)
@@ -319,7 +321,8 @@ class BucketChannel:
         measured, dense, rank = plan.measured, plan.cf == 1.0, self._rank
         unused = None if rank.unused_everywhere is None else self.unused(gradient)
         # The memory works on one buffer only if the gradient can undo the step, and not if part of p was withheld.
-        stays = rank.gradients_stay and unused is None
+        cuts = rank.cuts and rank.aggregators[plan.codec].leaves_out
+        stays = rank.gradients_stay and unused is None and not cuts
         self.memory.gradient_stays = stays and self._holds_little.get((plan.codec, plan.cf), True)
         # Encoding takes as long as the passes over the gradient that it makes. So the pass that adds the residual also
         # finds what the codec needs to know of the magnitudes: candidates by the last step's threshold, which is

@@ -267,7 +267,7 @@ def _restore(found: Loaded, parts: Parts, rates: LearningRates) -> Regrouper | N
     loop.restore(found.plan, found.following, first["step"], first["window"], found.gone_back)
     loop.tracker.averages = found.averages
     loop.clipper.restore(first["clipping"])
-    encoder.raw_mean.wanted = loop.clipper.in_use
+    encoder.raw_mean.wanted, encoder.cuts = loop.clipper.in_use, loop.clipper.cuts
     loop.begin_step()
     rates.restore(list(first["rates"]))
     if found.regrouper is not None:

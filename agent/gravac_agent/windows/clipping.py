@@ -8,6 +8,12 @@ clipped as by torch, and no gradient is cut further than torch would cut it.
 The norm of the mean of the raw gradients is an estimate with much noise. What an exchange adds to that mean or takes
 from it is what the residual gives and keeps, so where the residual is small, so is the difference of the two norms, and
 the estimate counts only as far as that allows: gradients rounded to 8 bits are clipped as dense ones.
+
+Of a step that is multiplied by c, the mean that arrives is. What waits of its gradient g was to be c · g too, and will
+be multiplied by the c of the step in which it arrives, which is not known: it is taken to be ĉ, a smoothed c. So it
+waits as c/ĉ · g, and when ĉ becomes ĉ', all that waits is multiplied by ĉ/ĉ', as when a learning rate changes. Where
+all steps are cut alike nothing changes, and of a spike as much waits as was sent. Waiting as c · g and multiplied by c
+again, late gradients would count c² where every step is cut.
 """
 
 import math
@@ -28,6 +34,8 @@ MOST_OFF = 0.5
 the errors of both."""
 SPIKE = 0.5
 """A gradient is a spike where it is cut to less than this share of what is usual."""
+NOT_WORTH = 1e-3
+"""Change of the factor, relative to what is usual, for which no residual is gone through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +44,20 @@ class Clipped:
 
     Attributes:
         norm: Norm of the gradients before, as ``torch.nn.utils.clip_grad_norm_`` returns it.
-        residual_factor: What the error memories are to be multiplied by, as the rest of a spike waits there; 1 nearly
-            always.
+        share: What was not sent of this step's gradients is to wait as ``share`` times them; see ``Memory.cut``.
+        rest: As above.
+        turn: As above.
     """
 
     norm: Tensor
-    residual_factor: float = 1.0
+    share: float = 1.0
+    rest: float = 1.0
+    turn: float = 1.0
+
+    @property
+    def reaches_memory(self) -> bool:
+        """Whether the error memories are to be cut."""
+        return (self.share, self.rest, self.turn) != (1.0, 1.0, 1.0)
 
 
 class Clipper:
@@ -64,6 +80,7 @@ class Clipper:
         self.residual_sq = 0.0
         self._off_sq = math.inf  # ‖exchanged mean − mean of the raw gradients‖²
         self._fresh = 0.0  # share of this step's gradient in what was compressed, by energy
+        self._counts = True  # a step was exchanged since the last call, and counts
 
     def end_step(
         self, sums: StepSums, numbers: Sequence[float], raw: bool, amplification: float = 1.0
@@ -76,7 +93,7 @@ class Clipper:
             raw: It sent the raw gradients, so that what came out is their mean.
             amplification: What a gradient amounts to in what was sent, see ``Memory.amplification``.
         """
-        self._dense_norm, self._fresh = None, 0.0
+        self._dense_norm, self._fresh, self._counts = None, 0.0, not sums.nonfinite
         if sums.nonfinite:
             return
         # How much the residual gave to the exchange and kept of it. The errors of two steps count as independent.
@@ -126,7 +143,12 @@ class Clipper:
         nn.utils.clip_grads_with_norm_(parameters, max_norm, counts, foreach)
         if not math.isfinite(value):
             return Clipped(norm)
-        return Clipped(norm, self._residual_factor(min(1.0, float(max_norm) / (float(counts) + 1e-6))))
+        return self._reach(norm, min(1.0, float(max_norm) / (float(counts) + 1e-6)))
+
+    @property
+    def cuts(self) -> bool:
+        """Whether what waits has ever been cut, so that memories should know what waited before each step."""
+        return self._usual is not None and self._usual != 1.0
 
     def state(self) -> list[float]:
         """Return the averages and the residual's size, for a checkpoint; NaN: none yet."""
@@ -139,15 +161,22 @@ class Clipper:
         self._usual = None if math.isnan(usual) else usual
         self.in_use = self._usual is not None
 
-    def _residual_factor(self, factor: float) -> float:
+    def _reach(self, norm: Tensor, factor: float) -> Clipped:
         """Return what is to be done to the residual after gradients were multiplied by ``factor``.
 
-        A lossy codec sends a part of a spike. The rest would come out in later steps, whose gradients are not clipped.
-        So it is cut as the part was, as far as the residual is made of this step's gradient.
+        Of an element that was sent in part, gradient and residual are not told apart. What is left of it is cut only
+        after a spike, as the part that was sent was, as far as what was compressed was made of this step's gradient.
         """
-        fresh, self._fresh = self._fresh, 0.0
-        usual = factor if self._usual is None else self._usual
-        self._usual, self.in_use = usual + SMOOTHING * (factor - usual), True
-        if usual <= 0.0 or factor >= SPIKE * usual:
-            return 1.0
-        return 1.0 - (1.0 - factor / usual) * fresh
+        fresh, self._fresh, self.in_use = self._fresh, 0.0, True
+        counts, self._counts = self._counts, False
+        if not counts:
+            return Clipped(norm)
+        if self._usual is None:
+            self._usual = factor
+        usual = self._usual
+        if usual <= 0.0 or factor <= 0.0 or abs(factor - usual) <= NOT_WORTH * usual:
+            return Clipped(norm)
+        self._usual += SMOOTHING * (factor - usual)
+        share, turn = factor / usual, usual / self._usual
+        self.residual_sq *= turn * turn
+        return Clipped(norm, share, 1.0 if share >= SPIKE else 1.0 - (1.0 - share) * fresh, turn)

@@ -22,6 +22,8 @@ PLAIN = Traits(
 class Selector(Compressor):
     """A codec whose payload has values and their positions, ``support``; all work is done on those few elements."""
 
+    leaves_out = True
+
     def weight(self, payload: Payload) -> float:
         """Return the factor by which decoding multiplies values: 1, except in unbiased codecs."""
         return 1.0

@@ -165,9 +165,9 @@ class Learner:
         for encoder in self.ranks.encoders:
             encoder.raw_mean.wanted = True  # from the next step on, as in a session
         clipped = self.clipper.clip(self.model.parameters(), self._clip_norm)
-        if clipped.residual_factor != 1.0:
+        if clipped.reaches_memory:
             for memory in memories:
-                memory.rescale(clipped.residual_factor)
+                memory.cut(clipped.share, clipped.rest, clipped.turn)
 
     def _sample(self, flats: Sequence[Tensor]) -> Tensor:
         """Return the sampled coordinates of the buckets, in the order of the coordinates."""

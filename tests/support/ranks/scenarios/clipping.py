@@ -105,9 +105,14 @@ def _simulated(
         kept = torch.cat([param.grad.flatten() for param in parameters.values() if param.grad is not None])
         as_torch = exact * min(1.0, max_norm / (norms[-1] + 1e-6))
         left_alone += torch.allclose(kept, as_torch, rtol=1e-5, atol=0.0)
-        if out.residual_factor != 1.0:
+        if out.reaches_memory:
             for encoder in ranks.encoders:
-                encoder.memory.rescale(out.residual_factor)
+                if encoder.cuts or not any(channel.partial for channel in encoder):
+                    encoder.memory.cut(out.share, out.rest, out.turn)
+                else:  # the agent learns of it in this step, and has not kept what it needs
+                    encoder.memory.rescale(out.rest * out.turn)
+        for encoder in ranks.encoders:
+            encoder.cuts = clipper.cuts
         with torch.no_grad():
             for one in parameters.values():
                 one -= RATE * one.grad  # type: ignore[operator]
