@@ -337,7 +337,7 @@ class Memory(Transaction):
         self._rescale(factor, lambda key: key in names if names is not None else not key.startswith(VELOCITY))
 
     def cut(self, share: float, rest: float, turn: float) -> None:
-        """Let what was not sent of the last step's gradients g wait as ``share`` · g, because what was sent was clipped.
+        """Let what was not sent of the last step's gradients g wait as ``share`` · g, as what was sent was clipped.
 
         Call it after ``commit``, before anything else changes the residual. It is exact where a memory still has
         the residual e from before the step: of elements that were not sent, e + g becomes e + ``share`` · g, to

@@ -29,7 +29,7 @@ class FlatMemory(BucketMemory):
     sent_places: list[Tensor] | None
     """What the last step sent by position, of a payload that does not send everything. Between ``commit`` and the next
     step ``draft`` is the residual from before it then; None: that is not known."""
-    had_residual: bool
+    before_counts: bool
     """Whether that counts; else it is zero."""
 
     def __init__(self, memory: Memory, bucket: Bucket) -> None:
@@ -40,7 +40,7 @@ class FlatMemory(BucketMemory):
     def load(self, pieces: dict[str, Tensor]) -> None:
         super().load(pieces)
         self.residual = self.draft = self.excess = self.draft_has_residual = self.sent_places = None
-        self.had_residual = False
+        self.before_counts = False
 
     def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
         terms = self.pending_sum(gradient, dense=dense)
@@ -86,7 +86,7 @@ class FlatMemory(BucketMemory):
         if self.draft_has_residual is not None:
             if self.draft_has_residual:
                 self.residual, self.draft = self.draft, self.residual
-                self.had_residual = self.has_residual
+                self.before_counts = self.has_residual
             self.has_residual, self.draft_has_residual = self.draft_has_residual, None
         super().commit()
         if self.excess is not None:
@@ -108,7 +108,7 @@ class FlatMemory(BucketMemory):
         residual, before = self.residual, self.draft
         assert residual is not None
         kept = [residual[one] for one in self.sent_places]
-        self.mix(residual, before if self.had_residual else None, share)
+        self.mix(residual, before if self.before_counts else None, share)
         for one, piece in zip(self.sent_places, kept, strict=True):
             residual[one] = piece.mul_(rest)
 
