@@ -23,16 +23,11 @@ class PayloadRows(Payload):
             row.forget()
 
 
-def places(payload: Payload) -> list[Tensor] | None:
-    """Return the positions that a payload sends, of each row by itself (int64); None if it sends everything."""
+def places(payload: Payload) -> tuple[Tensor, ...] | None:
+    """Return the positions that a payload sends, in each row of equal length; None if it sends everything."""
     rows = payload.rows if isinstance(payload, PayloadRows) else (payload,)
-    found, begin = [], 0
-    for row in rows:
-        if row.support is None:
-            return None
-        found.append(row.support.long() + begin)
-        begin += row.numel
-    return found
+    found = tuple(row.support for row in rows if row.support is not None)
+    return found if len(found) == len(rows) else None
 
 
 class Rows(Compressor):

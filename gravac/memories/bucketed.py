@@ -26,8 +26,8 @@ class FlatMemory(BucketMemory):
     """Whether ``draft`` is the residual after the running step; False: there is none; None: the step has no draft."""
     excess: Tensor | None
     """What was held back in the running step."""
-    sent_places: list[Tensor] | None
-    """What the last step sent by position, of a payload that does not send everything. Between ``commit`` and the next
+    sent_places: tuple[Tensor, ...] | None
+    """By row, where the last step sent something, of a payload that does not send everything. Between ``commit`` and the next
     step ``draft`` is the residual from before it then; None: that is not known."""
     before_counts: bool
     """Whether that counts; else it is zero."""
@@ -53,7 +53,11 @@ class FlatMemory(BucketMemory):
         residual = self.begin(gradient.device) if self.residual is None else self.residual
         if self.draft is None:
             self.draft = mapped(residual.numel(), residual.dtype, residual.device)
-        self._pending_share, self.draft_has_residual, self.sent_places = 1.0 if dense else self._share, None, None
+        self._pending_share, self.draft_has_residual, self.sent_places = (
+            1.0 if dense else self._share,
+            None,
+            None,
+        )
         return PendingSum(residual if self.has_residual else None, self._pending_share, self.draft)
 
     def sum_written(self) -> None:
@@ -68,7 +72,7 @@ class FlatMemory(BucketMemory):
         held = self.has_residual and held_back > 0.0
         if payload is not None:
             assert compressor is not None
-            self.sent_places = places(payload)
+            self.sent_places = None if self.memory.transforms else places(payload)
             compressor.remove(payload, self.draft)
             if held:
                 self.draft.add_(self.residual, alpha=held_back)
@@ -102,15 +106,16 @@ class FlatMemory(BucketMemory):
         super().rollback()
 
     def cut(self, share: float, rest: float) -> None:
-        if self.sent_places is None or self.memory.transforms:
+        if self.sent_places is None:
             super().cut(share, rest)
             return
         residual, before = self.residual, self.draft
         assert residual is not None
-        kept = [residual[one] for one in self.sent_places]
+        rows = residual.view(len(self.sent_places), -1)
+        kept = [row[one.long()] for row, one in zip(rows, self.sent_places, strict=True)]
         self.mix(residual, before if self.before_counts else None, share)
-        for one, piece in zip(self.sent_places, kept, strict=True):
-            residual[one] = piece.mul_(rest)
+        for row, one, piece in zip(rows, self.sent_places, kept, strict=True):
+            row[one.long()] = piece.mul_(rest)
 
     def mix(self, residual: Tensor, before: Tensor | None, share: float) -> None:
         """Make ``before`` + ``share`` · (``residual`` − ``before``) the residual; None: it is zero."""

@@ -119,7 +119,6 @@ class NarrowPart(FlatMemory):
         self.settled, self.had_residual, self.p = False, None, None
         super().rollback()
 
-
     def mix(self, residual: Tensor, before: Tensor | None, share: float) -> None:
         wide = residual.float()
         super().mix(wide, None if before is None else before.float(), share)
