@@ -95,6 +95,9 @@ class BucketMemory(ABC):
         self.gradient_stays = False
         """Whether the next gradient stays unchanged until ``resolve`` is called for it. The caller sets it before
         ``compensate`` or ``pending_sum``."""
+        self.keeps_before = False
+        """Whether to keep what ``Memory.cut`` needs after the next step. Set like ``gradient_stays``, which is False
+        then."""
         self.load({})
 
     @abstractmethod

@@ -27,8 +27,8 @@ class FlatMemory(BucketMemory):
     excess: Tensor | None
     """What was held back in the running step."""
     sent_places: tuple[Tensor, ...] | None
-    """By row, where the last step sent something, of a payload that does not send everything. Between ``commit`` and the next
-    step ``draft`` is the residual from before it then; None: that is not known."""
+    """By row, what the last step sent, where that was not everything. Between ``commit`` and the next step ``draft`` is
+    the residual from before it then; None: that is not known."""
     before_counts: bool
     """Whether that counts; else it is zero."""
 
@@ -72,7 +72,7 @@ class FlatMemory(BucketMemory):
         held = self.has_residual and held_back > 0.0
         if payload is not None:
             assert compressor is not None
-            self.sent_places = None if self.memory.transforms else places(payload)
+            self.sent_places = places(payload) if self.keeps_before else None
             compressor.remove(payload, self.draft)
             if held:
                 self.draft.add_(self.residual, alpha=held_back)

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.base import Memory, MemorySettings, PendingSum
+from gravac.memories.base import BucketMemory, Memory, MemorySettings, PendingSum
 from gravac.memories.bucketed import FlatMemory
 from gravac.memories.states import VELOCITY, velocities
 
@@ -100,6 +100,9 @@ class MomentumPart(FlatMemory):
         if self.moving and self.velocity is not None:
             state |= {VELOCITY + name: piece for name, piece in self.bucket.split(self.velocity)}
         return state
+
+    def cut(self, share: float, rest: float) -> None:
+        BucketMemory.cut(self, share, rest)  # what came is no gradient
 
     def _clip(self, gradient: Tensor) -> None:
         limit = self.memory.settings.clip / math.sqrt(self.memory.world_size)

@@ -74,7 +74,7 @@ class NarrowPart(FlatMemory):
         if self.gradient_stays:
             self.draft, self.unsettled, self.sent = None, True, (compressor, payload)
         else:
-            self.sent_places = places(payload)
+            self.sent_places = places(payload) if self.keeps_before else None
             if self.draft is None:
                 self.draft = torch.empty(p.shape, dtype=torch.bfloat16, device=p.device)
             self.memory.round(p, payload.key, self.draft)

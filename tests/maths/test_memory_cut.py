@@ -35,7 +35,7 @@ def exchange(
     found: list[tuple[Tensor, Payload | None]] = []
     for bucket, gradient in zip(BUCKETS, gradients(step, rank), strict=True):
         part = memory.open(bucket)
-        part.gradient_stays = stays
+        part.gradient_stays, part.keeps_before = stays, not stays
         p = part.compensate(gradient, dense=dense)
         if dense:
             found.append((p.clone(), None))

@@ -323,6 +323,7 @@ class BucketChannel:
         # The memory works on one buffer only if the gradient can undo the step, and not if part of p was withheld.
         cuts = rank.cuts and rank.aggregators[plan.codec].leaves_out
         stays = rank.gradients_stay and unused is None and not cuts
+        self.memory.keeps_before = cuts
         self.memory.gradient_stays = stays and self._holds_little.get((plan.codec, plan.cf), True)
         # Encoding takes as long as the passes over the gradient that it makes. So the pass that adds the residual also
         # finds what the codec needs to know of the magnitudes: candidates by the last step's threshold, which is

@@ -168,6 +168,8 @@ class Learner:
         if clipped.reaches_memory:
             for memory in memories:
                 memory.cut(clipped.share, clipped.rest, clipped.turn)
+        for encoder in self.ranks.encoders:
+            encoder.cuts = self.clipper.cuts
 
     def _sample(self, flats: Sequence[Tensor]) -> Tensor:
         """Return the sampled coordinates of the buckets, in the order of the coordinates."""

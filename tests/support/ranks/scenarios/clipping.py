@@ -107,10 +107,7 @@ def _simulated(
         left_alone += torch.allclose(kept, as_torch, rtol=1e-5, atol=0.0)
         if out.reaches_memory:
             for encoder in ranks.encoders:
-                if encoder.cuts or not any(channel.partial for channel in encoder):
-                    encoder.memory.cut(out.share, out.rest, out.turn)
-                else:  # the agent learns of it in this step, and has not kept what it needs
-                    encoder.memory.rescale(out.rest * out.turn)
+                encoder.memory.cut(out.share, out.rest, out.turn)
         for encoder in ranks.encoders:
             encoder.cuts = clipper.cuts
         with torch.no_grad():
