@@ -103,6 +103,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spike", action="store_true", help="one gradient is 100 times as large")
+    parser.add_argument(
+        "--rescale",
+        choices=("nothing", "residual", "both"),
+        default="both",
+        help="what follows the learning rate: neither, the residual, or its ages too",
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     task, chosen = replace(make(given.task), clip_norm=given.max_norm), parse(given.plan)
@@ -110,12 +116,17 @@ def main() -> None:
     ranks.spike = given.spike
     ranks.limit = given.max_norm / math.sqrt(given.ranks) if given.recipe == "dgc" else None
     learner = Learner(task, given.ranks, given.seed, given.steps, ranks)
+    if given.rescale == "nothing":
+        vars(learner._followed)["_optimizers"] = []
+    elif given.rescale == "residual":
+        vars(learner.optimizer)["scaled"] = lambda *_: None
     if given.recipe != "agent":
         named = dict(learner.model.named_parameters())
         learner.clipper = Other(ranks, learner.buckets, named, given.recipe)
     for _ in range(given.steps):
         learner.train(chosen.plan())
-    print(f"{given.task} {given.plan} {given.recipe}: held-out loss {learner.evaluate().loss:.4f}")
+    what = f"{given.task} {given.plan} {given.recipe} {given.rescale} seed {given.seed}"
+    print(f"{what}: held-out loss {learner.evaluate().loss:.4f}")
 
 
 def _norm(flats: Iterable[Tensor]) -> float:
