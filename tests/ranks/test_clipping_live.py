@@ -10,10 +10,14 @@ pytestmark = pytest.mark.distributed
 
 @needs_lab
 def test_live_ranks_clip_as_simulated_ones_do(run_each: RunEach) -> None:
-    """Through several buckets, their regrouping after the first step, and a spike whose rest waits in the residual."""
+    """Through several buckets, their regrouping after the first step, a spike whose rest waits in the residual, a
+    skipped step, and a checkpoint on the way."""
     cases = [
         {"compressor": "qsgd:bits=2,block=64", "cf": 12.0},
         {"compressor": "topk", "cf": 20.0},
+        {"compressor": "topk+twobit", "cf": 20.0, "bad_step": 9, "max_norm": 0.4},
+        {"compressor": "topk", "cf": 20.0, "resume": 10},
+        {"compressor": "topk", "cf": 20.0, "memory": "partial:beta=0.5", "bad_step": 15},
     ]
     for case, (one, two) in run_each("clipped", 2, cases):
         assert one["parameters"] == two["parameters"], case
@@ -25,3 +29,5 @@ def test_live_ranks_clip_as_simulated_ones_do(run_each: RunEach) -> None:
             assert result["error"] < 1e-3, case
             assert result["residual_error"] < 1e-3, case
             assert result["left_alone"] < 24, (case, "nothing was clipped by the dense norm")
+            assert result["cut"] > 3, case
+            assert (result["held"] > 7.9) == (case["compressor"] != "qsgd:bits=2,block=64"), (case, "a draft")
