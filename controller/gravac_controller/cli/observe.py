@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ import click
 
 from gravac.traces.own_files import make_folder
 from gravac.wording import did_you_mean, display_path, printable
+from gravac_controller.cli.running import IMPATIENT, Running
 from gravac_controller.cli.source import FOLDER, CannotUse, journals_folder
 from gravac_controller.cli.whatif import profile
 from gravac_controller.cli.wording import printer
 
 POLL_SECONDS = 0.2
-GROUP_SECONDS = 0.3
-"""In which a signal to all processes of a group has come to each."""
 NOT_RUN, NOT_FOUND = 126, 127
 """What a shell exits with where a command cannot be run, or there is none."""
 
@@ -101,17 +99,14 @@ def observe(
         *(("--json",) if as_json else ()),
     ]
     folder = _new_folder(command)
-    with _started(command, folder, steps, warmup) as (program, signals):
-        judged = False
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = program.wait(POLL_SECONDS)
-                break
-            if not judged and not as_json and (folder / "complete").exists():
-                judged = True
-                _judge(folder, questions)
+    running = _start(command, folder, steps, warmup)
+    judged = False
+    while (code := running.ended(POLL_SECONDS)) is None:
+        if not judged and not as_json and (folder / "complete").exists():
+            judged = True
+            _judge(folder, questions, running)
     if not judged:
-        _conclude(command, folder, questions, signals)
+        _conclude(command, folder, questions, running)
     for name in ("word", "said"):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
@@ -155,11 +150,8 @@ def _new_folder(command: tuple[str, ...]) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def _started(
-    command: tuple[str, ...], folder: Path, steps: int, warmup: int
-) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """Start the program so that its trainers record, and pass signals on to it, which are listed."""
+def _start(command: tuple[str, ...], folder: Path, steps: int, warmup: int) -> Running:
+    """Start the program so that its trainers record."""
     agent = importlib.util.find_spec("gravac_agent")
     assert agent is not None
     assert agent.submodule_search_locations is not None
@@ -170,75 +162,57 @@ def _started(
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "GRAVAC_OBSERVE": json.dumps({"folder": str(folder), "steps": steps, "warmup": warmup}),
     }
-    canary = _canary()
     try:
-        program = subprocess.Popen(command, env=environment)
+        return Running(command, environment)
     except OSError as error:
         folder.rmdir()
         hint = f": gravac observe -- python {shlex.join(command)}" if command[0].endswith(".py") else ""
         click.echo(f"Error: {command[0]}: cannot be run: {error.strerror}{hint}", err=True)
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUN)
 
-    signals: list[int] = []
 
-    def pass_on(number: int, _: object) -> None:
-        nonlocal canary
-        signals.append(number)
-        try:
-            canary.wait(GROUP_SECONDS)  # a terminal, timeout or systemd sends it to the program, too
-            canary = _canary()
-        except subprocess.TimeoutExpired:
-            program.send_signal(number)
-
-    before = {
-        number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        yield program, signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        canary.communicate()
-
-
-def _canary() -> subprocess.Popen[bytes]:
-    """Start a process that dies of a signal to the group of this one, or with this one."""
-    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-
-
-def _judge(folder: Path, questions: list[str]) -> None:
+def _judge(folder: Path, questions: list[str], running: Running) -> None:
     """Print the verdict on the traces of a folder, by a process that steps back behind all others.
 
-    The terminal does not interrupt it with the program. Once that has ended, an interrupt ends it.
+    The terminal does not interrupt it with the program. Once that has ended, an interrupt ends it. It is not begun, or
+    ended, where the job is ended from outside: what is left is soon killed.
     """
     command = [sys.executable, "-m", "gravac_controller", "doctor", "--profile", str(folder), *questions]
-    kept = "The traces are kept. To ask more of them: gravac doctor --profile "
-    try:
-        subprocess.run(
+    judging: subprocess.Popen[bytes] | None = None
+    while (signaled := running.hurry) is None:
+        judging = judging or subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=None if "--json" in questions else sys.stderr.fileno(),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             preexec_fn=lambda: os.nice(19),
             process_group=0,
-            check=False,
         )
-    except KeyboardInterrupt:
-        kept = "Interrupted. Judge the traces with: gravac doctor --profile "
-    click.echo(f"{kept}{display_path(folder)}", err=True)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            judging.wait(POLL_SECONDS)
+            break
+    else:
+        if judging is not None:
+            judging.kill()
+    kept = "The traces are kept. To ask more of them"
+    if signaled is not None:
+        name = signal.Signals(signaled).name
+        kept = f"gravac observe: no verdict yet: {name} came. The traces are kept. To judge them"
+    click.echo(f"{kept}: gravac doctor --profile {display_path(folder)}", err=True)
 
 
-def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], signals: list[int]) -> None:
+def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], running: Running) -> None:
     """Judge what there is after the program has ended, or say why there is nothing."""
     if any(folder.glob("*.json*")):  # one that is not packed, of a process that was killed
-        _judge(folder, questions)
+        _judge(folder, questions, running)
         return
+    signaled = [number for number in running.came if number in IMPATIENT]
     if (folder / "sent").exists():
         click.echo(
             "gravac observe: the traces of this machine went to rank 0, whose gravac observe judges", err=True
         )
-    elif not (folder / "said").exists() and signals:
-        name = signal.Signals(signals[0]).name
+    elif not (folder / "said").exists() and signaled:
+        name = signal.Signals(signaled[-1]).name
         click.echo(
             f"gravac observe: no verdict: {name} came before a step of an optimizer was recorded", err=True
         )
