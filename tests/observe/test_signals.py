@@ -183,6 +183,19 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline() if select.select([process.stdout], [], [], 60.0)[0] else ""
 
 
+def test_a_signal_at_the_very_end_does_not_change_the_code(
+    begun: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = begun(sys.executable, "-c", LISTENS, str(int(signal.SIGUSR1)))
+    os.kill(process.pid, signal.SIGTERM)
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(0.001)
+    assert process.returncode == 9
+
+
 def stat(process: int) -> list[str]:
     """Return the fields of a process after its name: state, parent, …"""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -49,6 +49,7 @@ class Running:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.came: list[int] = []
         self._after: list[int] = []
+        self._waiting: list[int] = []  # the first is being passed on
         self._seen: Counter[int] = Counter()  # signals that the witness saw, too
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)
         try:
@@ -79,11 +80,19 @@ class Running:
         if self._program.returncode is not None:
             self._after.append(number)
             return
-        self.came.append(number)
-        if not self._came_to_all(number):
-            self._program.send_signal(number)
-        if number == signal.SIGTSTP:  # the shell waits for this process to stop
-            os.kill(os.getpid(), signal.SIGSTOP)
+        if number in self._waiting:  # two of a signal become one, as where a process does not run
+            return
+        self._waiting.append(number)
+        if len(self._waiting) > 1:  # the call that this one interrupts takes it
+            return
+        while self._waiting:
+            number = self._waiting[0]
+            self.came.append(number)
+            if not self._came_to_all(number):
+                self._program.send_signal(number)
+            self._waiting.remove(number)
+            if number == signal.SIGTSTP:  # the shell waits for this process to stop
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     def _came_to_all(self, number: int) -> bool:
         until = time.monotonic() + GROUP_SECONDS
