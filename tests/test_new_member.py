@@ -54,8 +54,22 @@ def test_a_new_codec_works(copied: Path, kind: str, room: str) -> None:
         checks.check_travel(codec, vector("gauss", 100), cf, torch.float32, 1, found["MyCodec"]())
 
 
+@pytest.mark.distributed
+def test_the_offer_of_a_new_codec_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller, which imports no codec, reads it there."""
+    shutil.copytree(ROOT / "gravac", tmp_path / "gravac", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(new, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    created(tmp_path, "quantizer", "my-codec")
+    new.write_pages()
+    before, after = (json.loads((folder / "gravac/offers.json").read_text()) for folder in (ROOT, tmp_path))
+    assert after == {**before, "my-codec": {}}
+    assert "my-codec" in (tmp_path / "docs/catalogue.md").read_text()
+
+
 CHOOSES = """
-import json, os, sys
+import json, os, runpy, sys
 import torch
 
 file, kind, offers = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
@@ -67,10 +81,12 @@ for offer in offers:
     with open(file, "w") as opened:
         opened.write(skeleton.replace("Offer()", f"Offer({offer})"))
     from gravac.compressors import COMPRESSORS
+
+    runpy.run_module("tools.pages.offers", run_name="__main__")
     from gravac.offers import of, own
     from tools.harness.plan_world import Job, World
 
-    assert own()["toy"] == of("toy") == COMPRESSORS["toy"].offer, "read from the source as Python reads it"
+    assert own()["toy"] == of("toy") == COMPRESSORS["toy"].offer, "the page has it"
     job = Job(World(ranks=4, megabits=100.0 if kind == "sparsifier" else 2_000.0, compute=0.05))
     job.windows(12)
     print(job.last.phase, "toy" == job.plan.codec, flush=True)

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from gravac import offers
-from gravac.policies.auto import space
+from gravac.policies.auto import plans as auto_plans
 from gravac.protocol import Order
 from gravac.wording import (
     did_you_mean,
@@ -108,7 +108,7 @@ def test_a_plan_in_plain_words(codec: str, cf: float, words: str) -> None:
 
 
 def test_every_plan_of_auto_has_short_words_of_its_own() -> None:
-    plans = [(str(plan.codec), plan.cf) for plan in space.defaults()]
+    plans = [(str(plan.codec), plan.cf) for plan in auto_plans.defaults()]
     plans += [
         (f"{name}:{settings}".rstrip(":"), cf)
         for name, offer in offers.own().items()

@@ -296,7 +296,8 @@ def write_pages() -> None:
             [sys.executable, "-m", f"tools.pages.{page}"], cwd=ROOT, stdout=subprocess.PIPE, check=True
         )
         (ROOT / f"docs/{page}.md").write_bytes(done.stdout)
-    print("Wrote docs/catalogue.md and docs/settings.md.")
+    subprocess.run([sys.executable, "-m", "tools.pages.offers"], cwd=ROOT, check=True)
+    print("Wrote docs/catalogue.md, docs/settings.md and gravac/offers.json.")
 
 
 if __name__ == "__main__":

@@ -162,9 +162,9 @@ def _advice(search: Search) -> str:
         return f"stay dense: no plan that is expected to keep {kept} of the progress is predicted to win"
     steps = figures.steps(search.report)
     rate = (search.report.samples or steps) / max(1, steps) * chosen.score
-    kept, times = keeps(chosen, "of the progress of each"), format_number(chosen.score / dense.score)
+    kept, times = keeps(chosen, "of the progress"), format_number(chosen.score / dense.score)
     return (
         f"compress gradients {format_number(chosen.facts.fewer)}x with {chosen.facts.label}: steps of about "
-        f"{format_seconds(chosen.seconds)}, {kept}, so {format_number(rate)} useful samples/s, {times} times "
+        f"{format_seconds(chosen.seconds)}, each of which {kept}, so {format_number(rate)} useful samples/s, {times} times "
         'those of dense, by policy="auto"'
     )

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from gravac.policies import parse
-from gravac.policies.auto import space
+from gravac.policies.auto import plans as auto_plans
 from gravac.traces import TraceWriter
 from gravac.wording import plan_in_words
 from gravac_controller.cli import main
@@ -29,7 +29,7 @@ def rendered(table: Listing, width: int) -> list[str]:
 
 def plans() -> Listing:
     table = Listing(("Job", "Plan"), ("Step", "Interval", "η"), prose="Why", leaving=("Interval", "η"))
-    for number, plan in enumerate(space.defaults()):
+    for number, plan in enumerate(auto_plans.defaults()):
         words = plan_in_words(str(plan.codec), plan.cf)
         table.add_row(
             "a-job-with-a-name", words, f"{1000 + number} ms", "900 ms – 1.49 s", "0.997", "a reason " * 5
@@ -43,11 +43,11 @@ def test_no_number_is_cut_at_any_width(width: int) -> None:
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert "…" not in text
-    assert all(f"{1000 + number} ms" in text for number in range(len(space.defaults())))
+    assert all(f"{1000 + number} ms" in text for number in range(len(auto_plans.defaults())))
     assert lines == [line.rstrip() for line in lines]
     left = next((line for line in lines if line.startswith("A wider terminal")), "")
     for head, value in (("Interval", "900 ms – 1.49 s"), ("η", "0.997")):
-        assert (text.count(value) == len(space.defaults())) == (head not in left), (
+        assert (text.count(value) == len(auto_plans.defaults())) == (head not in left), (
             "shown whole, or said to be missing"
         )
 
@@ -66,7 +66,7 @@ def test_there_is_no_width_without_a_terminal(
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     printer().print(plans())
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(space.defaults())
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(auto_plans.defaults())
 
 
 @pytest.fixture(scope="module")
@@ -139,5 +139,5 @@ def test_a_dense_trace_shows_every_plan_of_auto(tmp_path: Path) -> None:
     writer.close()
     (scenario,) = json.loads(run("whatif", path, "--json"))["scenarios"]
     shown = {(row["codec"], row["cf"]) for row in scenario["factors"] if row["cf"] > 1.0}
-    assert shown == {(plan.codec, plan.cf) for plan in space.defaults()}
+    assert shown == {(plan.codec, plan.cf) for plan in auto_plans.defaults()}
     assert scenario["best_cf"] > 1.0

@@ -12,7 +12,7 @@ from gravac.collectives import COLLECTIVES
 from gravac.compressors import COMPRESSORS, build
 from gravac.memories import MEMORIES
 from gravac.policies import POLICIES
-from gravac.policies.auto import space
+from gravac.policies.auto import plans as auto_plans
 from gravac_agent.settings import AgentSettings
 
 REGISTRIES = {
@@ -52,7 +52,9 @@ def test_each_family_of_the_literature_has_its_member(name: str) -> None:
 
 
 def test_the_group_auto_is_what_the_default_plan_space_uses() -> None:
-    plans = {plan.codec for plan in space.plans((), AgentSettings().compressor, "adam-aged")[1:]} | {"dense"}
+    plans = {plan.codec for plan in auto_plans.plans((), AgentSettings().compressor, "adam-aged")[1:]} | {
+        "dense"
+    }
     texts = {AgentSettings().compressor if codec is None else codec for codec in plans}
     codecs = {name.partition(":")[0] for text in texts for name in text.split("+")}
     auto = {(entry.kind, entry.name) for entry in entries() if entry.group == "auto"}

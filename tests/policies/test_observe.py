@@ -38,7 +38,7 @@ def test_it_names_the_plan_that_auto_tries_first(kind: str, megabits: float) -> 
     tried = next(decision for decision in auto.decisions if decision.rule == "explore")
     plan = Plan(tried.codec, tried.cf_candidate)
     said = verdict(job, phases=spent(world.exposed(DENSE), world.compute))
-    assert auto.fold.policy._space.label(plan) in said[2]  # type: ignore[attr-defined]
+    assert auto.fold.policy.table.by_plan[plan].label in said[2]  # type: ignore[attr-defined]
     times = tried.reason.partition("predicted ")[2].partition(" times")[0]
     assert f"samples/s, {times} times those of dense" in said[2]
 
@@ -50,8 +50,8 @@ def test_three_lines_on_a_slow_network() -> None:
         "Network: 78 % of a step is exposed communication (1.07 s of 1.37 s).",
         "Why: 2 ranks exchange 12.8 MB of gradients a step; of a step, computation 22 %, waiting for the network "
         "78 %.",
-        "Next: compress gradients 11.8x with 5 levels: steps of about 423 ms, expected to keep 97 % of the progress "
-        'of each, so 147 useful samples/s, 3.15 times those of dense, by policy="auto".',
+        "Next: compress gradients 10.1x with 7 levels: steps of about 438 ms, each of which is expected to keep 98 % "
+        'of the progress, so 143 useful samples/s, 3.07 times those of dense, by policy="auto".',
     ]
     rows = {Plan(row.codec, row.cf): row for row in job.last.candidates}
     assert rows[DENSE].verdict == "chosen"
