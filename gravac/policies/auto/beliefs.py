@@ -39,7 +39,7 @@ different directions outweigh all others there, and look like noise. [times; cho
 TRIAL_PROGRESS, TRIAL_NOISE = 5, 0.03
 """Steps next to a dense reference that a trial needs to show what a plan loses, and by how much it may be below the
 range of the simulations without contradicting it. [steps, share; chosen]"""
-MOST_STEPS = 150.0
+MOST_STEPS = 400.0
 """The newest steps that an efficiency is measured by. [steps; chosen]"""
 STEPS_ERROR, LEAST_ERROR = 0.25, 0.01
 """Error of an efficiency by one step; it falls with the root of their number, down to a hundredth.
@@ -58,8 +58,6 @@ PROBE_ERROR, CODING_ERROR = 0.25, 0.5
 [share; chosen]"""
 LEAST_APART = 1.4
 """Ratio of link bytes from which two plans determine the line. [times; chosen]"""
-MOSTLY_HIDDEN = 0.3
-"""An exchange hides nearly whole if its wait is less than this share of what can hide. [share; chosen]"""
 MAY_HIDE = 0.5
 """Share of a step's own work behind which an exchange may hide. [share; chosen]"""
 LEAST_OWN = 0.02
@@ -449,8 +447,9 @@ def _one_plan(table: PlanTable, beliefs: Beliefs, newest: Seen) -> tuple[float, 
         return (0.0, slope, min(1.0, max(error, 1.0 - per_byte / slope)), False)
     if beliefs.per_byte is None:
         return (exposed - per_byte * size, per_byte, error, False)
-    if TWICE * exposed + noise < expected and not exposed < MOSTLY_HIDDEN * -waiting:
-        return (0.0, exposed / size, 1.0, False)
+    if TWICE * exposed + noise < expected:  # the bytes take no longer than what shows and what hides
+        hidden = min(0.0, waiting)
+        return (hidden, min(per_byte, (exposed - hidden) / size), 1.0, False)
     return (min(waiting, exposed), per_byte, error, False)
 
 
