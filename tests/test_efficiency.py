@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from gravac.policies.auto.outlook import MOST_LOST
-from gravac.policies.auto.space import defaults
+from gravac.policies.auto.table import MOST_LOST
+from gravac.policies.auto.plans import defaults
 
 from gravac import offers
 from gravac.policies import Plan
