@@ -19,7 +19,7 @@ import click
 
 from gravac.traces.own_files import make_folder
 from gravac.wording import did_you_mean, display_path, printable
-from gravac_controller.cli.running import IMPATIENT, PASSED, Running
+from gravac_controller.cli.running import IMPATIENT, Running
 from gravac_controller.cli.source import FOLDER, CannotUse, journals_folder
 from gravac_controller.cli.whatif import profile
 from gravac_controller.cli.wording import printer
@@ -110,7 +110,7 @@ def observe(
     for name in ("word", "said"):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)  # Python gives up its handlers before it has ended
+    running.close()
     sys.exit(code if code >= 0 else 128 - code)
 
 

@@ -53,7 +53,7 @@ class Running:
         self._seen: Counter[int] = Counter()  # signals that the witness saw, too
         before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)
         try:
-            self._witnessed, self._life = _witness(before)
+            self._witness, self._witnessed, self._life = _witness(before)
             self._program = subprocess.Popen(
                 command,
                 env=environment,
@@ -61,6 +61,9 @@ class Running:
             )
             for number in PASSED:
                 signal.signal(number, self._pass_on)
+        except OSError:
+            self.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -69,6 +72,12 @@ class Running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._program.wait(seconds)
         return None
+
+    def close(self) -> None:
+        """End the witness. No signal changes the code of this process any more, though Python gives up its handlers."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)
+        os.close(self._life)
+        os.waitpid(self._witness, 0)
 
     @property
     def hurry(self) -> int | None:
@@ -103,21 +112,21 @@ class Running:
         return found
 
 
-def _witness(mask: set[signal.Signals] | set[int]) -> tuple[int, int]:
+def _witness(mask: set[signal.Signals] | set[int]) -> tuple[int, int, int]:
     """Start a process that notes each signal that comes to it, and that ends with this one.
 
     Args:
         mask: Of the signals that it blocks.
 
     Returns:
-        Where it writes their numbers, as bytes, and what keeps it alive while it is open.
+        Its number, where it writes those of the signals, as bytes, and what keeps it alive while it is open.
     """
     noted, note = os.pipe()
     alive, life = os.pipe()
-    if os.fork():
+    if witness := os.fork():
         os.close(note)
         os.close(alive)
-        return noted, life
+        return witness, noted, life
     try:
         os.close(life)
         os.set_blocking(note, False)
