@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from gravac.policies.auto.table import MOST_LOST
-from gravac.policies.auto.plans import defaults
 
 from gravac import offers
 from gravac.policies import Plan
+from gravac.policies.auto.plans import defaults
+from gravac.policies.auto.table import MOST_LOST
 from gravac.protocol import GainSums
 from gravac.signals import efficiency
 from tools.harness.cluster import level_sums

@@ -165,6 +165,6 @@ def _advice(search: Search) -> str:
     kept, times = keeps(chosen, "of the progress"), format_number(chosen.score / dense.score)
     return (
         f"compress gradients {format_number(chosen.facts.fewer)}x with {chosen.facts.label}: steps of about "
-        f"{format_seconds(chosen.seconds)}, each of which {kept}, so {format_number(rate)} useful samples/s, {times} times "
-        'those of dense, by policy="auto"'
+        f"{format_seconds(chosen.seconds)}, each of which {kept}, so {format_number(rate)} useful samples/s, "
+        f'{times} times those of dense, by policy="auto"'
     )

@@ -11,6 +11,7 @@ From one plan the seconds per byte are those of the network as measured at the s
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -119,6 +120,7 @@ class Belief:
 
     Attributes:
         facts: Of the plan.
+        plan: As decisions name it.
         seconds: Of a step: measured, or else predicted.
         error: Of that, without what is common to all predictions.
         sent_error: What of it comes from the network's speed.
@@ -135,6 +137,7 @@ class Belief:
     """
 
     facts: PlanFacts
+    plan: Plan
     seconds: float
     error: float
     sent_error: float
@@ -148,10 +151,6 @@ class Belief:
     keeps: bool
     doubtful: bool
     resting: bool
-
-    @property
-    def plan(self) -> Plan:
-        return self.facts.plan
 
     @property
     def score(self) -> float:
@@ -477,102 +476,106 @@ def believe(table: PlanTable, beliefs: Beliefs, plan: Plan, window: int, step: i
         window: Newest one.
         step: Of the training.
     """
-    fresh = [row for row in beliefs.seen if row.fresh and row.plan in table.by_plan]
+    rows = {row.plan: row for row in beliefs.seen}
+    rows = {known: row for known, row in rows.items() if known in table.by_plan}
+    fresh = [row for row in rows.values() if row.fresh]
     newest = max(fresh, key=lambda row: row.window, default=None)
     line = None if newest is None else _line(table, beliefs, newest)
-    anything_failed = any(row.failures for row in beliefs.seen)
+    shown: dict[tuple[str, float], list[Seen]] = {}
+    for known, seen in rows.items():
+        if seen.efficiency is not None:
+            shown.setdefault((table.by_plan[known].values, known.cf), []).append(seen)
     kept: list[tuple[PlanFacts, float]] = []  # measured plans and their η
-    return tuple(
-        _belief(table, beliefs, facts, line, kept, plan, window, step, anything_failed)
-        for facts in table.rows
-    )
+    found = []
+    for facts in table.rows:
+        row = rows.get(facts.plan)
+        times = _seconds(table, beliefs, facts, line, row)
+        resting = row is not None and row.until > window
+        if facts is table.dense:
+            found.append(Belief(facts, DENSE, *times, row, 1.0, 0.0, 0.0, True, False, resting))
+            continue
+        alike = shown.get((facts.values, facts.plan.cf), [])
+        weaker = [value for each, value in kept if each.base == facts.base and each.plan.cf < facts.plan.cf]
+        eta = _efficiency(table, beliefs, facts, alike, weaker, plan, window, step)
+        if eta.steps:
+            kept.append((facts, eta.likely or 0.0))
+        found.append(Belief(facts, facts.plan, *times, row, *eta, resting))
+    return tuple(found)
 
 
-def _belief(
+class _Eta(NamedTuple):
+    """The middle figures of a ``Belief``."""
+
+    likely: float | None
+    error: float
+    steps: float
+    keeps: bool
+    doubtful: bool
+
+
+def _efficiency(
     table: PlanTable,
     beliefs: Beliefs,
     facts: PlanFacts,
-    line: _Line | None,
-    kept: list[tuple[PlanFacts, float]],
+    alike: Sequence[Seen],
+    weaker: Sequence[float],
     plan: Plan,
     window: int,
     step: int,
-    anything_failed: bool,
-) -> Belief:
-    row = next((row for row in beliefs.seen if row.plan == facts.plan), None)
-    times = _seconds(table, beliefs, facts, line, row)
-    resting = row is not None and row.until > window
-    if facts is table.dense:
-        return Belief(facts, *times, row, 1.0, 0.0, 0.0, True, False, resting)
+) -> _Eta:
+    """Return what is believed of the efficiency of a plan.
+
+    Args:
+        table: The job's.
+        beliefs: What was learned.
+        facts: Of the plan.
+        alike: What was measured of it, and of plans that send the same values.
+        weaker: η of measured weaker plans of the same codec.
+        plan: In force.
+        window: Newest one.
+        step: Of the training.
+    """
     expected = facts.expected(beliefs.confirmed, step)
-    late = facts.late
-    prior, severity, known = 1.0 - table.accepted, 1.0 if late else beliefs.severity, expected is not None
-    if expected is not None:
-        prior = max(LOWEST, 1.0 - severity * (1.0 - expected.likely))
-    weaker = [value for each, value in kept if each.base == facts.base and each.plan.cf < facts.plan.cf]
+    severity = 1.0 if facts.late else beliefs.severity
+    prior = (
+        1.0 - table.accepted if expected is None else max(LOWEST, 1.0 - severity * (1.0 - expected.likely))
+    )
     prior = min([prior, *weaker])
     least = 1.0 - table.accepted - ROUNDING
-    reliable = table.limited or expected is None or expected.reliable
-    evidence, steps, now = _evidence(table, facts, beliefs, plan, window)
-    failing = any(
-        each.failures and window < each.shown + _halving(each)
-        for each in beliefs.seen
-        if each.plan != plan and each.cf == facts.plan.cf and _values(table, each) == facts.values
-    )
-    if evidence is None or now < 1.0:
-        wide = 0.0 if expected is None else (expected.high - expected.low) / 2
-        keeps = prior >= least and reliable and (known or table.limited)
-        doubtful = (
-            not keeps
-            and evidence is None
-            and _doubtful(
-                table,
-                facts,
-                expected,
-                severity,
-                reliable,
-                not weaker or min(weaker) >= least,
-                anything_failed,
-            )
+    evidence, steps, now = _evidence(facts, beliefs, alike, plan, window)
+    if evidence is not None and now >= 1.0:
+        failing = any(
+            row.failures and row.plan != plan and window < row.shown + _halving(row) for row in alike
         )
-        likely = prior if known or table.limited else None
-        return Belief(facts, *times, row, likely, wide, 0.0, keeps, doubtful, resting)
-    likely = (TABLE_STEPS * prior + steps * evidence) / (TABLE_STEPS + steps)
-    off = max(LEAST_ERROR, STEPS_ERROR / math.sqrt(TABLE_STEPS + now))
-    keeps = not failing and likely + off >= least and (prior >= least or evidence >= least)
-    kept.append((facts, likely))
-    return Belief(facts, *times, row, likely, off, steps, keeps, False, resting)
+        likely = (TABLE_STEPS * prior + steps * evidence) / (TABLE_STEPS + steps)
+        off = max(LEAST_ERROR, STEPS_ERROR / math.sqrt(TABLE_STEPS + now))
+        keeps = not failing and likely + off >= least and (prior >= least or evidence >= least)
+        return _Eta(likely, off, steps, keeps, False)
+    if expected is None and not table.limited:
+        return _Eta(None, 0.0, 0.0, False, False)
+    reliable = table.limited or expected is None or expected.reliable
+    keeps = prior >= least and reliable
+    doubtful = False
+    if not keeps and evidence is None and expected is not None and (not weaker or min(weaker) >= least):
+        doubtful = _doubtful(table, beliefs, facts, expected, severity, reliable)
+    wide = 0.0 if expected is None else (expected.high - expected.low) / 2
+    return _Eta(prior, wide, 0.0, keeps, doubtful)
 
 
 def _evidence(
-    table: PlanTable, facts: PlanFacts, beliefs: Beliefs, plan: Plan, window: int
+    facts: PlanFacts, beliefs: Beliefs, alike: Sequence[Seen], plan: Plan, window: int
 ) -> tuple[float | None, float, float]:
-    """Return η of a plan as this job's steps showed it, or of one that sends the same values.
-
-    Returns:
-        η, the steps that showed it, and those that its error counts now, which become fewer.
-    """
+    """Return η of a plan as this job's steps showed it, by how many, and by how many its error counts now."""
     best, shown, most = None, 0.0, 0.0
-    for row in beliefs.seen:
-        sender = table.by_plan.get(row.plan)
-        if (
-            row.efficiency is None
-            or sender is None
-            or row.cf != facts.plan.cf
-            or sender.values != facts.values
-        ):
+    for row in alike:
+        steps = row.steps if row.plan == plan else row.steps / (1.0 + (window - row.shown) / _halving(row))
+        if row.efficiency is None or steps <= most:
             continue
-        steps = row.steps
-        if row.plan != plan:
-            steps /= 1.0 + (window - row.shown) / (HALVES << min(row.failures, MOST_FAILURES))
-        if steps <= most:
-            continue
-        value, shown, most = row.efficiency, row.steps, steps
+        best, shown, most = row.efficiency, row.steps, steps
         if row.noise is not None and facts.kept is not None:  # a noisier gradient loses less by delays
             times = facts.kept.noise_times
             now = efficiency.times_by_noise(times, beliefs.confirmed)
-            value = max(LOWEST, 1.0 - (1.0 - value) * now / efficiency.times_by_noise(times, row.noise))
-        best = value
+            best = max(LOWEST, 1.0 - (1.0 - best) * now / efficiency.times_by_noise(times, row.noise))
     return best, shown, most
 
 
@@ -581,28 +584,22 @@ def _halving(row: Seen) -> int:
     return HALVES << min(row.failures, MOST_FAILURES)
 
 
-def _values(table: PlanTable, row: Seen) -> str | None:
-    """Return the codec of a plan without its coding; None where it is no plan of the job any more."""
-    facts = table.by_plan.get(row.plan)
-    return None if facts is None else facts.values
-
-
 def _doubtful(
     table: PlanTable,
+    beliefs: Beliefs,
     facts: PlanFacts,
-    expected: Efficiency | None,
+    expected: Efficiency,
     severity: float,
     reliable: bool,
-    weaker_keep: bool,
-    anything_failed: bool,
 ) -> bool:
     """Return whether a plan that is not expected to keep the bound may be tried, as a trial may show that it does."""
-    if expected is None or facts.late or not weaker_keep:
+    if facts.late:
         return False
     if table.telling:
         return 1.0 - severity * (1.0 - expected.high) >= 1.0 - table.accepted - ROUNDING
     lost = severity * (1.0 - expected.likely)
-    return reliable and not anything_failed and lost <= (1.0 + UNMEASURED) * table.accepted + ROUNDING
+    within = lost <= (1.0 + UNMEASURED) * table.accepted + ROUNDING
+    return reliable and within and not any(row.failures for row in beliefs.seen)
 
 
 def _seconds(

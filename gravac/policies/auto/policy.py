@@ -9,7 +9,7 @@ from gravac.policies.auto.plans import plans
 from gravac.policies.auto.say import at_once as say_at_once
 from gravac.policies.auto.say import say
 from gravac.policies.auto.settings import AutoSettings, AutoState
-from gravac.policies.auto.table import PlanTable, table_of
+from gravac.policies.auto.table import PlanTable, table_of, unfitted
 from gravac.policies.base import (
     DENSE,
     ConfiguredPolicy,
@@ -42,17 +42,13 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
 
     @property
     def _plans(self) -> tuple[Plan, ...]:
-        """The plans of the job, or those by default before it is known."""
-        if self._table is None:
-            return plans(self.settings.plans, "topk+bf16")
-        return tuple(row.plan for row in self._table.rows)
+        """The plans of the job."""
+        return tuple(row.plan for row in self.table.rows)
 
     @property
     def table(self) -> PlanTable:
-        """The plan table of the job."""
-        if self._table is None:
-            raise ValueError("policy 'auto' was not fitted to a job: call fitted(spec) first")
-        return self._table
+        """The plan table of the job; before it is known, one by CF alone."""
+        return unfitted(self.settings.plans, self.settings.bound) if self._table is None else self._table
 
     def plans(self, compressor: str) -> tuple[Plan, ...]:
         kind = "other" if self._table is None else self._table.kind

@@ -3,7 +3,7 @@
 It is made once, from the job's record alone, so a trace needs no codec to be replayed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gravac import offers
@@ -131,19 +131,31 @@ def table_of(listed: tuple[str, ...], bound: float, spec: JobSpec) -> PlanTable:
         wanted = [DENSE]
     limited = bool(listed) or compressor != DEFAULT_COMPRESSOR
     remembers = spec.memory.partition(":")[0] != "none"
-    return PlanTable(
-        _rows(wanted, spec, remembers),
-        kind,
-        kind in efficiency.TELLING,
-        spec.world_size,
-        bound if limited else min(bound, MOST_LOST),
-        limited,
-    )
-
-
-def _rows(wanted: Iterable[Plan], spec: JobSpec, remembers: bool) -> tuple[PlanFacts, ...]:
     stated = {Plan(cost.codec, cost.cf): cost for cost in spec.plans}
-    elements, ranks = spec.model.elements, spec.world_size
+    rows = _rows(wanted, stated, kind, compressor, spec.model.elements, spec.world_size, remembers)
+    return _table(rows, kind, spec.world_size, bound, limited)
+
+
+def unfitted(listed: tuple[str, ...], bound: float) -> PlanTable:
+    """Return the table before the job is known: bytes by CF alone. Arguments as in ``table_of``."""
+    rows = _rows(plans(listed, DEFAULT_COMPRESSOR), {}, "other", DEFAULT_COMPRESSOR, 0, 2, True)
+    return _table(rows, "other", 2, bound, bool(listed))
+
+
+def _table(rows: tuple[PlanFacts, ...], kind: str, ranks: int, bound: float, limited: bool) -> PlanTable:
+    accepted = bound if limited else min(bound, MOST_LOST)
+    return PlanTable(rows, kind, kind in efficiency.TELLING, ranks, accepted, limited)
+
+
+def _rows(
+    wanted: Iterable[Plan],
+    stated: Mapping[Plan, PlanCost],
+    kind: str,
+    compressor: str,
+    elements: int,
+    ranks: int,
+    remembers: bool,
+) -> tuple[PlanFacts, ...]:
     costs: dict[Plan, PlanCost] = {}
     for plan in wanted:
         cost = stated.get(plan)
@@ -154,7 +166,7 @@ def _rows(wanted: Iterable[Plan], spec: JobSpec, remembers: bool) -> tuple[PlanF
     dense = costs[DENSE]
     rows = []
     for plan, cost in costs.items():
-        codec = "dense" if plan == DENSE else plan.codec or spec.compressor
+        codec = "dense" if plan == DENSE else plan.codec or compressor
         words = plan_in_words(codec, plan.cf)
         known = cost.seconds is not None and dense.seconds
         coding, kept = cost.coding_seconds, cost.kept
@@ -162,7 +174,7 @@ def _rows(wanted: Iterable[Plan], spec: JobSpec, remembers: bool) -> tuple[PlanF
             payloads = ranks if cost.decoded is None else cost.decoded
             coding = offers.coding_seconds(codec, plan.cf, elements, payloads)
         if plan != DENSE and kept is None and (remembers or offers.of(codec).lossless):
-            kept = efficiency.kept(codec, plan.cf, spec.optimizer_kind, ranks)
+            kept = efficiency.kept(codec, plan.cf, kind, ranks)
         rows.append(
             PlanFacts(
                 plan=plan,
