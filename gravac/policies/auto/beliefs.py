@@ -40,6 +40,9 @@ different directions outweigh all others there, and look like noise. [times; cho
 TRIAL_PROGRESS, TRIAL_NOISE = 5, 0.03
 """Steps next to a dense reference that a trial needs to show what a plan loses, and by how much it may be below the
 range of the simulations without contradicting it. [steps, share; chosen]"""
+SAYS_NOTHING = 0.01
+"""Plans that lose less, as expected and as measured, say nothing of what others lose, where more is known.
+[share; chosen]"""
 MOST_STEPS = 400.0
 """The newest steps that an efficiency is measured by. [steps; chosen]"""
 STEPS_ERROR, LEAST_ERROR = 0.25, 0.01
@@ -344,7 +347,15 @@ def _kept(
     if expected is not None and facts.kept is not None and facts.kept.unseen:
         likely = min(likely, expected.likely)
     change: dict[str, Any] = {}
-    if phase == "hold" and expected is not None and not late and expected.likely < 1.0:
+    known = not table.telling or beliefs.confirmed is not None
+    least = SAYS_NOTHING if known else ROUNDING
+    if (
+        phase == "hold"
+        and expected is not None
+        and not late
+        and expected.likely < 1.0
+        and 1.0 - min(likely, expected.likely) >= least
+    ):
         ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - expected.likely)))
         change["severity"] = beliefs.severity + 0.5 * (ratio - beliefs.severity)
     before = 0.0 if row.efficiency is None else min(row.steps, MOST_STEPS)

@@ -39,6 +39,7 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
     def __init__(self, **given: object) -> None:
         super().__init__(**given)
         self._table: PlanTable | None = None
+        self._unfitted: PlanTable | None = None
 
     @property
     def _plans(self) -> tuple[Plan, ...]:
@@ -48,7 +49,11 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
     @property
     def table(self) -> PlanTable:
         """The plan table of the job; before it is known, one by CF alone."""
-        return unfitted(self.settings.plans, self.settings.bound) if self._table is None else self._table
+        if self._table is not None:
+            return self._table
+        if self._unfitted is None:
+            self._unfitted = unfitted(self.settings.plans, self.settings.bound)
+        return self._unfitted
 
     def plans(self, compressor: str) -> tuple[Plan, ...]:
         kind = "other" if self._table is None else self._table.kind
