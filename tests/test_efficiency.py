@@ -1,5 +1,6 @@
 """Statistical efficiency: what is expected of a codec at a CF, and how a window corrects it."""
 
+import dataclasses
 import math
 
 import pytest
@@ -291,3 +292,49 @@ def test_next_to_dense_late_gradients_count_only_beyond_what_simulations_showed(
         efficiency.measured(quantized, "nearest:levels=7", 10.1, kind) for kind in ("adam", "adam-aged")
     )
     assert stock == ours, "every element arrives"
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-aged", "adam-low-beta", "matrix", "other"])
+def test_what_a_jobs_record_says_of_a_plan_is_what_simulations_showed(kind: str, ranks: int) -> None:
+    """For any noise of the gradient, though the controller that reads it knows no codec. Beyond what was simulated,
+    noise saves nothing.
+    """
+    for codec, cf in defaults(kind):
+        assert codec is not None
+        kept = efficiency.kept(codec, cf, kind, ranks)
+        assert kept is not None
+        assert kept.late == efficiency.counts_late(codec, kind)
+        assert kept.unseen == efficiency.errs_more(codec, ranks, kind)
+        for confirmed in (None, 0.0, 0.05, 0.13, 0.16, 1.0):
+            found = efficiency.of_job(codec, cf, kind, ranks, confirmed)
+            assert found is not None
+            times = efficiency.times_by_noise(kept.noise_times, confirmed)
+            if kind == "sgd" and cf > offers.of(codec).rows("sgd")[-1].cf:
+                assert kept.noise_times == 0.0
+                continue
+            by_record = efficiency.between(
+                *(1.0 - times * (1.0 - each) for each in (kept.likely, kept.low, kept.high))
+            )
+            assert dataclasses.astuple(by_record) == pytest.approx(dataclasses.astuple(found)), (
+                codec,
+                cf,
+                confirmed,
+            )
+    assert efficiency.kept("unheard", 10.0, kind, ranks) is None
+
+
+def test_what_steps_show_is_theirs_alone() -> None:
+    """The mean with what simulations showed is made where it is known by how much each counts."""
+    shown = {"progress_steps": 20, "reference_sq": 1.0, "moved_dot_reference": 1.0, "raw_mean_sq": 1.0}
+    window = sums(0.5).model_copy(update=shown | {"raw_dot_next": 0.2})
+    table = efficiency.Efficiency(0.97, 0.9, 1.0)
+    found = efficiency.shown(window, "adam", table, None, late=False)
+    assert found == efficiency.shown(window, "adam", None, None, late=False)
+    assert found == efficiency.Shown(pytest.approx(1 / (1 + 3.4 * 0.5 * 0.2)), 20)
+    few = window.model_copy(update={"progress_steps": 19})
+    backlog = efficiency.shown(few, "adam", table, None, late=False)
+    assert backlog == efficiency.Shown(pytest.approx(0.97 - (0.8 - 1 / (1 + 2.0 * 0.5))), window.steps)
+    assert efficiency.shown(window.model_copy(update={"steps": 0}), "adam", table, None, late=False) is None
+    nothing = window.model_copy(update={"gradient_sq": 0.0})
+    assert efficiency.shown(nothing, "sgd", table, None, late=False) is None

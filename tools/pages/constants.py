@@ -18,8 +18,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "constants.md"
-ROOMS = ("gravac/policies/auto", "gravac/signals")
-TESTS = ("policies/test_auto_constants.py", "test_efficiency.py", "test_risk.py", "test_loss_slope.py")
+ROOMS = ("gravac/policies/auto/*.py", "gravac/policies/trials.py", "gravac/signals/*.py")
+TESTS = (
+    "policies/test_auto_constants.py",
+    "policies/test_auto_promises.py",
+    "test_efficiency.py",
+    "test_risk.py",
+    "test_loss_slope.py",
+)
 HEAD = """# Constants of the decisions
 
 Made from the code by `tools/pages/constants.py`; a test fails when this page is out of date. These numbers are not
@@ -42,7 +48,7 @@ class Constant(NamedTuple):
 
 def constants() -> Iterator[Constant]:
     """Yield the numbers that the rooms' modules assign to public names. Raises ValueError for one without a unit."""
-    for file in (file for room in ROOMS for file in sorted((ROOT / room).glob("*.py"))):
+    for file in (file for room in ROOMS for file in sorted(ROOT.glob(room))):
         module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
         body = ast.parse(file.read_text()).body
         for node, after in zip(body, [*body[1:], None], strict=True):
