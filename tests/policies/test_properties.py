@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gravac.policies import POLICIES, Policy, PolicyState, parse
 from gravac.protocol import Decision, SmoothedGain, WindowReport
-from tools.harness.cluster import level_sums, policy_lines, window_report
+from tools.harness.cluster import job_spec, level_sums, policy_lines, window_report
 
 POLICY_LINES = policy_lines()
 FACTORS = [1.0, 2.0, 3.0, 9.0, 10.0, 20.0, 27.0, 40.0, 50.0, 100.0, 160.0, 1000.0]
@@ -58,6 +58,12 @@ def way_of_sending(decision: Decision) -> tuple[str, float, float, str | None]:
     return decision.phase, decision.cf_minimum, decision.cf_candidate, decision.codec
 
 
+def of_a_job(line: str) -> Policy:
+    """Return the policy as the controller has it."""
+    policy = parse(line)
+    return policy.fitted(job_spec(policy.spec(), compressor="topk+bf16"))
+
+
 def check_cfs(policy: Policy, decision: Decision) -> None:
     assert 1.0 <= decision.cf_minimum <= decision.cf_candidate <= policy.largest_cf()
     if policy.ladder():
@@ -68,7 +74,7 @@ def check_cfs(policy: Policy, decision: Decision) -> None:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_every_decision_is_sound(line: str, data: st.DataObject) -> None:
-    policy = parse(line)
+    policy = of_a_job(line)
     verdict = policy.start()
     check_cfs(policy, verdict.decision)
     for window in range(data.draw(st.integers(1, 12))):
@@ -102,7 +108,7 @@ def pairs(name: str) -> list[tuple[str, str]]:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_a_state_from_other_settings_is_continued(name: str, data: st.DataObject) -> None:
-    policy, successor = map(parse, data.draw(st.sampled_from(pairs(name))))
+    policy, successor = map(of_a_job, data.draw(st.sampled_from(pairs(name))))
     verdict = policy.start()
     for window in range(data.draw(st.integers(0, 6))):
         verdict = policy.decide(verdict.state, data.draw(reports(window, verdict.decision)))
