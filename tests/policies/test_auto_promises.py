@@ -75,7 +75,7 @@ def test_a_page_shows_whether_its_number_was_measured() -> None:
     job.windows(10)
     rows = {Plan(row.codec, row.cf): row for row in job.last.candidates}
     held, other = rows[job.plan], rows[HALF]
-    assert held.efficiency_steps == 100
+    assert held.efficiency_steps > 150
     assert held.efficiency is not None
     assert held.efficiency_error is not None
     assert f"keeps {100 * held.efficiency:.1f} ± {100 * held.efficiency_error:.2f} %" in job.last.reason
@@ -188,16 +188,19 @@ def test_a_trial_that_was_ended_is_not_repeated_at_once_and_says_why() -> None:
     assert tried not in [plan for plan, _ in groupby(job.sent)][2:]
 
 
-@pytest.mark.parametrize("probe", [0.14, 0.4, 0.8, 1.25, 7.0])
+@pytest.mark.parametrize("probe", [0.14, 0.4, 0.8, 1.25])
 def test_the_network_of_the_start_has_no_say_once_a_plan_contradicts_it(probe: float) -> None:
-    """Measured 7 times too fast or too slow: after one plan dense steps are predicted by what that one took."""
+    """Measured too fast: after one plan dense steps are predicted by what that one took.
+
+    Where a plan waits less than was measured, the rest may hide behind backward, so that says nothing.
+    """
     job = Job(World(ranks=4, megabits=30.0, probe=probe, noise=0.0))
     job.windows(4)
     assert DENSE not in job.sent
     truth = job.world.seconds(DENSE)
     dense = search(job).row(DENSE)
     assert dense.least * 0.95 <= truth <= dense.worst * 1.05
-    if probe in (0.14, 0.4, 7.0):
+    if probe in (0.14, 0.4):
         assert dense.seconds == pytest.approx(truth, rel=0.1)
     else:
         assert dense.seconds == pytest.approx(

@@ -186,6 +186,7 @@ def learn(
     share = tenth_of(report) if table.telling else None
     if share is not None and any(row.tenth is not None and share > RISE * row.tenth for row in beliefs.seen):
         change["seen"] = tuple(_woken(row, share) for row in beliefs.seen)
+        change["severity"] = min(1.0, beliefs.severity)
     beliefs = beliefs.model_copy(update=change)
     now = NO_TIMES
     if found is not None:
