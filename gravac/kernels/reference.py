@@ -15,7 +15,7 @@ STEP = 32
 """Age of one step."""
 OLDEST = 2**15 - 1
 """Largest age: 1,023 steps."""
-FINE, TO_STEPS, HALF_STEP = 64 * STEP, 5, STEP // 2
+FINE, TO_STEPS, HALF_STEP = 256 * STEP, 5, STEP // 2
 """Up to the first age, each has a row of a table by age; beyond, each whole step, to which ages are rounded: ``age +
 HALF_STEP >> TO_STEPS``."""
 AGE_ROWS = FINE + ((OLDEST - FINE + HALF_STEP) >> TO_STEPS) + 1

@@ -42,7 +42,7 @@ def draw(n: int) -> torch.Generator:
 
 def ages(n: int) -> Tensor:
     """Some are beyond those that have rows of their own."""
-    found = torch.randint(STEP, 2 * FINE, (n,), generator=draw(n)).to(torch.int16)
+    found = torch.randint(STEP, 3 * FINE, (n,), generator=draw(n)).to(torch.int16)
     found[: n // 9] = OLDEST
     return found
 

@@ -542,7 +542,7 @@ def test_a_factor_is_finite_and_above_zero(factor: float) -> None:
 
 def test_the_second_moment_is_right_under_warm_restarts() -> None:
     """Noise of size 1 that arrives every 16 steps, while the rate falls to a 30th and begins again: v stays near 1. It
-    came to 500 where what was multiplied counted as so many steps' worth as before."""
+    comes to 13 where what was multiplied counts as so many steps' worth as before."""
     n, draw = 400, torch.Generator().manual_seed(4)
     param = nn.Parameter(torch.zeros(n))
     optimizer = optim.AdamW([param], lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0)

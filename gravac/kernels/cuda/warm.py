@@ -43,7 +43,7 @@ def run_all(device: torch.device) -> None:
         torch.full((n,), kernels.STEP, device=device, dtype=torch.int16),
         torch.zeros(5, device=device, dtype=torch.float32),
     )
-    table = torch.zeros(2, 129, 2, device=device, dtype=torch.float32)
+    table = torch.zeros(2, kernels.AGE_ROWS, 2, device=device, dtype=torch.float32)
     for dtype in _FLOATS:
         param, grad, first, second = x.to(dtype).repeat(4, 1)
         for arrived in (None, ages > 0):

@@ -175,12 +175,12 @@ def test_what_arrived_and_what_waits_are_all_steps(age: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_gravac_optim_steps_by_the_rule(ranks: int) -> None:
-    """``eager`` with ages that ranks pool, as far as an age is rounded, to a 256th of a step."""
+    """``eager`` with ages that ranks pool, as far as an age is rounded, to a 64th of a step."""
     n, generator, betas = 4000, torch.Generator().manual_seed(ranks), (0.9, 0.95)
     start, bucket = torch.randn(n, generator=generator), Bucket(0, ("a",), (n,), ((n,),))
     ours, theirs = (nn.Parameter(start.clone()) for _ in range(2))
     product = optim.AdamW([ours], lr=RATE, betas=betas, weight_decay=0.1)
-    rule = parse_late("late:move=eager,age=pooled")
+    rule = parse_late("late:move=eager,age=pooled,cap=1023")
     study, ages = LateAdamW([theirs], RATE, betas, 0.1, rule), Ages(rule, ranks)
     residuals, parts = torch.zeros(ranks, n), torch.rand(n, generator=generator) * 0.2
     for number in range(150):
