@@ -1,5 +1,8 @@
 """The price of trials (promise P12): what they may cost of somebody's training, and when a step ends one."""
 
+from gravac.policies.base import Plan
+from gravac.protocol import Trial
+
 FIRST_MINUTE, FIRST_SHARE = 60.0, 0.2
 """Trials may take 20 % of the first minute, while nothing is known. [s, share; chosen]"""
 SHARE = 0.02
@@ -41,3 +44,13 @@ def step_limit(predicted: float, held: float, left: float) -> float:
         left: As in ``affordable``.
     """
     return max(TOO_LONG * predicted, held + left / (TRIAL_STEPS + LAG_STEPS))
+
+
+def trial(limit: float, back: Plan) -> Trial:
+    """Return what a decision carries of its trial.
+
+    Args:
+        limit: As ``step_limit`` returns it.
+        back: The plan that the ranks send once a step took longer.
+    """
+    return Trial(step_seconds=min(1e9, limit), cf=back.cf, codec=back.codec)

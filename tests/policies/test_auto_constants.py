@@ -274,7 +274,9 @@ def test_what_a_plan_showed_counts_half_after_ever_more_windows() -> None:
         row = seen(SEVEN, efficiency=0.5, steps=80.0, failures=failures)
         error = believed(job, (row,), SEVEN, 1 + windows).efficiency_error
         assert error == pytest.approx(0.25 / (20 + 40) ** 0.5), failures
-        good = seen(SEVEN, efficiency=0.99, steps=80.0, failures=failures)
+        good = seen(
+            SEVEN, efficiency=0.99, steps=80.0, failures=failures, barred=(1 + windows) * (failures > 0)
+        )
         rests = [believed(job, (good,), SEVEN, 1 + after).keeps for after in (windows - 1, windows)]
         assert rests == ([False, True] if failures else [True, True]), failures
 

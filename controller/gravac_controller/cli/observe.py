@@ -19,10 +19,10 @@ import click
 
 from gravac.traces.own_files import make_folder
 from gravac.wording import did_you_mean, display_path, printable
-from gravac_controller.cli.running import IMPATIENT, Running
 from gravac_controller.cli.source import FOLDER, CannotUse, journals_folder
 from gravac_controller.cli.whatif import profile
 from gravac_controller.cli.wording import printer
+from gravac_controller.server.running import IMPATIENT, Running
 
 POLL_SECONDS = 0.2
 NOT_RUN, NOT_FOUND = 126, 127

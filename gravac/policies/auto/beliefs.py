@@ -45,9 +45,8 @@ SAYS_NOTHING = 0.01
 [share; chosen]"""
 MOST_STEPS = 400.0
 """The newest steps that an efficiency is measured by. [steps; chosen]"""
-STEPS_ERROR, LEAST_ERROR = 0.25, 0.01
-"""Error of an efficiency by one step; it falls with the root of their number, down to a hundredth.
-[share; simulated]"""
+STEPS_ERROR = 0.25
+"""Error of an efficiency by one step; it falls with the root of their number. [share; chosen]"""
 UNMEASURED = 0.75
 """Share of the bound by which a plan that is tried may be expected to lose more, for kinds of optimizer whose backlog
 says nothing: there, a trial next to a dense reference shows whether this model bears the plan. [share; chosen]"""
@@ -232,7 +231,7 @@ def _woken(row: Seen, share: float) -> Seen:
     """Return a row without the efficiency that it failed by, where gradients compress better now."""
     if row.tenth is None or not share > RISE * row.tenth:
         return row
-    return row.model_copy(update={"efficiency": None, "steps": 0.0, "tenth": None})
+    return row.model_copy(update={"efficiency": None, "steps": 0.0, "tenth": None, "barred": 0})
 
 
 def _own_of(beliefs: Beliefs) -> float:
@@ -389,7 +388,8 @@ def _tried(table: PlanTable, level: LevelSums, expected: Efficiency) -> Shown | 
 def failed(beliefs: Beliefs, plan: Plan, report: WindowReport) -> Beliefs:
     """Note that a plan was left, or not held, because of its efficiency."""
     row = row_of(beliefs, plan)
-    return _with(beliefs, row.model_copy(update={"failures": row.failures + 1, "tenth": tenth_of(report)}))
+    row = row.model_copy(update={"failures": row.failures + 1, "tenth": tenth_of(report)})
+    return _with(beliefs, row.model_copy(update={"barred": report.window + _halving(row)}))
 
 
 def rested(beliefs: Beliefs, plan: Plan, until: int) -> Beliefs:
@@ -556,11 +556,9 @@ def _efficiency(
     least = 1.0 - table.accepted - ROUNDING
     evidence, steps, now = _evidence(facts, beliefs, alike, plan, window)
     if evidence is not None and now >= 1.0:
-        failing = any(
-            row.failures and row.plan != plan and window < row.shown + _halving(row) for row in alike
-        )
+        failing = any(window < row.barred and row.plan != plan for row in alike)
         likely = (TABLE_STEPS * prior + steps * evidence) / (TABLE_STEPS + steps)
-        off = max(LEAST_ERROR, STEPS_ERROR / math.sqrt(TABLE_STEPS + now))
+        off = STEPS_ERROR / math.sqrt(TABLE_STEPS + now)
         keeps = not failing and likely + off >= least and (prior >= least or evidence >= least)
         return _Eta(likely, off, steps, keeps, False)
     if expected is None and not table.limited:

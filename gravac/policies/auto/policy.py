@@ -19,9 +19,9 @@ from gravac.policies.base import (
     Verdict,
     narrow,
 )
-from gravac.policies.trials import TRIAL_STEPS
+from gravac.policies.trials import TRIAL_STEPS, trial
 from gravac.policies.windows import MOST, first_decision, gain_of, levels_under, next_decision, unusable
-from gravac.protocol import Candidate, JobSpec, Trial, WindowReport
+from gravac.protocol import Candidate, JobSpec, WindowReport
 
 
 class AutoPolicy(ConfiguredPolicy[AutoSettings]):
@@ -126,9 +126,7 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
     def _verdict(self, state: AutoState, choice: Choice, report: WindowReport) -> Verdict:
         """Return the decision of a choice. Here plans get the names that decisions have."""
         rule, reason = say(choice, self.table, state.beliefs.confirmed)
-        limit, trial = choice.trial_limit, None
-        if limit is not None:
-            trial = Trial(step_seconds=min(1e9, limit), cf=state.held_cf, codec=state.held_codec)
+        limit = choice.trial_limit
         decision = next_decision(
             state.decision,
             report,
@@ -141,7 +139,7 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
             epsilon=0.0,
             codec=choice.plan.codec,
             window_steps=choice.window_steps,
-            trial=trial,
+            trial=None if limit is None else trial(limit, state.held),
         )
         return Verdict(decision, state.model_copy(update={"decision": decision}))
 

@@ -58,8 +58,8 @@ class Seen(Record):
 
     ``fresh``: its times are of today's network and computation. ``efficiency``: η by the newest ``steps`` that showed
     it, the last of them in window ``shown``; ``noise``: ρ then. ``failures``: how often it left the bound, the last
-    time with a share ``tenth`` of the energy in the largest tenth of the elements. ``until``: it is not tried before
-    this window, as its trial gave no settled step.
+    time with a share ``tenth`` of the energy in the largest tenth of the elements; it is not taken again before window
+    ``barred``. ``until``: it is not tried before this window, as its trial gave no settled step.
     """
 
     codec: Choice | None
@@ -73,6 +73,7 @@ class Seen(Record):
     shown: Count = 0
     noise: Annotated[float, Field(ge=0, le=1)] | None = None
     failures: Count = 0
+    barred: Count = 0
     tenth: Annotated[float, Field(ge=0, le=1)] | None = None
     until: Count = 0
 
