@@ -24,6 +24,17 @@ def allowance(elapsed: float, spent: float) -> float:
     return max(0.0, FIRST_SHARE * first + SHARE * (elapsed - first) - spent)
 
 
+def cost(took: float, steps: int, held: float) -> float:
+    """Return the seconds that a window of a trial took more than the plan held before it would have.
+
+    Args:
+        took: Seconds of the window.
+        steps: Of it.
+        held: Seconds of a step of that plan.
+    """
+    return max(0.0, took - steps * held)
+
+
 def affordable(worst: float, held: float, left: float) -> bool:
     """Return whether a trial fits into what is left, should each of its steps take as long as it may at worst.
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gravac.policies import trials
 from gravac.policies.auto.settings import NOISE, Beliefs, Coding, Seen
 from gravac.policies.auto.table import PlanFacts, PlanTable
 from gravac.policies.base import DENSE, Plan
@@ -178,7 +179,7 @@ def learn(
     steps = report.last_step - report.first_step + 1
     change: dict[str, Any] = {"elapsed": min(1e12, beliefs.elapsed + report.seconds)}
     if decision.phase == "explore" and held > 0.0:
-        change["spent"] = min(1e12, beliefs.spent + max(0.0, report.seconds - steps * held))
+        change["spent"] = min(1e12, beliefs.spent + trials.cost(report.seconds, steps, held))
     knew = beliefs.confirmed is not None
     if table.telling and level is not None and level.sums.steps:
         change |= _noise(beliefs, level)
