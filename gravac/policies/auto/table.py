@@ -23,7 +23,7 @@ that held 15 levels did not, either. [share; simulated]"""
 FILLS, FILL_LOSS = 3.0, 150.0
 """A young training, whose gradients agree from step to step, loses more by delays: an error memory that keeps one
 element in CF fills for about 3 CF steps, and at first (CF / 150)² of a step's progress is lost. Afterwards what comes
-late is mostly noise (lab/benchmarks/late.md). [times, CF; simulated]"""
+late is mostly noise (lab/benchmarks/young.py). [times, CF; simulated]"""
 
 
 @dataclass(frozen=True, slots=True)
