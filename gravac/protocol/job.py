@@ -126,15 +126,16 @@ class OptimizerSpec(Record):
     weight_decay: Annotated[float, Field(ge=0, le=1e15)] | None  # of its first parameter group; null: unknown
 
 
+Times = Annotated[float, Field(ge=0, le=10)]
+
+
 class Kept(Record):
     """What a plan is expected to keep of the progress of a dense step: its statistical efficiency in simulations."""
 
     likely: Ratio  # best estimate
     low: Ratio  # in the task that bears it worst
     high: Ratio  # in the task that bears it best
-    noise_times: Annotated[float, Field(ge=0, le=10)] = (
-        0.0  # most that its loss grows with a gradient of less noise; 0: noise changes nothing
-    )
+    noise_times: Times = 0.0  # most that its loss grows with less noise in the gradient; 0: it does not
     late: bool = False  # it sends late what the optimizer bears late, so windows show little of it
     unseen: bool = False  # its errors average out over more ranks than there are, which windows do not show
 

@@ -221,6 +221,4 @@ class WindowReport(Record):
     ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as GRAVAC_RANK_ROWS allows
     curve: GainCurve | None = None  # null: no step of the window was surveyed
     steps: StepDetail | None = None  # one by one, in the trace only; null: not listed
-    trial_seconds: Seconds | None = (
-        None  # longest step of a trial that it ended early; null: none ended early
-    )
+    trial_seconds: Seconds | None = None  # longest step of a trial that ended early; null: none did
