@@ -292,7 +292,7 @@ def test_a_python_session_prints_what_is_shown(document: Path) -> None:
 def test_the_readme_is_read_in_a_minute() -> None:
     text = (ROOT / "README.md").read_text()
     (example,) = blocks(ROOT / "README.md", "python")
-    assert len([line for line in example.splitlines() if line.strip()]) == 6
+    assert len([line for line in example.splitlines() if line.strip()]) == 7, "with what clips"
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings == ["Ask", "Use", "Does it pay?", "Try", "Limits", "Links"]
     assert blocks(ROOT / "README.md", "sh")[0].startswith("gravac observe -- torchrun ")

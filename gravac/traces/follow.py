@@ -55,11 +55,14 @@ class ReplayedDecision:
 
     @property
     def same(self) -> bool:
-        """Whether both are equal byte for byte as JSON, or nothing was recorded."""
+        """Whether both are equal byte for byte as JSON, or nothing was recorded.
+
+        A decision of an older version lacks fields that are new: they count as their defaults, which it is read with.
+        """
         if self.recorded is None or self.recorded is self.replayed:
             return True
-        body = self.body or self.recorded.model_dump_json().encode()
-        return body == self.replayed.model_dump_json().encode()
+        replayed = self.replayed.model_dump_json().encode()
+        return self.body == replayed or self.recorded.model_dump_json().encode() == replayed
 
 
 class Follower:

@@ -156,14 +156,15 @@ def test_few_steps_show_it_with_noise() -> None:
         job = Job(World(kind="adam", reference=True, shown_noise=noise, noise=0.0))
         job.windows(12)
         return [
-            round(level.sums.moved_dot_reference, 6)
+            (level.codec, level.cf, round(level.sums.moved_dot_reference, 6))
             for report in job.reports[4:]
             for level in report.levels
             if level.cf > 1.0
         ]
 
-    assert len(set(shown(0.0))) == 1
-    assert len(set(shown(0.05))) > 4
+    plans = {(codec, cf) for codec, cf, _ in shown(0.0)}
+    assert len(set(shown(0.0))) == len(plans), "one figure for each plan"
+    assert len(set(shown(0.05))) > 4 + len(plans)
 
 
 def test_a_trial_costs_what_it_takes_longer_than_the_plan_held_before() -> None:

@@ -284,7 +284,8 @@ def _wanted(
         if mine == (parts.world_size, parts.rank, shard):
             return state
     states = sorted(states, key=lambda state: int(state.get("rank", 0)))
-    whole = len(states) == states[0].get("world_size")  # that of one rank is all there is
+    ranks = states[0].get("world_size")
+    whole = len(states) == ranks != parts.world_size  # that of one rank is all there is
     return states[0] if mapping and len(states) == 1 and not whole else states
 
 

@@ -630,7 +630,7 @@ def _seconds(
     error = math.sqrt(coding_error * coding_error + sent_error * sent_error)
     off = math.sqrt(error * error + line.own_error * line.own_error)
     worst, least = seconds + error, max(1e-9, seconds - off)
-    if line.waiting < 0.0:  # some of the exchange hides behind backward, and more may
+    if line.waiting < 0.0 or not line.determined:  # some of the exchange may hide behind backward
         least = max(1e-9, min(least, line.own + coding + exposed - MAY_HIDE * line.own))
     if facts.exchange is not None and not line.determined:
         worst = max(worst, line.own + coding + facts.exchange)

@@ -244,7 +244,9 @@ class Search:
             self.change(beliefs=failed(self.beliefs, self.plan, self.report))
             left, mine = True, self.row(self.plan)
         measured = [row for row in self.rows if row.fresh and row.keeps and not row.resting]
-        best = self._mildest(measured)
+        best, dense = self._mildest(measured), self.row(DENSE)
+        if best is not None and dense in measured and not self._wins(best, dense):
+            best = dense  # nothing is lost by it
         hold = best or self.row(self._safe())
         more = best is None or self.state.trials < MOST_TRIALS
         option = self.option([row for row in self.rows if not row.fresh and not row.resting], best)
@@ -252,7 +254,6 @@ class Search:
         if option is not None and more:
             self.change(trials=self.state.trials + 1)
             return self._try(option, hold, cause)
-        dense = self.row(DENSE)
         if not dense.fresh and self._may_win(dense, hold):
             step, toward = self._step_to(dense, hold)
             if step is not None and (toward is None or self.state.trials < 2 * MOST_TRIALS):
