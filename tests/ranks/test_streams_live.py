@@ -27,7 +27,9 @@ def test_an_agent_on_streams_trains_as_one_with_threads(run_each: RunEach) -> No
             threads, streams = rank["threads"], rank["streams"]
             assert (threads.pop("streams"), streams.pop("streams")) == (False, True), case
             residuals = threads.pop("residual"), streams.pop("residual")
-            assert math.isclose(*residuals, rel_tol=1e-5 if "clip" in case else 1e-12), case
+            # With a scaler a perturbation is told by threads alone, to the eleventh digit here.
+            apart = 1e-5 if "clip" in case else 1e-11 if "scaled" in case else 1e-12
+            assert math.isclose(*residuals, rel_tol=apart), case
             assert residuals[0] > 0, case
             if "clip" in case:
                 threads.pop("parameters"), streams.pop("parameters")
