@@ -62,7 +62,7 @@ def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> No
     assert "4 ranks" in tab.text("#state-note")
     faster = job["predicted_dense_step_seconds"] / latest["step_seconds"]
     assert float(tab.text("#speed").rstrip("×")) == pytest.approx(faster, rel=0.01)
-    assert "dense 1.88 s (predicted)" in tab.text("#speed-note")
+    assert "dense 1.92 s (predicted)" in tab.text("#speed-note")
     assert tab.text("#risk-word") == "low"
     assert tab.text("#risk-first") == job["risk"]["because"][0]
     assert tab.text("#plan").replace("\xa0", " ") == job["plan"] == latest["plan"]
