@@ -136,7 +136,7 @@ def test_a_restart_shows_the_same_and_reads_only_what_it_needs(
 ) -> None:
     settings = {"journal_part_bytes": SMALL, "history_windows": 600, "control_token": OPERATOR}
     first = InProcess(tmp_path / "runs", **settings)
-    feed(first, 1000)
+    feed(first, 800)
     before = everything(first)
     first.close()
     opened: list[int] = []

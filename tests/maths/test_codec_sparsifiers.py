@@ -52,7 +52,7 @@ def test_rounding_noise_differs_between_ranks(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["randomk", "blockrandomk", "bernoulli"])
 def test_every_coordinate_is_drawn_equally_often(name: str) -> None:
-    n, count = 50, 4000
+    n, count = 50, 2000
     counts = torch.zeros(n)
     for step in range(count):
         found = build(name).compress(torch.ones(n), 10.0, KEY._replace(step=step), torch.float32).support
