@@ -29,8 +29,9 @@ SILENT = {
     "reported, not decided": ("event.kind", "event.message", "event.window", "override.epoch"),
     "after the last decision": ("end",),
     "where a part lies, for who reads it alone": ("part",),
-    # Rules read the medians and the samples of settled steps, by CF. These show where the time went, and to whom.
-    "other times": ("window.seconds", "window.phases", "window.spread", "window.ranks"),
+    # Rules read the medians and the samples of settled steps, by CF, and what the window took, as trials have a price.
+    # These show where the time went, and to whom.
+    "other times": ("window.phases", "window.spread", "window.ranks"),
     # Gains are smoothed by the ranks' gate; the raw sums are there so that other signals can be worked out.
     "raw sums": ("window.levels.*.sums", "window.curve.steps"),
     "bytes, as no rule counts them": (
@@ -46,6 +47,8 @@ SILENT = {
 }
 """Why no decision depends on a field: those named and all below them. An announced gap (``event.kind``) hides a missing
 window whose line is gone too: the chain of digests finds that, and a gap that is not announced is a difference."""
+SUMMED = "window.seconds"
+"""Decides as a sum over the windows so far, as trials may cost a share of it: one window alone changes no decision."""
 NAMES = tuple(name for names in SILENT.values() for name in names)
 
 
@@ -132,11 +135,18 @@ def test_every_other_field_decides() -> None:
             if line.kind != "decision":
                 for way, value in leaves(line.record.model_dump(mode="json")):
                     name = field(line.kind, way)
-                    if value not in (None, []) and not silent(name):
+                    if value not in (None, []) and not silent(name) and name != SUMMED:
                         names.setdefault(name, []).append((trace, place, way, value))
     never = [name for name, places in names.items() if not any(map(decides, places))]
     assert never == []
     assert len(names) > 30
+
+
+def test_a_sum_over_the_windows_decides() -> None:
+    trace = replayed(Path(__file__).parent / "traces" / "digits-topk-shaped.jsonl.gz")
+    forged = [altered(line, {("seconds",): 0.0}) if line.kind == "window" else line for line in trace.lines]
+    with pytest.raises(ValueError, match="does not replay"):
+        Replayed([line for line in forged if line is not None])
 
 
 def quiet(lines: list[Line], place: int) -> bool:

@@ -99,6 +99,45 @@ def test_looks_at_a_network_that_stays_are_rare_and_short() -> None:
     assert run.last.window_steps is None
 
 
+def test_what_measures_dense_again_has_a_price() -> None:
+    """On a link that became 100 times slower, ten dense steps would take nine minutes (promise P12)."""
+    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1), Cluster())
+    run.until_hold()
+    run.windows(3)
+    held = run.last.cf_candidate
+    run.change(network_seconds=100.0 * run.cluster.network_seconds)
+    assert "but drifting" in run.windows().reason
+    drifted = run.windows()
+    assert (drifted.rule, drifted.cf_candidate, drifted.trial) == ("hold", held, None)
+    assert "more than a trial may cost by now: holding it" in drifted.reason
+    assert row(drifted.candidates, 1.0).samples_per_second is None, "what it was is no knowledge any more"
+    assert run.until(lambda decision: decision.phase != "hold").phase == "explore", "a stronger CF sends less"
+    run.until_hold()
+    dense = run.cluster.step_seconds(1.0)
+    looked = run.until(lambda decision: decision.phase == "warmup", most=5000)
+    cost = (10 + 3) * (dense - run.cluster.step_seconds(looked.trial.cf))
+    total = sum(report.seconds for report in run.reports)
+    assert cost <= 0.2 * 60 + 0.02 * (total - 60)
+    assert looked.window_steps == 10
+    assert looked.trial.step_seconds >= 3 * 0.9 * dense
+
+
+def test_a_step_too_long_ends_a_look_at_dense_steps() -> None:
+    run = Run(GravacPolicy(), Cluster(compute_seconds=0.5, network_seconds=2.0))
+    held = run.until_hold().cf_candidate
+    looked = run.until(lambda decision: decision.rule == "reexplore", most=100)
+    assert looked.trial is not None
+    assert looked.trial.cf == held
+    back = run.windows(trial_seconds=30.0)
+    assert (back.rule, back.phase, back.cf_candidate, back.trial) == ("hold", "hold", held, None)
+    assert back.reason == f"A dense step took 30.0 s, too long to measure more of them: holding CF {held:g}."
+    report = run.reports[-1]
+    steps = report.last_step - report.first_step + 1
+    assert row(back.candidates, 1.0).samples_per_second == pytest.approx(report.samples / steps / 30.0)
+    assert run.state.spent > 0.0
+    assert run.windows(60).phase == "hold", "the next look is twice as far away"
+
+
 def test_top_of_the_ladder() -> None:
     cluster = Cluster(network_seconds=100.0, gains=dict.fromkeys(GAINS, 0.95))
     run = Run(GravacPolicy(epsilon=0.1), cluster)

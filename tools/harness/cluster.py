@@ -62,7 +62,7 @@ class Cluster:
 
     def report(self, window: int, decision: Decision, **changes: object) -> WindowReport:
         """What the ranks would report of a window they ran under ``decision`` from its first step on."""
-        cf, steps = self.sent(decision), self.window_steps
+        cf, steps = self.sent(decision), decision.window_steps or self.window_steps
         level = level_sums(
             decision.epoch,
             cf,
@@ -75,8 +75,8 @@ class Cluster:
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
         given: dict[str, object] = {
             "window": window,
-            "first_step": window * steps,
-            "last_step": (window + 1) * steps - 1,
+            "first_step": window * self.window_steps,
+            "last_step": window * self.window_steps + steps - 1,
             "epoch": decision.epoch,
             "phase": decision.phase,
             "cf": cf,
@@ -184,6 +184,7 @@ class Run:
     cluster: Cluster
     state: PolicyState = field(init=False)
     decisions: list[Decision] = field(init=False)
+    reports: list[WindowReport] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         verdict = self.policy.start()
@@ -203,6 +204,7 @@ class Run:
         assert verdict.state.decision == verdict.decision
         self.state = verdict.state
         self.decisions.append(verdict.decision)
+        self.reports.append(report)
         return verdict.decision
 
     def until(self, stop: Callable[[Decision], bool], most: int = 40) -> Decision:

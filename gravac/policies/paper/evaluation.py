@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from gravac.policies import candidates
-from gravac.policies.base import Verdict
+from gravac.policies import candidates, trials
+from gravac.policies.base import Plan, Verdict
 from gravac.policies.candidates import Candidates
 from gravac.policies.paper.settings import GravacSettings, GravacState, Search
 from gravac.policies.windows import MOST, Measurement, gain_of, measure, next_decision, predicted_gain
-from gravac.protocol import Candidate, Decision, KnownRule, Phase, WindowReport
+from gravac.protocol import Candidate, Decision, KnownRule, Phase, Trial, WindowReport
 
 CLEARLY = 0.9
 """Share of ε below which a promised gain counts as too little: curves move a little from step to step."""
@@ -31,8 +31,43 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         self.previous = self.state.decision
+        change = {"elapsed": min(1e12, self.state.elapsed + self.report.seconds)}
+        if self.previous.trial is not None:
+            took = trials.cost(self.report.seconds, self.steps, self.state.held_seconds)
+            change["spent"] = min(1e12, self.state.spent + took)
+        self.state = self.state.model_copy(update=change)
         self.measured = measure(self.report, self.previous, self.settings.min_settled)
         self.candidates = candidates.update(self.previous.candidates, self._counting())
+
+    @property
+    def steps(self) -> int:
+        """Steps of the window."""
+        return self.report.last_step - self.report.first_step + 1
+
+    @property
+    def ended(self) -> float | None:
+        """Seconds of the step that ended the trial in force; None: it was not ended."""
+        return None if self.previous.trial is None else self.report.trial_seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that trials may still cost."""
+        return trials.allowance(self.state.elapsed, self.state.spent)
+
+    def trial(self, predicted: float, held: float, back: float) -> dict[str, Any]:
+        """Return what makes the next decision a trial with a price, for ``decide``.
+
+        Args:
+            predicted: Seconds of a step of it.
+            held: Seconds of a step of the CF to go back to.
+            back: That CF.
+        """
+        limit = trials.step_limit(predicted, held, self.left)
+        return {"trial": trials.trial(limit, Plan(None, back)), "held_seconds": held}
+
+    def seconds(self, rate: float | None) -> float | None:
+        """Return the seconds of a step at a number of samples/s; None: not known."""
+        return (self.report.samples or self.steps) / self.steps / rate if rate else None
 
     def _counting(self) -> dict[float, Measurement]:
         """Return what enters the candidates. Dense steps of a compressing decision compressed first: no baseline."""
@@ -114,9 +149,10 @@ class Evaluation:
         candidate: float | None = None,
         rows: Candidates | None = None,
         window_steps: int | None = None,
+        trial: Trial | None = None,
         **state: Any,
     ) -> Verdict:
-        """Return the next decision; what is not given stays, but windows have the job's length.
+        """Return the next decision; what is not given stays, but windows have the job's length and no trial goes on.
 
         ``state``: fields of the state that change.
         """
@@ -131,11 +167,19 @@ class Evaluation:
             candidates=self.candidates if rows is None else rows,
             epsilon=self.settings.epsilon,
             window_steps=window_steps,
+            trial=trial,
         )
         return Verdict(decision, self.state.model_copy(update={"decision": decision, **state}))
 
-    def restart(self, rule: KnownRule, reason: str, windows: int) -> Verdict:
-        """Return to the dense baseline, because what was measured no longer holds. ``windows``: how many are dense."""
+    def restart(self, rule: KnownRule, reason: str, windows: int, **more: Any) -> Verdict:
+        """Return to the dense baseline, because what was measured no longer holds.
+
+        Args:
+            rule: That fired.
+            reason: In words.
+            windows: How many are dense.
+            more: Arguments of ``decide``.
+        """
         return self.decide(
             rule,
             reason,
@@ -155,4 +199,5 @@ class Evaluation:
             freed=0,
             looks=0,
             unlooked=0,
+            **more,
         )

@@ -10,21 +10,24 @@ from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
 from gravac.policies.paper.evaluation import Evaluation
 from gravac.policies.paper.settings import Left, Search
-from gravac.policies.windows import Measurement
+from gravac.policies.windows import MOST, Measurement
 from gravac.protocol import KnownRule
-from gravac.wording import format_cf, format_gain, format_number, format_percent
+from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
 
 
 def warmup(evaluation: Evaluation) -> Verdict:
     """Count dense windows. After the last, stay dense if the network hardly matters, else try the first rung."""
     settings, dense, left = evaluation.settings, evaluation.measured.get(1.0), evaluation.state.warmup_left
+    if evaluation.ended is not None and evaluation.previous.trial is not None:
+        return _too_long(evaluation, evaluation.ended, evaluation.previous.trial.cf)
     if dense is None:
         reason = (
             f"Only {evaluation.settled_steps(1.0)} settled dense steps in window {evaluation.report.window}, "
             f"{settings.min_settled} are needed: measuring the dense baseline again. "
             "If this repeats, make the window longer."
         )
-        return evaluation.decide("warmup", reason, window_steps=evaluation.previous.window_steps)
+        previous = evaluation.previous
+        return evaluation.decide("warmup", reason, window_steps=previous.window_steps, trial=previous.trial)
     if evaluation.state.looking is not None:
         back = _looked(evaluation, dense, evaluation.state.looking)
         if back is not None:
@@ -64,6 +67,33 @@ def warmup(evaluation: Evaluation) -> Verdict:
         warmup_left=0,
         extended=0,
         search=evaluation.state.search.model_copy(update={"free_rate": evaluation.dense_free_rate()}),
+    )
+
+
+def _too_long(evaluation: Evaluation, took: float, held: float) -> Verdict:
+    """Go back to the CF that was held: the step that ended the trial says what a dense one takes."""
+    steps, samples = evaluation.steps, evaluation.report.samples
+    rate = min(MOST, (samples or steps) / steps / took) if took > 0.0 else None
+    dense = candidates.row(evaluation.candidates, 1.0).model_copy(
+        update={
+            "gain": 1.0,
+            "samples_per_second": rate,
+            "useful_samples_per_second": rate,
+            "window": evaluation.report.window,
+        }
+    )
+    rows = (dense, *(row for row in evaluation.candidates if row.cf != 1.0))
+    return evaluation.decide(
+        "hold",
+        f"A dense step took {format_seconds(took)}, too long to measure more of them: holding {format_cf(held)}.",
+        phase="hold",
+        minimum=held,
+        candidate=held,
+        rows=candidates.mark(rows, held, "chosen"),
+        warmup_left=0,
+        reference=None,
+        looking=None,
+        looks=evaluation.state.looks + 1,
     )
 
 

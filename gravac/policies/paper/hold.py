@@ -6,12 +6,12 @@ window makes it leave.
 
 from typing import Any
 
-from gravac.policies import candidates
+from gravac.policies import candidates, trials
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import useful
 from gravac.policies.paper.evaluation import CLEARLY, Evaluation
 from gravac.policies.paper.explore import left
-from gravac.policies.paper.settings import Reference
+from gravac.policies.paper.settings import Reference, Search
 from gravac.policies.windows import Measurement
 from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
 
@@ -27,10 +27,8 @@ FREED, FREED_WINDOWS = 2.0, 2
 """The wait for the network has fallen when it is this many times smaller, for so many windows in a row."""
 FREED_RATIO = 0.08
 """Share of a step by which the wait of a dense one must have fallen to matter."""
-LOOK_STEPS = 10
-"""Steps of a window that measures dense again."""
-FIRST_LOOK, LOOK_COST = 50, 0.01
-"""Windows in hold before dense is measured again, at least, and the share of time that this may cost at first."""
+FIRST_LOOK = 50
+"""Windows in hold before dense is measured again; twice as many after each time that changed nothing."""
 
 
 def hold(evaluation: Evaluation) -> Verdict:
@@ -69,13 +67,45 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, 
     drifting = evaluation.state.drifting + 1
     age = evaluation.report.window - reference.window
     if drifting >= DRIFT_WINDOWS and age >= settings.cooldown_windows:
-        reason = (
-            f"Drift while holding {format_cf(measured.cf)}: {moved}, for {drifting} windows. "
-            "Measuring again, from dense up."
-        )
-        return evaluation.restart("reexplore", reason, windows=1)
+        return _drifted(evaluation, reference, measured, f"{moved}, for {drifting} windows")
     reason = f"Holding {format_cf(measured.cf)}, but drifting: {moved}."
     return _stay(evaluation, reason, drifting=drifting, low=0, fitting=0, promising=0)
+
+
+def _drifted(evaluation: Evaluation, reference: Reference, measured: Measurement, moved: str) -> Verdict:
+    """Measure all again, from dense up; where dense steps would cost too much, hold what is known to work."""
+    cf, drift = measured.cf, f"Drift while holding {format_cf(measured.cf)}: {moved}."
+    worst = _dense_seconds(evaluation, reference, measured)
+    if cf == 1.0 or trials.affordable(worst, measured.step_seconds, evaluation.left):
+        trial: dict[str, Any] = {}
+        if cf > 1.0:
+            trial = {"window_steps": trials.TRIAL_STEPS, **evaluation.trial(worst, measured.step_seconds, cf)}
+        reason = f"{drift} Measuring again, from dense up."
+        return evaluation.restart("reexplore", reason, windows=1, **trial)
+    others = (row for row in evaluation.candidates if row.cf != 1.0)
+    search = evaluation.state.search.model_copy(update={"since": evaluation.report.window, "free_rate": None})
+    return _stay(
+        evaluation,
+        f"{drift} Dense steps may take {format_seconds(worst)}, more than a trial may cost by now: holding it.",
+        rows=(*candidates.untried((1.0,)), *others),
+        searched=search,
+        reference=None,
+        drifting=0,
+        low=0,
+        fitting=0,
+        promising=0,
+    )
+
+
+def _dense_seconds(evaluation: Evaluation, reference: Reference, measured: Measurement) -> float:
+    """Return about what a dense step takes: as last measured, its wait changed as that of the held CF did."""
+    waits = measured.exposed_seconds
+    own = measured.step_seconds - (waits or 0.0)
+    last = evaluation.seconds(candidates.row(evaluation.candidates, 1.0).samples_per_second)
+    if last is None:
+        return own + (waits or 0.0) * evaluation.fewer(measured.cf)
+    times = waits / reference.exposed_seconds if waits and reference.exposed_seconds else 1.0
+    return own + max(0.0, last - own) * times
 
 
 def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -> Verdict | None:
@@ -96,9 +126,12 @@ def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -
     evaluation.state = state = state.model_copy(update={"freed": state.freed + 1 if fell else 0})
     if fell and state.freed >= FREED_WINDOWS and was is not None and now is not None:
         why = f"Steps wait {format_seconds(now)} for the network, before {format_seconds(was)}"
-    elif state.unlooked + 1 >= _patience(evaluation, measured):
+    elif state.unlooked + 1 >= FIRST_LOOK << min(state.looks, DOUBLINGS):
         why = f"Dense steps were last measured {state.unlooked + 1} windows ago"
     else:
+        return None
+    worst = _dense_seconds(evaluation, reference, measured)
+    if not trials.affordable(worst, measured.step_seconds, evaluation.left):
         return None
     return evaluation.decide(
         "reexplore",
@@ -106,7 +139,7 @@ def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -
         phase="warmup",
         minimum=1.0,
         candidate=1.0,
-        window_steps=LOOK_STEPS,
+        window_steps=trials.TRIAL_STEPS,
         warmup_left=1,
         extended=0,
         drifting=0,
@@ -116,16 +149,8 @@ def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -
         freed=0,
         looking=cf,
         unlooked=0,
+        **evaluation.trial(worst, measured.step_seconds, cf),
     )
-
-
-def _patience(evaluation: Evaluation, measured: Measurement) -> float:
-    """Return the windows between two looks, so that they cost little; doubled after each in vain."""
-    dense = candidates.row(evaluation.candidates, 1.0).samples_per_second or measured.samples_per_second
-    slower = max(0.0, measured.samples_per_second / dense - 1.0)
-    steps = evaluation.report.last_step - evaluation.report.first_step + 1
-    cost = slower * LOOK_STEPS / steps
-    return float(max(FIRST_LOOK, cost / LOOK_COST) * 2 ** min(evaluation.state.looks, DOUBLINGS))
 
 
 def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -> Verdict:
@@ -229,9 +254,9 @@ def _too_low(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
     )
 
 
-def _stay(evaluation: Evaluation, reason: str, **state: Any) -> Verdict:
-    """Hold for another window. ``state``: fields of the state that change."""
-    search = evaluation.state.search
+def _stay(evaluation: Evaluation, reason: str, searched: Search | None = None, **state: Any) -> Verdict:
+    """Hold for another window. ``searched``: the last search. ``state``: fields of the state that change."""
+    search = searched or evaluation.state.search
     waiting = search.model_copy(update={"waited": search.waited + 1})
     unlooked = evaluation.state.unlooked + 1
     return evaluation.decide("hold", reason, search=waiting, unlooked=unlooked, **state)

@@ -243,6 +243,8 @@ class GravacState(PolicyState):
     of the last search. ``freed``: windows in a row whose wait for the network was clearly below the reference.
     ``looking``: the CF that was held until dense steps were measured again, which is in progress; null: it is not.
     ``looks``: such measurements in a row that changed nothing. ``unlooked``: windows in hold since the last one.
+    ``elapsed``: seconds of all windows. ``spent``: what trials took more than the CFs held before them would have.
+    ``held_seconds``: step of the CF that the trial in force goes back to.
     """
 
     warmup_left: Count
@@ -258,6 +260,9 @@ class GravacState(PolicyState):
     looking: CompressionFactor | None = None
     looks: Count = 0
     unlooked: Count = 0
+    elapsed: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    spent: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    held_seconds: Seconds = 0.0
 
     @classmethod
     def beginning(cls, decision: Decision, warmup_left: int, multiplier: float | None) -> "GravacState":
