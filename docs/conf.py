@@ -26,6 +26,7 @@ include_patterns = [
     "docs/**.md",
     "lab/benchmarks/README.md",
     "lab/benchmarks/adam.md",
+    "lab/benchmarks/auto_worlds.md",
     "lab/benchmarks/observe.md",
     "lab/benchmarks/tournament/README.md",
 ]

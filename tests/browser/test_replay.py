@@ -169,7 +169,7 @@ def test_what_a_job_that_never_sent_dense_saved_is_predicted(tmp_path: Path, ope
     running = TraceServer(trace)
     try:
         tab = open_trace(open_page, running.url)
-        assert "predicted, not measured" in tab.text("#saved")
+        assert "were not measured on the network of today" in tab.text("#saved")
         assert "≈ −" not in tab.text("#saved")
         assert "(predicted)" in tab.text("#speed-note")
     finally:
