@@ -304,13 +304,13 @@ def test_no_plan_loses_more_than_four_percent_unless_the_user_lists_it() -> None
 
 
 def test_a_young_training_loses_more_by_delays() -> None:
-    """(CF / 150)² of a step's progress at first, nothing after 3 CF steps."""
+    """(CF / 150)² of a step's progress at first, nothing after CF steps."""
     job = held(World(kind="adam-aged", megabits=30.0))
     late = facts(job, Plan("topk+twobit", 36.0))
-    settled = late.expected(None, 108)
+    settled = late.expected(None, 36)
     assert settled is not None
     assert settled == late.expected(None, 10_000)
-    for step, share in ((0, 1.0), (54, 0.5), (107, 1 / 108)):
+    for step, share in ((0, 1.0), (18, 0.5), (35, 1 / 36)):
         found = late.expected(None, step)
         assert found is not None
         assert found.likely == pytest.approx(settled.likely - share * (36 / 150) ** 2)

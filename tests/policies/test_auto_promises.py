@@ -78,7 +78,7 @@ def test_a_page_shows_whether_its_number_was_measured() -> None:
     assert held.efficiency_steps > 150
     assert held.efficiency is not None
     assert held.efficiency_error is not None
-    assert f"keeps {100 * held.efficiency:.1f} ± {100 * held.efficiency_error:.2f} %" in job.last.reason
+    assert f"keeps {100 * held.efficiency:.1f} ± {100 * held.efficiency_error:.1f} %" in job.last.reason
     assert other.efficiency_steps == 0
     assert other.verdict == "untried"
 

@@ -69,7 +69,7 @@ def keeps(row: Belief, each: str = "of the progress per step") -> str:
 
 
 def _measured(value: float, error: float) -> str:
-    return f"{format_number(100 * value)} ± {format_number(100 * error)} %"
+    return f"{100 * value:.1f} ± {100 * error:.1f} %"
 
 
 def _label(choice: Choice, plan: Plan) -> str:
@@ -93,9 +93,11 @@ def _cause(choice: Choice, table: PlanTable) -> str:
         lost = format_percent(1.0 - (before.efficiency or 0.0))
         if before.steps >= 1.0:
             lost = _measured(1.0 - (before.efficiency or 0.0), before.efficiency_error)
+        # Such a plan was expected to be outside the bound, and what was measured does not show that it is inside.
+        within = (before.efficiency or 0.0) + before.efficiency_error >= 1.0 - table.accepted
         return (
             f"{before.facts.label} loses {lost} of the progress of a step, and at most "
-            f"{format_percent(table.accepted)} is accepted"
+            f"{format_percent(table.accepted)} is accepted{', as it was not expected to keep' if within else ''}"
         )
     if choice.cause.was is not None:
         return f"Steps went from {_times(choice.cause.was)} to {_times(choice.cause.now)}"
