@@ -52,7 +52,7 @@ def _links(
     default="lm",
     show_default=True,
     metavar="TASK",
-    help="What is learned: lm, gpt, resnet, vgg, logistic or digits, with settings as in gpt:size=3m.",
+    help="What is learned: lm, gpt, resnet, vgg, vit, logistic or digits, with settings as in gpt:size=3m.",
 )
 @click.option(
     "--policy",

@@ -30,7 +30,7 @@ ROWS = Path("gravac-tournament.jsonl")
     default=TASKS,
     show_default=True,
     metavar="TASK",
-    help="Task: lm, gpt, resnet, vgg, logistic or digits, with settings as in gpt:size=3m. Repeatable.",
+    help="Task: lm, gpt, resnet, vgg, vit, logistic or digits, with settings as in gpt:size=3m. Repeatable.",
 )
 @click.option(
     "--plans",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gravac.registry import construct, split
-from gravac_lab.tasks import digits, gpt, lm, logistic, resnet, vgg
+from gravac_lab.tasks import digits, gpt, lm, logistic, resnet, vgg, vit
 from gravac_lab.tasks.recipe import (
     Batch,
     Data,
@@ -25,6 +25,7 @@ TASKS: dict[str, Callable[..., Recipe]] = {
     "gpt": gpt.recipe,
     "resnet": resnet.recipe,
     "vgg": vgg.recipe,
+    "vit": vit.recipe,
     "logistic": logistic.recipe,
     "digits": digits.recipe,
 }

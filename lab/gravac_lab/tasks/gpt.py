@@ -27,11 +27,11 @@ RATES = {"sgd": 0.5, "adamw": 4e-3, "lamb": 2e-2}
 
 
 class Layer(nn.Module):
-    """Causal attention, then two linear layers, each on normalized input and added to it (pre-norm)."""
+    """Attention, then two linear layers, each on normalized input and added to it (pre-norm)."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, *, causal: bool = True) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.attention_norm = nn.LayerNorm(width)
         self.queries_keys_values = nn.Linear(width, 3 * width)
         self.attended = nn.Linear(width, width)
@@ -43,18 +43,27 @@ class Layer(nn.Module):
         n, length, width = x.shape
         mixed = self.queries_keys_values(self.attention_norm(x)).view(n, length, 3 * self.heads, -1)
         queries, keys, values = mixed.transpose(1, 2).chunk(3, 1)
-        attended = scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        attended = scaled_dot_product_attention(queries, keys, values, is_causal=self.causal)
         x = x + self.attended(attended.transpose(1, 2).reshape(n, length, width))
         out: Tensor = x + self.outer(gelu(self.inner(self.norm(x))))
         return out
 
 
-class ByteGPT(nn.Module):
-    """Maps bytes, shape ``(n, length)``, to scores of the next byte, shape ``(n, length, 256)``.
+def start(model: nn.Module, layers: int) -> None:
+    """Draw the weights, normal, with a deviation of one over the root of the inputs, less where a result is added.
 
-    Weights begin normal, with a deviation of one over the root of the number of inputs, less where a layer's result is
-    added. In a few hundred steps a small model learns more from these than from GPT-2's deviation of 0.02.
+    In a few hundred steps a small model learns more from these than from GPT-2's deviation of 0.02.
     """
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        elif parameter.dim() == 2:
+            added = name.endswith(("attended.weight", "outer.weight"))
+            nn.init.normal_(parameter, std=(parameter.shape[1] * (2 * layers if added else 1)) ** -0.5)
+
+
+class ByteGPT(nn.Module):
+    """Maps bytes, shape ``(n, length)``, to scores of the next byte, shape ``(n, length, 256)``."""
 
     def __init__(self, width: int, layers: int, heads: int, length: int) -> None:
         super().__init__()
@@ -63,12 +72,7 @@ class ByteGPT(nn.Module):
         self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.scores = nn.Linear(width, 256)
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.dim() == 2:
-                added = name.endswith(("attended.weight", "outer.weight"))
-                nn.init.normal_(parameter, std=(parameter.shape[1] * (2 * layers if added else 1)) ** -0.5)
+        start(self, layers)
         nn.init.normal_(self.embedding.weight, std=0.5)
         nn.init.normal_(self.position.weight, std=0.1)
         nn.init.normal_(self.scores.weight, std=0.02)
@@ -87,6 +91,7 @@ def recipe(
     text: str = "auto",
     optimizer: str = "adamw",
     rate: float | None = None,
+    beta2: float = optimizers.BETAS[1],
     batch: int = 16,
     heldout: int = 96,
 ) -> Recipe:
@@ -99,6 +104,7 @@ def recipe(
         optimizer: ``adamw``, ``adamw-aged``, ``adamw-low-beta``, ``muon`` (for the layers' matrices, with AdamW for the
             rest), ``sgd`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
+        beta2: Decay of AdamW's second moment, per step.
         batch: Sequences in a step of all ranks.
         heldout: Held-out sequences, as long as those in training.
 
@@ -114,7 +120,7 @@ def recipe(
     return Recipe(
         name="gpt",
         build_model=seeded(partial(ByteGPT, width, layers, heads, length)),
-        optimizer=optimizers.choose(optimizer, rates, rate, hidden=hidden),
+        optimizer=optimizers.choose(optimizer, rates, rate, hidden=hidden, beta2=beta2),
         optimizer_kind=optimizer,
         schedule=Schedule(ramp_steps=20, floor=0.1),
         clip_norm=1.0,

@@ -15,7 +15,7 @@ from gravac import optim
 from gravac_lab.tasks import recipe
 
 MOMENTUM = 0.9
-BETAS, LOW_BETAS = (0.9, 0.95), (0.5, 0.95)
+BETAS, LOW_BETA = (0.9, 0.95), 0.5
 WEIGHT_DECAY = 0.1
 """Of AdamW and LAMB."""
 
@@ -117,6 +117,7 @@ def choose(
     weight_decay: float = 0.0,
     momentum: float = MOMENTUM,
     hidden: Sequence[bool] = (),
+    beta2: float = BETAS[1],
 ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
     """Return what makes an optimizer from parameters.
 
@@ -127,6 +128,7 @@ def choose(
         weight_decay: Of SGD; AdamW and LAMB have ``WEIGHT_DECAY``.
         momentum: Of SGD.
         hidden: Whether each parameter is a matrix that Muon steps, if there is ``muon``, with AdamW's rate.
+        beta2: Decay of AdamW's second moment, per step.
 
     Raises:
         TaskError: The optimizer is unknown.
@@ -138,8 +140,8 @@ def choose(
         return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
     if optimizer.startswith("adamw"):
         kind = optim.AdamW if optimizer == "adamw-aged" else torch.optim.AdamW
-        betas = LOW_BETAS if optimizer == "adamw-low-beta" else BETAS
-        return partial(kind, lr=lr, betas=betas, weight_decay=WEIGHT_DECAY)
+        beta1 = LOW_BETA if optimizer == "adamw-low-beta" else BETAS[0]
+        return partial(kind, lr=lr, betas=(beta1, beta2), weight_decay=WEIGHT_DECAY)
     if optimizer == "muon":
         return partial(MuonAdamW, hidden=hidden, lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
     return partial(Lamb, lr=lr)

@@ -26,6 +26,7 @@ SMALL = {
     "gpt": "gpt:size=0.3m,text=python,heldout=16",
     "resnet": "resnet:images=digits",
     "vgg": "vgg:images=digits",
+    "vit": "vit:images=digits",
     "logistic": "logistic:images=digits",
     "digits": "digits:width=16",
 }
@@ -84,7 +85,7 @@ def learned(recipe: Recipe, steps: int) -> tuple[Score, Score]:
 
 @pytest.mark.long
 def test_the_heldout_loss_falls(recipe: Recipe) -> None:
-    before, after = learned(recipe, 100 if recipe.name.startswith(("vgg", "logistic")) else 30)
+    before, after = learned(recipe, 100 if recipe.name.startswith(("vgg", "vit", "logistic")) else 30)
     assert after.loss < 0.9 * before.loss
     assert after.count == before.count
 
@@ -156,6 +157,8 @@ def test_a_rate_of_ones_own() -> None:
         ("resnet:size=30m,images=digits", 30.0),
         ("vgg:images=digits", 0.42),
         ("vgg:size=30m,images=digits", 26.0),
+        ("vit:images=digits", 0.45),
+        ("vit:size=10m,images=digits", 10.7),
     ],
 )
 def test_sizes(text: str, millions: float) -> None:
@@ -221,3 +224,11 @@ def test_a_step_of_lamb() -> None:
     decayed.grad = torch.zeros(2)
     Lamb([decayed], lr=0.1, weight_decay=0.1).step()
     torch.testing.assert_close(decayed.detach(), 0.9 * torch.tensor([3.0, 4.0]))
+
+
+def test_the_second_moment_decays_as_is_asked() -> None:
+    for task in ("gpt:size=0.3m,text=python", "vit:images=digits"):
+        for optimizer in ("adamw", "adamw-aged"):
+            recipe = make(f"{task},optimizer={optimizer},beta2=0.999")
+            (group,) = recipe.optimizer(recipe.build_model(0).parameters()).param_groups
+            assert group["betas"] == (0.9, 0.999)
