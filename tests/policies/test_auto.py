@@ -131,22 +131,26 @@ def test_trials_go_on_while_no_measured_plan_keeps_the_bound() -> None:
     )
 
 
-def test_a_trial_a_little_below_the_simulated_range_does_not_contradict_it() -> None:
-    """A trial of 8 bits shows 96 %, and no simulation less than 99 %: it is held, until windows say 96 %, too."""
-    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=7.5))
-    assert held(job, 6) == Plan("int8", 3.9)
-    settled = next(each for each in job.decisions if each.phase == "hold" and each.codec == "int8")
-    assert "keeps 98.5 ± 4.8 %" in settled.reason, "with its error the trial does not contradict 98 %"
-    job.windows(8)
-    assert job.plan == HALF
+def test_a_trial_a_little_outside_the_bound_does_not_contradict_it() -> None:
+    """Seven levels keep 96 %: with its error, a trial does not say that it is not 98. Windows say so, and then trials."""
+    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=2.0))
+    assert held(job, 3) == SEVEN
+    assert "keeps 97.3 ± 4.6 %" in job.decisions[1].reason
+    job.windows(6)
+    fifteen = Plan("nearest:levels=15", 7.5)
+    assert job.plan == fifteen
+    assert "7 levels loses 3.8 ± 1.7 % of the progress of a step, and at most 2 % is accepted" in "".join(
+        decision.reason for decision in job.decisions
+    )
     job.windows(40)
     again = [
-        after for before, after in pairwise(job.decisions[14:]) if after.codec not in (before.codec, "bf16")
+        after for before, after in pairwise(job.decisions[9:]) if after.codec not in (before.codec, "bf16")
     ]
     assert again
-    assert {(each.codec, each.phase) for each in again} == {("int8", "explore")}, (
-        "tried again before it is held"
-    )
+    assert {(each.codec, each.phase) for each in again} == {
+        (SEVEN.codec, "explore"),
+        (fifteen.codec, "hold"),
+    }, "tried again before it is held"
 
 
 def test_without_a_dense_reference_such_a_plan_is_left_after_its_trial() -> None:
@@ -324,7 +328,7 @@ def test_looks_at_a_network_that_stays_cost_less_than_one_percent() -> None:
 
 def test_a_phase_in_which_little_compresses_is_left_and_a_better_one_is_used() -> None:
     """Two windows outside the bound, not one; and back within five windows once gradients compress again."""
-    world = World(ranks=2, megabits=30.0)
+    world = World(ranks=2, megabits=30.0, reference=True)
     job = Job(world)
     strong = held(job, 14)
     assert strong.cf > 10.0
@@ -341,7 +345,7 @@ def test_a_phase_in_which_little_compresses_is_left_and_a_better_one_is_used() -
 
 def test_noisy_step_times_do_not_hide_that_a_plan_loses_too_much() -> None:
     """Every other window is slow, never two in a row. Such windows do not start the count of the bound again."""
-    job = Job(World(ranks=2, megabits=30.0))
+    job = Job(World(ranks=2, megabits=30.0, reference=True))
     strong, compute = held(job, 14), job.world.compute
     job.change(severity=6.0)
     for window in range(10):
@@ -353,10 +357,10 @@ def test_noisy_step_times_do_not_hide_that_a_plan_loses_too_much() -> None:
 
 def test_a_plan_that_was_left_is_retried_ever_less_often() -> None:
     """A plan a little outside is tried again once its error has grown, and the error grows ever more slowly."""
-    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=7.5))
-    job.windows(100)
-    tried = [each.window for each in job.decisions if each.phase == "explore" and each.codec == "int8"]
-    assert len(tried) >= 3
+    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=2.0))
+    job.windows(140)
+    tried = [each.window for each in job.decisions if each.phase == "explore" and each.codec == SEVEN.codec]
+    assert len(tried) >= 4
     pauses = [after - before for before, after in pairwise(tried)]
     assert pauses == sorted(pauses)
     assert pauses[-1] > 1.5 * pauses[0]

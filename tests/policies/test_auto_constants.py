@@ -157,15 +157,15 @@ def test_faster_steps_that_wait_as_long_say_nothing_of_the_network(elapsed: floa
     assert (choice.plan.cf < job.plan.cf) == tried
 
 
-def test_a_window_counts_three_tenths_in_the_noise_of_the_gradient_and_in_the_step_time() -> None:
+def test_a_window_counts_a_fifth_in_the_noise_of_the_gradient_and_in_the_step_time() -> None:
     job = held(World(ranks=4, megabits=30.0, reference=True))
     assert state_of(job).beliefs.confirmed == pytest.approx(0.13)
     row = next(row for row in state_of(job).beliefs.seen if row.plan == job.plan)
     found = after(job, timed(job, 1.05 * row.step_seconds, row.exposed_seconds))
-    assert found.row(job.plan).seconds == pytest.approx((1.0 + 0.3 * 0.05) * row.step_seconds)
+    assert found.row(job.plan).seconds == pytest.approx((1.0 + 0.2 * 0.05) * row.step_seconds)
     job.change(confirmed=0.03)
     job.windows(1)
-    assert state_of(job).beliefs.confirmed == pytest.approx(0.13 - 0.3 * 0.1)
+    assert state_of(job).beliefs.confirmed == pytest.approx(0.13 - 0.2 * 0.1)
 
 
 @pytest.mark.parametrize(("times", "counts"), [(1.09, True), (1.11, False)])
@@ -195,24 +195,11 @@ def test_what_is_known_first_of_the_noise_is_of_all_windows_so_far(usual: float,
     assert (choice.plan == plan) == holds
 
 
-@pytest.mark.parametrize(("lost", "counts"), [(0.009, False), (0.011, True)])
-def test_a_plan_that_loses_next_to_nothing_says_nothing_of_the_others(
-    lost: float, counts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = {10.1: (0.95, 1.0 - lost, 1.0)}
-    offer = dataclasses.replace(offers.of("nearest"), sgd=kept)
-    monkeypatch.setitem(offers._REGISTERED, "nearest", offer)
-    offers.of.cache_clear()
-    job = held(World(ranks=4, megabits=30.0, reference=True, severity=0.5), "auto:plans=nearest:levels=7")
-    assert job.plan == SEVEN
-    assert (state_of(job).beliefs.severity < 1.0) == counts
-
-
-@pytest.mark.parametrize(("share", "wakes"), [(0.57, False), (0.63, True)])
+@pytest.mark.parametrize(("share", "wakes"), [(0.54, False), (0.56, True)])
 def test_what_a_plan_lost_counts_no_more_once_the_gradient_compresses_better(
     share: float, wakes: bool
 ) -> None:
-    """A fifth more energy in a tenth of the elements."""
+    """A tenth more energy in a tenth of the elements."""
     job = held(World(megabits=30.0))
     curve = job.reports[-1].curve
     assert curve is not None
@@ -238,16 +225,6 @@ def test_a_trial_needs_a_few_steps_next_to_the_dense_reference(steps: int, shows
     assert (found.likely < 0.9) == shows
 
 
-@pytest.mark.parametrize(("progress", "kept"), [(0.889, 0.98), (0.865, 0.945)])
-def test_a_trial_may_be_three_points_below_the_simulations(progress: float, kept: float) -> None:
-    job = held(World(kind="adam", reference=True, megabits=30.0))
-    sums: dict[str, object] = {"progress_steps": 9, "reference_sq": 1.0, "moved_dot_reference": progress}
-    found = rule._tried(table(job), with_level(job, sums).levels[-1], Efficiency(0.99, 0.98, 1.0))
-    assert found is not None
-    assert found.likely == pytest.approx(kept, abs=0.001)
-    assert found.steps == 9
-
-
 @pytest.mark.parametrize(("steps", "error"), [(5, 0.05), (80, 0.025), (100, 0.0228218)])
 def test_the_error_of_an_efficiency_falls_with_the_root_of_its_steps(steps: int, error: float) -> None:
     row = believed(held(World(megabits=30.0)), (seen(SEVEN, efficiency=0.9, steps=steps),), SEVEN)
@@ -255,22 +232,22 @@ def test_the_error_of_an_efficiency_falls_with_the_root_of_its_steps(steps: int,
     assert row.efficiency == pytest.approx((20 * 0.995 + steps * 0.9) / (20 + steps))
 
 
-def test_the_newest_four_hundred_steps_count() -> None:
-    """Of 50 steps that lose all and 400 before that lose nothing."""
+def test_the_newest_two_hundred_steps_count() -> None:
+    """Of 50 steps that lose all and 200 before that lose nothing."""
     job = held(World(ranks=4, megabits=30.0, kind="adam", reference=True), windows=12)
     row = next(row for row in state_of(job).beliefs.seen if row.plan == job.plan)
-    assert row.steps == 400
+    assert row.steps == 200
     found = after(job, with_level(job, {"moved_dot_reference": -1.0}))
-    assert found.row(job.plan).steps == 400
+    assert found.row(job.plan).steps == 200
     worst = 1 / (1 + 0.4 * 4.605)
     now = next(row for row in found.beliefs.seen if row.plan == job.plan)
-    assert now.efficiency == pytest.approx((400 * row.efficiency + 50 * worst) / 450, abs=0.002)  # type: ignore[operator]
+    assert now.efficiency == pytest.approx((200 * row.efficiency + 50 * worst) / 250, abs=0.002)  # type: ignore[operator]
 
 
 def test_what_a_plan_showed_counts_half_after_ever_more_windows() -> None:
-    """Four, and twice as many with each failure, up to six."""
+    """Four, and twice as many with each failure, up to four."""
     job = held(World(megabits=30.0))
-    for failures, windows in ((0, 4), (1, 8), (2, 16), (6, 256), (7, 256)):
+    for failures, windows in ((0, 4), (1, 8), (2, 16), (4, 64), (5, 64)):
         row = seen(SEVEN, efficiency=0.5, steps=80.0, failures=failures)
         error = believed(job, (row,), SEVEN, 1 + windows).efficiency_error
         assert error == pytest.approx(0.25 / (20 + 40) ** 0.5), failures
@@ -320,34 +297,29 @@ def test_a_young_training_loses_more_by_delays() -> None:
 # What follows for the seconds of their steps.
 
 
-@pytest.mark.parametrize(("ratio", "expected"), [(0.2, 1 / 3), (2.5, 2.5), (4.0, 3.0)])
-def test_coding_times_of_other_codecs_are_corrected_within_limits(ratio: float, expected: float) -> None:
-    """By what one codec showed: at most three times, at least a third; it is off by half, where not measured."""
+@pytest.mark.parametrize("ratio", [0.2, 2.5])
+def test_coding_times_of_other_codecs_are_corrected(ratio: float) -> None:
+    """By what one codec showed, as a machine is slow for all; they are off by half, where not measured."""
     seven = facts(held(World(megabits=30.0)), SEVEN)
     assert rule._coding(Beliefs(), seven) == pytest.approx((seven.coding, 0.5 * seven.coding))
     other, own = (Beliefs(codings=(Coding(family=each, ratio=ratio),)) for each in ("topk", "nearest"))
-    likely = expected * seven.coding
+    likely = ratio * seven.coding
     assert rule._coding(other, seven) == pytest.approx((likely, 0.5 * likely))
     assert rule._coding(own, seven) == pytest.approx((ratio * seven.coding, 0.02 * ratio * seven.coding))
 
 
-def test_a_step_is_its_own_work_at_least_in_part() -> None:
-    """Where all of it waits, a fiftieth; and of an unknown network, each message waits 50 µs."""
+def test_the_network_as_measured_at_the_start_is_off_by_half() -> None:
+    """And so is one that was not, by the first plan alone."""
     job = held(World(megabits=30.0, probe=None))
     row = seen(DENSE, exposed_seconds=1.0)
     line = rule._line(table(job), Beliefs(seen=(row,)), row)
-    assert line.own == pytest.approx(0.02)
-    assert line.waiting == pytest.approx(5e-5 * table(job).dense.messages)
-    assert line.error == 0.5
-
-
-def test_the_network_as_measured_at_the_start_is_off_by_a_quarter() -> None:
+    assert (line.own, line.waiting, line.error) == (0.0, 0.0, 0.5)
     job = held(World(megabits=30.0))
     dense = table(job).dense
     assert dense.exchange is not None
     row = seen(DENSE, step_seconds=1.0 + dense.exchange, exposed_seconds=dense.exchange)
     line = rule._line(table(job), Beliefs(seen=(row,)), row)
-    assert (line.per_byte, line.error) == (pytest.approx(dense.exchange / dense.size), 0.25)
+    assert (line.per_byte, line.error) == (pytest.approx(dense.exchange / dense.size), 0.5)
 
 
 @pytest.mark.parametrize(("times", "contradicted"), [(0.45, True), (0.6, False), (1.9, False), (2.1, True)])
@@ -429,14 +401,14 @@ def test_windows_are_short_until_a_plan_is_held() -> None:
 
 @pytest.mark.parametrize(("waited", "gives_up"), [(4, False), (5, True)])
 def test_a_trial_without_settled_steps_is_given_up_after_six_windows(waited: int, gives_up: bool) -> None:
-    """And rests for eight."""
+    """And rests for as many."""
     job = held(World(megabits=30.0))
     decision = state_of(job).decision.model_copy(update={"phase": "explore"})
     found = after(job, with_level(job, settled_steps=0), decision=decision, waited=waited)
     assert (found.choose().what == "given_up") == gives_up
     if gives_up:
         row = next(row for row in found.beliefs.seen if row.plan == job.plan)
-        assert row.until == found.report.window + 8
+        assert row.until == found.report.window + 6
 
 
 @pytest.mark.parametrize(("tried", "phase"), [(2, "explore"), (3, "hold")])

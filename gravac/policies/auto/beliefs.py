@@ -33,46 +33,32 @@ LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 TWICE = 2.0
 """A wait for the network that is this many times what was expected, or as little, contradicts that, if by more than
 the noise of a step. [times; chosen]"""
-NEWEST = 0.3
-"""Weight of a window of the held plan in its step time, and in the noise of the gradient. [share; chosen]"""
-RISEN_GRADIENT = 1.1
-"""Gradients with this many times the energy of the window before come from a loss that jumped. A few large steps in
-different directions outweigh all others there, and look like noise. [times; chosen]"""
-TRIAL_PROGRESS, TRIAL_NOISE = 5, 0.03
-"""Steps next to a dense reference that a trial needs to show what a plan loses, and by how much it may be below the
-range of the simulations without contradicting it. [steps, share; chosen]"""
-SAYS_NOTHING = 0.01
-"""Plans that lose less, as expected and as measured, say nothing of what others lose, where more is known.
-[share; chosen]"""
-MOST_STEPS = 400.0
+NEWEST = 0.2
+"""Weight of a window of the held plan in its times, and in the noise of the gradient. [share; chosen]"""
+RISEN = 1.1
+"""Energy that has risen by so much counts as another. Gradients that have come from a loss that jumped: a few large
+steps in different directions outweigh all others there, and look like noise. Where a tenth of a gradient's elements
+have, it compresses better now, so what a plan lost before says nothing any more (under SGD). [times; chosen]"""
+TRIAL_PROGRESS = 5
+"""Steps next to a dense reference that a trial needs to show what a plan loses. [steps; chosen]"""
+MOST_STEPS = 200.0
 """The newest steps that an efficiency is measured by. [steps; chosen]"""
 STEPS_ERROR = 0.25
 """Error of an efficiency by one step; it falls with the root of their number. [share; chosen]"""
 UNMEASURED = 0.75
 """Share of the bound by which a plan that is tried may be expected to lose more, for kinds of optimizer whose backlog
 says nothing: there, a trial next to a dense reference shows whether this model bears the plan. [share; chosen]"""
-HALVES, MOST_FAILURES = 4, 6
+HALVES, MOST_DOUBLINGS = 4, 4
 """Windows after which what a plan showed counts as half as many steps in its error, while another one is in force;
-twice as many with each failure, up to six. [windows, times; chosen]"""
-RISE = 1.2
-"""Under SGD, the gradient compresses better once a tenth of its elements holds this many times as much energy: what a
-plan lost before says nothing any more. [times; chosen]"""
-PROBE_ERROR, CODING_ERROR = 0.25, 0.5
-"""Relative errors of the network as measured at the start, and of a coding time that was not measured here.
-[share; chosen]"""
+twice as many with each failure, up to four times. [windows, times; chosen]"""
+UNTRIED_ERROR = 0.5
+"""Relative error of what no step has shown: the network as measured at the start, and a coding time. [share; chosen]"""
 LEAST_APART = 1.4
 """Ratio of link bytes from which two plans determine the line. [times; chosen]"""
 MAY_HIDE = 0.5
 """Share of a step's own work behind which an exchange may hide. [share; chosen]"""
-LEAST_OWN = 0.02
-"""Share of a step that is its own work, at least. [share; chosen]"""
 FAR = 10.0
 """More than this many times the bytes that were ever sent in a step on this network, a prediction is no knowledge.
-[times; chosen]"""
-MESSAGE_SECONDS = 5e-5
-"""Latency of a message on an unknown network. [s; chosen]"""
-CARRIED = (1 / 3, 3.0)
-"""Range in which the coding time of one codec, relative to the expected one, is expected of others, too.
 [times; chosen]"""
 _TENTH = 20  # place of CF 10 in a gain curve
 _MOST_SECONDS, _MOST_ENERGY = 1e9, 1e300  # that a record can hold
@@ -184,9 +170,8 @@ def learn(
     if table.telling and level is not None and level.sums.steps:
         change |= _noise(beliefs, level)
     share = tenth_of(report) if table.telling else None
-    if share is not None and any(row.tenth is not None and share > RISE * row.tenth for row in beliefs.seen):
+    if share is not None and any(row.tenth is not None and share > RISEN * row.tenth for row in beliefs.seen):
         change["seen"] = tuple(_woken(row, share) for row in beliefs.seen)
-        change["severity"] = min(1.0, beliefs.severity)
     beliefs = beliefs.model_copy(update=change)
     now = NO_TIMES
     if found is not None:
@@ -230,7 +215,7 @@ def nothing(beliefs: Beliefs, plan: Plan = DENSE) -> Lesson:
 
 def _woken(row: Seen, share: float) -> Seen:
     """Return a row without the efficiency that it failed by, where gradients compress better now."""
-    if row.tenth is None or not share > RISE * row.tenth:
+    if row.tenth is None or not share > RISEN * row.tenth:
         return row
     return row.model_copy(update={"efficiency": None, "steps": 0.0, "tenth": None, "barred": 0})
 
@@ -249,7 +234,7 @@ def _noise(beliefs: Beliefs, level: LevelSums) -> dict[str, Any]:
     """
     sums, before, last = level.sums, beliefs.confirmed, beliefs.gradient
     energy = sums.gradient_sq / sums.steps
-    risen = last is not None and energy > RISEN_GRADIENT * last
+    risen = last is not None and energy > RISEN * last
     change: dict[str, Any] = {"gradient": energy}
     if before is None and not risen:
         whole = min(_MOST_ENERGY, beliefs.raw_mean_sq + sums.raw_mean_sq)
@@ -281,12 +266,13 @@ def _compared(
     if away:  # noise goes both ways
         count = beliefs.off + 1 if beliefs.slower == slower else 1
         return was, beliefs.model_copy(update={"off": count, "slower": slower})
-    noise = beliefs.noise + 0.1 * (1.25 * off / max(1e-9, was.step) - beliefs.noise)
-    exposed = was.exposed + (0.2 * (now.exposed - was.exposed) if measured_wait else 0.0)
+    deviation = 1.25 * off / max(1e-9, was.step)  # of a mean distance
+    noise = beliefs.noise + NEWEST / 2 * (deviation - beliefs.noise)
+    exposed = was.exposed + (NEWEST * (now.exposed - was.exposed) if measured_wait else 0.0)
     change = {
         "off": 0,
         "noise": min(1.0, max(0.0, noise)),
-        "reference": was.step + 0.2 * (now.step - was.step),
+        "reference": was.step + NEWEST * (now.step - was.step),
         "reference_exposed": max(0.0, exposed),
     }
     return None, beliefs.model_copy(update=change)
@@ -335,7 +321,7 @@ def _timed(table: PlanTable, beliefs: Beliefs, plan: Plan, now: Times, window: i
 def _kept(
     table: PlanTable, beliefs: Beliefs, plan: Plan, level: LevelSums, report: WindowReport, phase: Phase
 ) -> Beliefs:
-    """Record what a window shows of the efficiency of the plan in force, and in hold of that of others."""
+    """Record what a window shows of the efficiency of the plan in force."""
     facts, row = table.by_plan[plan], row_of(beliefs, plan)
     expected = facts.expected(beliefs.confirmed, report.first_step)
     late = facts.late
@@ -347,18 +333,6 @@ def _kept(
     likely = found.likely
     if expected is not None and facts.kept is not None and facts.kept.unseen:
         likely = min(likely, expected.likely)
-    change: dict[str, Any] = {}
-    known = not table.telling or beliefs.confirmed is not None
-    least = SAYS_NOTHING if known else ROUNDING
-    if (
-        phase == "hold"
-        and expected is not None
-        and not late
-        and expected.likely < 1.0
-        and 1.0 - min(likely, expected.likely) >= least
-    ):
-        ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - expected.likely)))
-        change["severity"] = beliefs.severity + 0.5 * (ratio - beliefs.severity)
     before = 0.0 if row.efficiency is None else min(row.steps, MOST_STEPS)
     steps = before + found.steps
     mean = likely if row.efficiency is None else (before * row.efficiency + found.steps * likely) / steps
@@ -368,21 +342,18 @@ def _kept(
         "shown": report.window,
         "noise": beliefs.confirmed,
     }
-    return _with(beliefs, row.model_copy(update=shown), **change)
+    return _with(beliefs, row.model_copy(update=shown))
 
 
 def _tried(table: PlanTable, level: LevelSums, expected: Efficiency) -> Shown | None:
     """Return η of a plan by a trial next to a dense reference, under optimizers whose backlog shows little.
 
-    Its residual has only begun to grow, so only the progress ratio counts. A few steps that are a little below the
-    range of the simulations, as in a young training, do not contradict it.
+    Its residual has only begun to grow, so only the progress ratio counts.
     """
     sums = level.sums
     if sums.progress_steps < TRIAL_PROGRESS or not sums.reference_sq > 0.0:
         return efficiency.shown(sums, table.kind, expected, None, late=False)
     likely = efficiency.of_progress(0.0, sums.moved_dot_reference / sums.reference_sq, 0.0, "adam")
-    if expected.low - TRIAL_NOISE <= likely < expected.low:
-        likely = expected.low
     return Shown(min(expected.high, likely), sums.progress_steps)
 
 
@@ -431,7 +402,7 @@ def _line(table: PlanTable, beliefs: Beliefs, newest: Seen) -> _Line:
     base = next((row for row in fresh if row.cf == 1.0), newest)
     facts = table.by_plan[base.plan]
     coding, off = _coding(beliefs, facts)
-    own = max(base.step_seconds - base.exposed_seconds - coding, LEAST_OWN * base.step_seconds)
+    own = max(0.0, base.step_seconds - base.exposed_seconds - coding)
     sized = sorted((table.by_plan[row.plan].size, row.exposed_seconds) for row in fresh)
     (least, short), (most, long) = sized[0], sized[-1]
     noise, more = beliefs.noise * base.step_seconds, long - short
@@ -449,10 +420,9 @@ def _one_plan(table: PlanTable, beliefs: Beliefs, newest: Seen) -> tuple[float, 
     size, dense, noise = facts.size, table.dense, beliefs.noise * newest.step_seconds
     per_byte, waiting, error = beliefs.per_byte, beliefs.waiting or 0.0, beliefs.line_error
     if per_byte is None and dense.exchange is not None:
-        per_byte, waiting, error = dense.exchange / dense.size, 0.0, max(PROBE_ERROR, error)
+        per_byte, waiting, error = dense.exchange / dense.size, 0.0, max(UNTRIED_ERROR, error)
     if per_byte is None:
-        rest = min(facts.messages * MESSAGE_SECONDS, exposed / 2)
-        return (rest, min(1e9, (exposed - rest) / size), CODING_ERROR, False)
+        return (0.0, min(1e9, exposed / size), UNTRIED_ERROR, False)
     expected = max(0.0, waiting + per_byte * size)
     if exposed > TWICE * expected + noise:  # what was known has no say any more
         slope = min(1e9, exposed / size)
@@ -468,12 +438,12 @@ def _one_plan(table: PlanTable, beliefs: Beliefs, newest: Seen) -> tuple[float, 
 def _coding(beliefs: Beliefs, facts: PlanFacts) -> tuple[float, float]:
     """Return the seconds to encode and decode under a plan, and their error."""
     if not beliefs.codings or facts.coding == 0.0:
-        return facts.coding, CODING_ERROR * facts.coding
+        return facts.coding, UNTRIED_ERROR * facts.coding
     exact = next((each.ratio for each in beliefs.codings if each.family == facts.family), None)
     if exact is not None:
         return exact * facts.coding, beliefs.noise * exact * facts.coding
-    likely = min(CARRIED[1], max(CARRIED[0], beliefs.codings[-1].ratio)) * facts.coding
-    return likely, CODING_ERROR * likely
+    likely = beliefs.codings[-1].ratio * facts.coding  # a machine is slow or fast for all of them
+    return likely, UNTRIED_ERROR * likely
 
 
 def believe(table: PlanTable, beliefs: Beliefs, plan: Plan, window: int, step: int) -> tuple[Belief, ...]:
@@ -549,10 +519,7 @@ def _efficiency(
         step: Of the training.
     """
     expected = facts.expected(beliefs.confirmed, step)
-    severity = 1.0 if facts.late else beliefs.severity
-    prior = (
-        1.0 - table.accepted if expected is None else max(LOWEST, 1.0 - severity * (1.0 - expected.likely))
-    )
+    prior = 1.0 - table.accepted if expected is None else expected.likely
     prior = min([prior, *weaker])
     least = 1.0 - table.accepted - ROUNDING
     evidence, steps, now = _evidence(facts, beliefs, alike, plan, window)
@@ -568,7 +535,7 @@ def _efficiency(
     keeps = prior >= least and reliable
     doubtful = False
     if not keeps and evidence is None and expected is not None and (not weaker or min(weaker) >= least):
-        doubtful = _doubtful(table, beliefs, facts, expected, severity, reliable)
+        doubtful = _doubtful(table, beliefs, facts, expected, reliable)
     wide = 0.0 if expected is None else (expected.high - expected.low) / 2
     return _Eta(prior, wide, 0.0, keeps, doubtful)
 
@@ -592,7 +559,7 @@ def _evidence(
 
 def _halving(row: Seen) -> int:
     """Return the windows after which what a plan showed counts half."""
-    return HALVES << min(row.failures, MOST_FAILURES)
+    return HALVES << min(row.failures, MOST_DOUBLINGS)
 
 
 def _doubtful(
@@ -600,16 +567,14 @@ def _doubtful(
     beliefs: Beliefs,
     facts: PlanFacts,
     expected: Efficiency,
-    severity: float,
     reliable: bool,
 ) -> bool:
     """Return whether a plan that is not expected to keep the bound may be tried, as a trial may show that it does."""
     if facts.late:
         return False
     if table.telling:
-        return 1.0 - severity * (1.0 - expected.high) >= 1.0 - table.accepted - ROUNDING
-    lost = severity * (1.0 - expected.likely)
-    within = lost <= (1.0 + UNMEASURED) * table.accepted + ROUNDING
+        return expected.high >= 1.0 - table.accepted - ROUNDING
+    within = 1.0 - expected.likely <= (1.0 + UNMEASURED) * table.accepted + ROUNDING
     return reliable and within and not any(row.failures for row in beliefs.seen)
 
 

@@ -13,6 +13,7 @@ from gravac.policies import trials
 from gravac.policies.auto.beliefs import (
     FAR,
     IN_A_ROW,
+    MOST_DOUBLINGS,
     NO_TIMES,
     Belief,
     Lesson,
@@ -31,10 +32,8 @@ START_STEPS, MORE_STEPS = 1, 2
 agents' default the fourth step is the first settled one, and about three follow until a decision is in force.
 [steps; chosen]"""
 PATIENCE = 6
-"""Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up.
-[windows; chosen]"""
-REST_WINDOWS = 8
-"""Rest of a plan whose trial gave no settled step. [windows; chosen]"""
+"""Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up;
+its plan then rests for as many. [windows; chosen]"""
 MOST_TRIALS = 3
 """Plans tried in one search; more while none that was measured keeps the bound. [plans; chosen]"""
 TO_WIN, NOISES_TO_WIN = 0.02, 2.0
@@ -43,9 +42,9 @@ CLEARLY = 3.0
 """A plan is tried before step times are known if it saves this many times its coding time. [times; chosen]"""
 AS_MUCH = 0.05
 """Of plans with late gradients that save nearly as much then, within 5 %, the mildest is tried. [share; chosen]"""
-FIRST_LOOK, LOOK_DOUBLINGS = 50, 4
-"""Windows in hold before dense steps are looked at again, and how often the interval doubles. [windows, times; chosen]
-"""
+FIRST_LOOK = 50
+"""Windows in hold before dense steps are looked at again; twice as many each time, up to four times.
+[windows; chosen]"""
 
 What = Literal[
     "restart",  # the plans are others
@@ -190,7 +189,7 @@ class Search:
                 window_steps=trials.TRIAL_STEPS,
                 trial_limit=self._limit(self.row(self.plan)),
             )
-        self.change(beliefs=rested(self.beliefs, self.plan, self.report.window + REST_WINDOWS), waited=0)
+        self.change(beliefs=rested(self.beliefs, self.plan, self.report.window + PATIENCE), waited=0)
         return self._choice("given_up", self._safe(), "hold")
 
     def _hold(self) -> Choice:
@@ -227,7 +226,7 @@ class Search:
         unlooked = self.state.unlooked + 1
         self.change(unlooked=unlooked)
         dense = self.row(DENSE)
-        due = unlooked >= FIRST_LOOK << min(self.state.looks, LOOK_DOUBLINGS)
+        due = unlooked >= FIRST_LOOK << min(self.state.looks, MOST_DOUBLINGS)
         unknown = dense.measured is None and self._may_win(dense, mine)
         if self.plan != DENSE and (due or unknown):
             step, toward = self._step_to(dense, mine)

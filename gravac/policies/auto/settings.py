@@ -100,12 +100,11 @@ class Beliefs(Record):
     measured; ``reference_exposed``: of it waiting for the network. ``off``: windows in a row whose times are off the
     reference, all of them ``slower`` or all faster. ``waiting``, ``per_byte`` and ``line_error``: wait of a step that
     no plan avoids, seconds per byte, and their relative error, as two plans last determined them; null before.
-    ``largest``: most bytes that a measured plan has put on a link of this network in a step. ``severity``: measured
-    loss of efficiency / expected one. ``confirmed``: ρ, the part of the mean gradient that is not noise; null: not
-    known. ``raw_mean_sq`` and ``raw_dot_next``: sums of all windows until it was known, as in
-    ``gravac.protocol.GainSums``. ``gradient``: energy of one step's gradients in the last window, under SGD; null: not
-    known. ``elapsed``: seconds of all windows. ``spent``: what trials took more than the plans held before them would
-    have.
+    ``largest``: most bytes that a measured plan has put on a link of this network in a step. ``confirmed``: ρ, the part
+    of the mean gradient that is not noise; null: not known. ``raw_mean_sq`` and ``raw_dot_next``: sums of all windows
+    until it was known, as in ``gravac.protocol.GainSums``. ``gradient``: energy of one step's gradients in the last
+    window, under SGD; null: not known. ``elapsed``: seconds of all windows. ``spent``: what trials took more than the
+    plans held before them would have.
     """
 
     seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()
@@ -119,7 +118,6 @@ class Beliefs(Record):
     per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None
     line_error: Share = 0.0
     largest: Annotated[float, Field(ge=0, le=1e18)] = 0.0
-    severity: Annotated[float, Field(ge=0, le=100)] = 1.0
     confirmed: Share | None = None
     raw_mean_sq: Energy = 0.0
     raw_dot_next: Annotated[float, Field(ge=-1e300, le=1e300)] = 0.0
