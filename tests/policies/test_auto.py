@@ -132,7 +132,7 @@ def test_trials_go_on_while_no_measured_plan_keeps_the_bound() -> None:
 
 
 def test_a_trial_a_little_outside_the_bound_does_not_contradict_it() -> None:
-    """Seven levels keep 96 %: with its error, a trial does not say that it is not 98. Windows say so, and then trials."""
+    """Seven levels keep 96 %: with its error, a trial does not exclude 98. Windows do, and then trials."""
     job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=2.0))
     assert held(job, 3) == SEVEN
     assert "keeps 97.3 ± 4.6 %" in job.decisions[1].reason
