@@ -505,14 +505,16 @@ class Session:
         zeroed = self._stepped and usage.gradients_are_zero(self.module)
         still = zeroed and not end and unused.on and not unused.is_put_back(end) and not unused.moved()
         self.finish_step(dropped=still or (zeroed and unused.is_put_back(end)))
-        if still:
-            self.parts.encoder.note(DROPPED)
         if not zeroed:
             unused.ended.clear()
-            return
-        unused.ended.add(end)
-        if not (end or self._nonfinite):
-            self._look_for_unused()
+        elif (
+            not self._nonfinite
+        ):  # else it was rolled back, and a GradScaler skips such steps in every training
+            if still:
+                self.parts.encoder.note(DROPPED)
+            unused.ended.add(end)
+            if not end:
+                self._look_for_unused()
 
     def _finish_stepped(self, optimizer: Any) -> None:
         """End the step in flight before the step of an optimizer, by its gradients or by those of its closure."""
@@ -523,7 +525,8 @@ class Session:
                 self.parts.encoder.note(PUT_BACK)
             self._look_for_unused()
         self.finish_step(dropped=unused.is_put_back(end))
-        unused.ended.add(end)
+        if not self._nonfinite:
+            unused.ended.add(end)
 
     def _say_unexchanged(self, optimizer: Any) -> None:
         """Say of what the optimizer is about to step by that it was not exchanged."""

@@ -66,6 +66,19 @@ def fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def overflow(module: nn.Module, rank: int) -> None:
+    """Make this backward's gradient infinite on rank 1."""
+    if rank != 1:
+        return
+    parameter = next(module.parameters())
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        handle.remove()
+        return torch.full_like(gradient, float("inf"))
+
+    handle = parameter.register_hook(spoil)
+
+
 def flat(agent: Agent) -> dict[str, Any]:
     """The state of this rank as one dictionary, without the layout of checkpoints."""
     (state,) = unpack(agent.state_dict())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from tests.support.ranks.scenarios.model import batch, fingerprint, net
+from tests.support.ranks.scenarios.model import batch, fingerprint, net, overflow
 
 SETTLED = 6
 """Steps until an agent knows what a training does."""
@@ -193,11 +193,29 @@ def plain(it: Training, step: int) -> None:
     it.optimizer.zero_grad()
 
 
+def overflowing(it: Training, step: int, by: torch.optim.Optimizer | None = None) -> None:
+    """A plain step, after an exchange in every fourth step that is not finite, which leaves nothing anywhere.
+
+    A GradScaler skips such a step; ``by``: an optimizer that the agent was not given would have made it.
+    """
+    if step % 4 == 0:
+        overflow(it.module, it.rank)
+        it.backward(2 * step, used=False)
+        if by is not None:
+            by.step()
+        it.optimizer.zero_grad()
+    plain(it, 2 * step + 1)
+
+
+def overflowing_by_optimizer(it: Training, step: int) -> None:
+    overflowing(it, step, torch.optim.SGD(it.weights, lr=0.02))
+
+
 KINDS: dict[str, Callable[[Training, int], None]] = {
     one.__name__: one
     for one in (
         *(sam, asam, extragradient, subtracted, closure, closure_of_both, maml, maml_by_optimizer, average),
-        *(by_hand, changing, plain),
+        *(by_hand, changing, plain, overflowing, overflowing_by_optimizer),
     )
 }
 
@@ -247,6 +265,7 @@ def perturbed(
         "parameters": fingerprint(it.module),
         "notes": notes,
         "looks": looks,
+        "one_buffer": parts.encoder.gradients_stay,
     }
 
 

@@ -9,7 +9,7 @@ import torch
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.streams.executor import StreamExecutor
-from tests.support.ranks.scenarios.model import batch, fingerprint, flat, wrapped
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, overflow, wrapped
 from tests.support.streams.at_once import streams_for_agents
 
 CFS = (1.0, 10.0, 40.0, 3.0, 1.0, 160.0)
@@ -64,7 +64,7 @@ def on_streams(
                         cf = CFS[(step // every) % len(CFS)]
                         parts.reporter.directive = Directive(step // every, "hold", cf, cf, 0.0)
                     if step == steps // 2:
-                        _overflow(module, rank)
+                        overflow(module, rank)
                     with torch.autocast("cpu", torch.float16, enabled=scaled):
                         loss = torch.nn.functional.cross_entropy(*_evaluate(module, rank, step))
                     scaler.scale(loss).backward()
@@ -109,19 +109,6 @@ def _finite(module: torch.nn.Module) -> bool:
 def _evaluate(module: torch.nn.Module, rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     x, y = batch(rank, step)
     return module(x), y
-
-
-def _overflow(module: torch.nn.Module, rank: int) -> None:
-    """Make this backward's gradient infinite on rank 1."""
-    if rank != 1:
-        return
-    parameter = next(module.parameters())
-
-    def spoil(gradient: torch.Tensor) -> torch.Tensor:
-        handle.remove()
-        return torch.full_like(gradient, float("inf"))
-
-    handle = parameter.register_hook(spoil)
 
 
 def _after(module: torch.nn.Module, rank: int) -> float:
