@@ -135,6 +135,12 @@ class Session:
         # Whether any optimizer ever stepped, and the own one within these steps.
         self._stepped = self._own_stepped = False
         self._unused = UnusedGradients(self.module)
+        self._exchanges = 0
+        self._exchanges_at: dict[
+            int, int
+        ] = {}  # how many there were at an optimizer's last step, by its ``id``
+        # Whether a forward since the last exchange asked for one, outside of no_sync(); None: there was no forward.
+        self._asked: bool | None = None
         self._shadows = False  # the step in flight has no gradient of this rank
         self._left_out = False  # parameters are not exchanged, and that was said
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
@@ -278,7 +284,7 @@ class Session:
             return
         if isinstance(self.module, DistributedDataParallel) and self.module._join_config.enable:
             usage.check_division(self.module)
-        self._unexchanged.forward_began()
+        self._asked = bool(self._asked) or getattr(self.module, "require_backward_grad_sync", True)
         if not isinstance(self._slot, HookState):
             self._slot.forward_began()
         loop, deferred = self.parts.loop, self.parts.executor.defers_result
@@ -382,9 +388,11 @@ class Session:
         """Note that the step's last gradient is handed over. Runs within backward."""
         joined = isinstance(self.module, DistributedDataParallel) and self.module._join_config.enable
         # In a Join context, a rank whose inputs have ended takes part in the others' exchange, and steps by nothing.
-        self._shadows = joined and not self._unexchanged.forward_ran
-        self._unexchanged.exchanged()
-        self._unused.backward_ended()
+        self._shadows = joined and self._asked is None
+        self._asked = None
+        self._exchanges += 1
+        if self._unused.on:
+            self._unused.backward_ended()
         self._in_flight = True
         if self.parts.executor.defers_result:  # the next forward may begin before the step ends
             self.intake.end_step()
@@ -450,8 +458,8 @@ class Session:
         self.parts.loop.clock.optimizer_ended()
         if self._stepping:
             return
-        if not usage.is_foreign(optimizer, self.optimizers):
-            self._unused.step_ended()
+        if not self._is_foreign(optimizer):
+            self._unused.ended.clear()
         elif not self._own_stepped:
             given = " and ".join(type(one).__name__ for one in self.optimizers)
             self.parts.encoder.note(
@@ -503,8 +511,9 @@ class Session:
         """
         unused, end = self._unused, frozenset(self._stepping)  # an optimizer's closure has ends of its own
         zeroed = self._stepped and usage.gradients_are_zero(self.module)
-        still = zeroed and not end and unused.on and not unused.is_put_back(end) and not unused.moved()
-        self.finish_step(dropped=still or (zeroed and unused.is_put_back(end)))
+        put_back = end in unused.put_back
+        still = zeroed and not end and unused.on and not put_back and not unused.moved()
+        self.finish_step(dropped=still or (zeroed and put_back))
         if not zeroed:
             unused.ended.clear()
         elif (
@@ -518,20 +527,27 @@ class Session:
 
     def _finish_stepped(self, optimizer: Any) -> None:
         """End the step in flight before the step of an optimizer, by its gradients or by those of its closure."""
-        unused, foreign = self._unused, usage.is_foreign(optimizer, self.optimizers)
+        unused, foreign = self._unused, self._is_foreign(optimizer)
         end = 0 if foreign else id(optimizer)  # a trainer may make others for each step
         if not foreign and unused.ended - {end}:
             if unused.before_step(end):
                 self.parts.encoder.note(PUT_BACK)
             self._look_for_unused()
-        self.finish_step(dropped=unused.is_put_back(end))
+        self.finish_step(dropped=end in unused.put_back)
         if not self._nonfinite:
             unused.ended.add(end)
 
+    def _is_foreign(self, optimizer: Any) -> bool:
+        """Return whether an optimizer that steps the module's parameters is none of the agent's."""
+        return optimizer not in self.optimizers and usage.is_foreign(optimizer, self.optimizers)
+
     def _say_unexchanged(self, optimizer: Any) -> None:
         """Say of what the optimizer is about to step by that it was not exchanged."""
-        loop = self.parts.loop
-        said = self._unexchanged.before_step(id(optimizer))
+        loop, said = self.parts.loop, ""
+        before = self._exchanges_at.get(id(optimizer), 0)
+        self._exchanges_at[id(optimizer)] = self._exchanges
+        if before == self._exchanges:
+            said = self._unexchanged.before_step(self._asked)
         # A parameter may be released at any time, so it is looked for again in each window.
         if not said and self.layout and not self._left_out and (loop.step == 1 or loop.window_full):
             said = self._unexchanged.left_out({name for bucket in self.layout for name in bucket.names})

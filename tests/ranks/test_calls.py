@@ -21,7 +21,7 @@ def test_a_plain_step_makes_few_calls_in_few_files() -> None:
     """Of two ranks with one bucket. When the exchange had no channels it was 483 calls, 52 files, 265 returns, 365."""
     counted = plain_step("topk+bf16")
     assert len(counted.calls) <= 240, counted.calls
-    assert counted.files <= 34, sorted({call.file for call in counted.calls})
+    assert counted.files <= 30, sorted({call.file for call in counted.calls})
     assert counted.returns <= 120
     assert counted.hook_to_future <= 180
 

@@ -47,9 +47,10 @@ class LearningRates:
     def now(self) -> RateValues:
         """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""
         scale = 1.0 if self._scaler is None else self.loss_scale()
-        # Adafactor may choose rates of its own, and has None.
+        rates = [group.get("lr") for one in self._optimizers for group in one.param_groups]
+        # Every step reads them, so a usual rate costs no call. Adafactor may choose rates of its own, and has None.
         return scale, [
-            number(group.get("lr")) or 0.0 for one in self._optimizers for group in one.param_groups
+            rate if type(rate) is float and 0.0 < rate < 1.0 else number(rate) or 0.0 for rate in rates
         ]
 
     def follow(self, *memories: Memory, at: RateValues | None = None) -> None:

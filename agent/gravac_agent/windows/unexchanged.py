@@ -13,42 +13,27 @@ SHOWN = 3
 
 
 class Unexchanged:
-    """Counts an optimizer's steps between two exchanges, and looks for parameters that no exchange has.
+    """Counts steps of optimizers that no exchange came before, and looks for parameters that no exchange has.
 
     Args:
         module: Has the parameters.
         names: Names of the parameters by their ``id``.
-
-    Attributes:
-        forward_ran: Whether a forward went through the module since the last exchange.
     """
 
     def __init__(self, module: DataParallel, names: Mapping[int, str]) -> None:
         self._module, self._names = module, names
-        self._exchanges = self._steps = 0
-        self._stepped: dict[
-            int, int
-        ] = {}  # number of the exchange before an optimizer's last step, by its ``id``
-        self.forward_ran = self._synced = False
+        self._steps = 0
 
-    def forward_began(self) -> None:
-        """Note that a forward goes through the module."""
-        self.forward_ran = True
-        self._synced |= bool(getattr(self._module, "require_backward_grad_sync", True))
+    def before_step(self, asked: bool | None) -> str:
+        """Return what to say before an optimizer steps that has stepped since the last exchange.
 
-    def exchanged(self) -> None:
-        """Note an exchange."""
-        self._exchanges += 1
-        self.forward_ran = self._synced = False
-
-    def before_step(self, optimizer: int) -> str:
-        """Return what to say before an optimizer, given by its ``id``, steps by gradients of this rank alone."""
-        before = self._stepped.get(optimizer, 0)
-        self._stepped[optimizer] = self._exchanges
-        if before < self._exchanges or self._steps >= STEPS or not self._has_gradients():
+        Args:
+            asked: Whether a forward since then was outside of no_sync(); None: no forward went through the module.
+        """
+        if self._steps >= STEPS or not self._has_gradients():
             return ""
         self._steps += 1
-        return self._sentence() if self._steps == STEPS else ""
+        return self._sentence(asked) if self._steps == STEPS else ""
 
     def left_out(self, exchanged: Collection[str]) -> str:
         """Return what to say of parameters that have a gradient and are not among the ``exchanged`` ones."""
@@ -75,17 +60,17 @@ class Unexchanged:
         gradients = (one.grad for one in self._module.parameters())
         return any(one is not None and (not _is_readable(one) or bool(one.any())) for one in gradients)
 
-    def _sentence(self) -> str:
+    def _sentence(self, asked: bool | None) -> str:
         if isinstance(self._module, ShardedModel):
             why = (
                 "Call the model that the Agent was given, and set_requires_gradient_sync(True) before the last "
                 "backward of each step."
             )
-        elif not self.forward_ran:
+        elif asked is None:
             why = (
                 "No forward went through it: call the DistributedDataParallel module itself, not its .module."
             )
-        elif not self._synced:
+        elif not asked:
             why = "Each backward was inside no_sync(): leave the last backward before each step out of it."
         else:
             why = (

@@ -36,31 +36,29 @@ class UnusedGradients:
     Attributes:
         on: Whether parameters are added up: after each backward, and where the sums are needed.
         ended: What ended the exchanges that were followed by zero gradients, since the optimizer's last step.
+        put_back: What ends exchanges whose way is gone back.
     """
 
     def __init__(self, module: DataParallel) -> None:
         self._module = module
         self.on = False
         self.ended: set[Hashable] = set()
-        self._put_back: set[Hashable] = set()  # what ends exchanges whose way is gone back
+        self.put_back: set[Hashable] = set()
         self._first: list[float] | None = None  # sums at the end of the first backward since the last step
         self._last: list[float] = []  # and of the last one
         self._way = 0.0
 
     def backward_ended(self) -> None:
-        """Add up the parameters that a gradient was computed at."""
-        if self.on:
-            self._last = self._sums()
-            if self._first is None:
-                self._first = self._last
+        """Add up the parameters that a gradient was computed at. Call it while ``on``."""
+        if not self.ended:
+            self._first, self._way = None, 0.0
+        self._last = self._sums()
+        if self._first is None:
+            self._first = self._last
 
     def moved(self) -> bool:
         """Return whether anything has moved the parameters since the last backward. Call it while ``on``."""
         return self._first is None or self._sums() != self._last
-
-    def is_put_back(self, end: Hashable) -> bool:
-        """Return whether the way of an exchange that ends so is gone back."""
-        return end in self._put_back
 
     def before_step(self, end: Hashable) -> bool:
         """Compare the parameters with those of the first backward, as the optimizer is about to step by the last.
@@ -76,16 +74,11 @@ class UnusedGradients:
             return False
         off, way = _distance(self._first, self._sums()), self._way
         if off > BACK * way:
-            self._put_back -= earlier
-        elif way > 0.0 and not earlier <= self._put_back:
-            self._put_back |= earlier
+            self.put_back -= earlier
+        elif way > 0.0 and not earlier <= self.put_back:
+            self.put_back |= earlier
             return True
         return False
-
-    def step_ended(self) -> None:
-        """Begin again, after a step of the optimizer."""
-        self.ended.clear()
-        self._first, self._way = None, 0.0
 
     @torch.no_grad()
     def _sums(self) -> list[float]:
