@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Self
 
 from gravac.traces.file_lock import FileLock, LockHeld
-from gravac.traces.own_files import PRIVATE_FILE, create_own
+from gravac.traces.own_files import PRIVATE_FILE, create_own, make_folder
 
 LOCK_NAME = ".controller.lock"
 CONTROL_TOKEN_NAME = ".controller.control-token"
 """File with the control token for the owner of the folder (``owner_may_steer``)."""
+
+PROBE_NAME = ".controller.probe"
+"""File that shows whether the disk takes another one."""
+PROBE_BYTES = 1 << 16
+"""More than a window of a small job takes in its journal."""
 
 
 class DataDirError(Exception):
@@ -78,6 +83,23 @@ class DataDirLock:
                 f"{path} cannot be made private on this file system: start without --owner-may-steer and give "
                 "a --control-token-file"
             )
+
+    def check_writable(self) -> None:
+        """Write a file next to the lock, and delete it; only while held: a replay writes nothing.
+
+        Raises OSError where the disk is full or refuses.
+        """
+        if self._lock is None:
+            return
+        path = self.path.with_name(PROBE_NAME)
+        make_folder(path.parent)
+        try:
+            with open(create_own(path), "wb") as file:
+                file.write(bytes(PROBE_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            path.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Release the folder."""

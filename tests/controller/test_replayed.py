@@ -189,6 +189,17 @@ def client(recorded: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> Te
     return TestClient(create_replay_app(services, job), base_url="http://127.0.0.1")
 
 
+def test_the_server_writes_nothing(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the data folder of a controller with these settings would be."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert client.get("/readyz").status_code == 200
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not SETTINGS.data_dir.exists()
+
+
 def test_the_server_is_read_only(client: TestClient) -> None:
     view = JobView.model_validate_json(client.get("/v1/jobs/job/as-of/45").content)
     assert view.latest is not None

@@ -23,7 +23,7 @@ from gravac_controller.errors import Conflict, Invalid
 from gravac_controller.jobs import refusals, registration
 from gravac_controller.jobs.checks import check_report, pin_limit
 from gravac_controller.jobs.glance import glance, last_line
-from gravac_controller.jobs.journal import Journal
+from gravac_controller.jobs.journal import Journal, OpenJournals
 from gravac_controller.live import job_views
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.live.recent import Budget
@@ -44,10 +44,12 @@ class Job:
         threads: Executor,
         tidier: Executor,
         budget: Budget,
+        open_journals: OpenJournals,
     ) -> None:
         self.journal = Journal(folder, settings, now)
         self.live = LiveJob(settings)
-        self._name, self._settings, self._budget = folder.name, settings, budget
+        self._name, self._settings = folder.name, settings
+        self._budget, self._open_journals = budget, open_journals
         self._threads, self._tidier = threads, tidier
         self._lock = asyncio.Lock()
         self._fold: JobFold | None = None
@@ -153,8 +155,20 @@ class Job:
         return self._fold is not None
 
     def update_budget(self) -> None:
-        """Report the memory that the job takes. Call it on the event loop."""
+        """Report the memory and the file that the job takes. Call it on the event loop."""
         self._budget.changed(self._name, self.live.recent)
+        if self.is_open:
+            self._open_journals.used(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal is open."""
+        return self.journal.is_open
+
+    @property
+    def busy(self) -> bool:
+        """Whether the job is being changed."""
+        return self._lock.locked()
 
     def close(self) -> None:
         """Close the journal; the next write opens it again."""
@@ -239,7 +253,6 @@ class Job:
             if self.live.ended:
                 return
             await self._write(end.with_totals(self._known().next_window, self.live.steps))
-            self.close()
 
     # -- requests of operators -----------------------------------------------------------------------------------
 
@@ -333,6 +346,7 @@ class Job:
         ``live``: a new projection to use instead of the current one.
         """
         self._stale = True
+        self._open_journals.used(self)
         try:
             loop = asyncio.get_running_loop()
             lines = await loop.run_in_executor(self._threads, self.journal.append, *records)
@@ -345,6 +359,8 @@ class Job:
         for line in lines:
             self.live.apply(line.number, line.time, line.record)
         self.live.override = None if self.live.ended else self._known().override
+        if self.live.ended:  # also where a note comes after the end
+            self.close()
         self.update_budget()
         self.live.notify()
 

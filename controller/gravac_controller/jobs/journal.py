@@ -2,9 +2,12 @@
 
 import contextlib
 import logging
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from gravac.protocol import Decision, JobSpec
 from gravac.traces import Line, Trace, TraceError, TraceRecord, TraceWriter, parts
@@ -13,6 +16,10 @@ from gravac_controller.settings import ControllerSettings
 
 LOAD_BYTES = 64 << 20
 """Bytes of full parts that are read for the history at a restart; decisions need the last part only."""
+SPARE_FILES = 320
+"""Files besides journals and requests: connections that wait, journals that are read, the server's own."""
+LEAST_JOURNALS = 16
+"""Journals that may stay open in any case."""
 
 logger = logging.getLogger("gravac.controller")
 
@@ -62,6 +69,11 @@ class Journal:
     def end(self) -> JournalEnd:
         """Where readers stop: behind the last whole line."""
         return self._end
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open and locked."""
+        return self._writer is not None
 
     def append(self, *records: TraceRecord) -> tuple[Line, ...]:
         """Write and sync records; a closed journal is opened. Raises OSError, ValueError (see ``TraceWriter``)."""
@@ -166,3 +178,51 @@ class Journal:
 
     def _note_end(self, writer: TraceWriter) -> None:
         self._end = JournalEnd(writer.part, writer.size)
+
+
+class OpenJournal(Protocol):
+    """What ``OpenJournals`` needs of a job."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its journal is open."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is being changed, so that its journal must stay as it is."""
+        ...
+
+    def close(self) -> None:
+        """Close its journal; the next write opens it again."""
+        ...
+
+
+class OpenJournals:
+    """Closes journals where this process may not open enough files, so that some are left for connections.
+
+    An open journal is locked, and its next line costs no reading. So those close that were written longest ago. It
+    lives on the event loop.
+
+    Args:
+        requests: Requests at once, each of which may need a file.
+    """
+
+    def __init__(self, requests: int) -> None:
+        self._reserved = requests + SPARE_FILES
+        self._jobs: WeakKeyDictionary[OpenJournal, None] = WeakKeyDictionary()  # written longest ago first
+
+    def used(self, job: OpenJournal) -> None:
+        """Note that a job's journal is or will be open, and close others where there are too many."""
+        self._jobs.pop(job, None)
+        self._jobs[job] = None
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # an operator may change it at any time
+        most = max(LEAST_JOURNALS, limit - self._reserved)
+        if limit == resource.RLIM_INFINITY or len(self._jobs) <= most:
+            return
+        others = [one for one in self._jobs if one is not job and not one.busy]
+        for one in sorted(others, key=lambda one: one.is_open):  # closed ones first, else in order
+            if len(self._jobs) <= most:
+                return
+            one.close()
+            del self._jobs[one]

@@ -118,6 +118,14 @@ def unwritable(error: Exception) -> Unavailable:
     )
 
 
+def not_ready(error: OSError) -> Unavailable:
+    """The data folder cannot be written, so no report would be accepted."""
+    return Unavailable(
+        f"the data folder cannot be written ({error.strerror or error}); agents keep their reports until it can",
+        reason="journal",
+    )
+
+
 def journal_unreadable(error: Exception) -> Unavailable:
     """The journal on disk cannot be read at the moment."""
     return Unavailable(f"the journal cannot be read: {error}", reason="journal")

@@ -15,6 +15,7 @@ from gravac_controller.errors import LimitReached, NotServed, RequestError
 from gravac_controller.jobs import refusals
 from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.jobs.job import Job
+from gravac_controller.jobs.journal import OpenJournals
 from gravac_controller.live.recent import Budget
 from gravac_controller.lock import DataDirLock
 from gravac_controller.settings import ControllerSettings
@@ -23,6 +24,8 @@ MOST_WRITERS = 16
 """Threads that write journals. A slow disk holds up the jobs that wait for it, not the event loop."""
 OLD_SECONDS = 600.0
 """Silence of a job that has not ended, after which its trainer hardly waits for the controller to start."""
+CHECK_SECONDS = 1.0
+"""In which the disk is not checked twice, as anyone may ask."""
 MOST_REASON = 1000
 """Length of the reason why a journal cannot be served, in characters."""
 
@@ -38,10 +41,13 @@ class Store:
         self._folder_lock = DataDirLock(folder)
         self.jobs: dict[str, Job] = {}
         self.unreadable: dict[str, str] = {}
-        self._creating = asyncio.Lock()
+        self._creating, self._checking = asyncio.Lock(), asyncio.Lock()
+        self._checked_at = -CHECK_SECONDS
+        self._refused: OSError | None = None  # by the disk, when it was last checked
         self._threads = ThreadPoolExecutor(MOST_WRITERS, thread_name_prefix="gravac-writer")
         self._tidier = ThreadPoolExecutor(1, thread_name_prefix="gravac-tidier")  # compresses full parts
         self._budget = Budget(settings.history_bytes)
+        self._open_journals = OpenJournals(settings.max_connections)
 
     def open(self) -> None:
         """Lock the folder and fold the journals of jobs that go on. Those of others are read when they are needed.
@@ -68,6 +74,20 @@ class Store:
             if job.asleep and job.state() != "ended":
                 with contextlib.suppress(RequestError):
                     await self.awake(name)
+
+    async def check_writable(self) -> None:
+        """Write to the disk, at most once in ``CHECK_SECONDS``. Raises Unavailable where it refuses."""
+        async with self._checking:
+            if time.monotonic() >= self._checked_at + CHECK_SECONDS:
+                self._refused = None
+                try:
+                    loop = asyncio.get_running_loop()
+                    await loop.run_in_executor(self._threads, self._folder_lock.check_writable)
+                except OSError as error:
+                    self._refused = error
+                self._checked_at = time.monotonic()
+        if self._refused is not None:
+            raise refusals.not_ready(self._refused)
 
     def announce(self, url: str, instance: str) -> None:
         """Write this controller's address into the folder, where the command line finds it."""
@@ -173,7 +193,9 @@ class Store:
         logger.error("job %s is not served: %s", shown, reason)
 
     def _new(self, folder: Path) -> Job:
-        return Job(folder, self.settings, _now, self._threads, self._tidier, self._budget)
+        return Job(
+            folder, self.settings, _now, self._threads, self._tidier, self._budget, self._open_journals
+        )
 
 
 def _holds_journal(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from gravac.traces import Line, Trace, TraceError, TraceRecord, parts
 from gravac.traces.line import decode
 from gravac.traces.parts import Part
 from gravac_controller.jobs.job import Job
-from gravac_controller.jobs.journal import Journal
+from gravac_controller.jobs.journal import Journal, OpenJournals
 from gravac_controller.jobs.reader import JournalEnd
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.live.recent import Budget
@@ -89,7 +89,8 @@ class ReplayedJob(Job):
         self._copy = folder / "trace" / parts.ACTIVE
         self._copy.parent.mkdir(mode=0o700)
         unused, budget = ThreadPoolExecutor(1), Budget(settings.history_bytes)  # nothing is written
-        super().__init__(self._copy.parent, settings, lambda: 0.0, unused, unused, budget)
+        open_journals = OpenJournals(settings.max_connections)
+        super().__init__(self._copy.parent, settings, lambda: 0.0, unused, unused, budget, open_journals)
         self.first_window: int | None = None
         self.problem = ""
         self.done = False

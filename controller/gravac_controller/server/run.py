@@ -20,13 +20,13 @@ from gravac_controller.api.access import Access
 from gravac_controller.api.app import create_app
 from gravac_controller.api.services import Services
 from gravac_controller.hosts import is_loopback, own_name
+from gravac_controller.jobs.journal import LEAST_JOURNALS, SPARE_FILES
 from gravac_controller.server.collector import Collector
-from gravac_controller.server.connections import SPARE_CONNECTIONS, bounded
+from gravac_controller.server.connections import bounded
 from gravac_controller.server.listen import listen, local_url, url_of
 from gravac_controller.settings import ControllerSettings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-SPARE_FILES = 256
 SWITCH_SECONDS = 0.0005
 """Python's switch interval: how long another thread (rendering metrics, reading a trace) may delay the event loop. The
 default of 5 ms, at each system call of an answer, adds up to 0.1 s for a window and to a second for a page."""
@@ -54,7 +54,7 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
             f"--host {settings.host} can be reached from other machines, so agents and readers need a "
             "token: set GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
         )
-    _allow_files(settings.max_jobs + settings.max_connections + SPARE_CONNECTIONS + SPARE_FILES)
+    _allow_files(settings.max_jobs, settings.max_connections)
     sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         services, collector = Services.of(settings), Collector()
@@ -140,9 +140,18 @@ def _watch_parent(server: uvicorn.Server, linger_seconds: float) -> None:
     threading.Thread(target=wait, name="gravac-parent", daemon=True).start()
 
 
-def _allow_files(wanted: int) -> None:
+def _allow_files(jobs: int, connections: int) -> None:
     """Raise the limit of open files as far as allowed: each job needs a journal, each reader a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least, wanted = (connections + SPARE_FILES + each for each in (min(jobs, LEAST_JOURNALS), jobs))
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < least:
+        logger.warning(
+            "this process may open %d files, and %d connections need %d: raise the limit (ulimit -n), or lower "
+            "GRAVAC_CONTROLLER_MAX_CONNECTIONS",
+            allowed,
+            connections,
+            least,
+        )

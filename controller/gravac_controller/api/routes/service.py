@@ -26,10 +26,15 @@ def service_routes(services: Services) -> APIRouter:
     async def healthz() -> Response:
         return json_answer(Health(status="ok", instance=services.instance))
 
-    @router.get("/readyz", response_model=Health, summary="Readiness; 503 while the controller shuts down")
+    @router.get(
+        "/readyz",
+        response_model=Health,
+        summary="Readiness; 503 while the controller shuts down, or cannot write its journals",
+    )
     async def readyz() -> Response:
         if services.streams.stopping.is_set():
             raise Unavailable("the controller is shutting down")
+        await services.store.check_writable()
         return json_answer(Health(status="ok", instance=services.instance))
 
     @router.get(proof.PATH, response_model=ProofView, summary="Prove that this controller knows your token")
