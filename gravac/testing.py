@@ -26,7 +26,7 @@ def assert_decisions(
 
     Args:
         trace: path of a trace.
-        policy: such as ``"gravac:epsilon=0.4"``, or an instance; None: the recorded policy.
+        policy: such as ``"auto:bound=0.01"``, or an instance; None: the recorded policy.
         settings: by name; override those of ``policy``.
         exact: compare every byte, reasons included. Otherwise phase, CFs, and the CF that the gate lets through.
 
@@ -41,7 +41,7 @@ def assert_decisions(
     Example::
 
         def test_decisions(gravac_trace):
-            assert_decisions(gravac_trace("last-good-run"), settings={"epsilon": 0.4})
+            assert_decisions(gravac_trace("last-good-run"), settings={"bound": 0.018})
     """
     __tracebackhide__ = True
     path = Path(trace)

@@ -18,6 +18,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gravac.aggregators import AGGREGATORS
+from gravac.collectives import COLLECTIVES
+from gravac.compressors import COMPRESSORS
+from gravac.memories import MEMORIES
 from gravac.protocol import JobAnswer, WindowAnswer
 from gravac_agent import settings
 from gravac_controller.cli import LAB, MODULES, main
@@ -536,6 +540,37 @@ def test_what_to_install_works_where_it_is_read() -> None:
         for line in page.read_text().splitlines():
             if re.search(r"""pip install ['"]?\.""", line):
                 assert "in a clone" in line, f"{page.name}: {line}"
+
+
+def test_who_has_no_gpu_is_spared_cuda() -> None:
+    """PyPI's torch for Linux brings gigabytes of it: each page that installs for a CPU names its index."""
+    pages = [page for page in PAGES if 'pip install ".[cpu]"' in page.read_text()]
+    assert {"README.md", "start.md", "index.md"} <= {page.name for page in pages}
+    for page in pages:
+        spared = page.read_text().find("pip install torch --index-url https://download.pytorch.org/whl/cpu")
+        assert -1 < spared < page.read_text().find('pip install ".[cpu]"'), page.name
+
+
+def test_the_change_log_counts_what_there_is() -> None:
+    """In words, as ``five collectives``."""
+    words = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    counted = re.findall(
+        r"\b(\w+)\s+(?:error\s+)?(codecs|aggregators|memories|collectives)\b",
+        (ROOT / "CHANGELOG.md").read_text(),
+    )
+    kinds = {
+        "codecs": COMPRESSORS,
+        "aggregators": AGGREGATORS,
+        "memories": MEMORIES,
+        "collectives": COLLECTIVES,
+    }
+    assert {kind for _, kind in counted} == set(kinds)
+    for number, kind in counted:
+        there = len(set(kinds[kind].names()) - {"dense", "none"})
+        if number == "thirty":
+            assert there > 30
+        else:
+            assert words.index(number) == there, f"{number} {kind}: there are {there}"
 
 
 def test_no_source_names_a_document_that_is_not_here() -> None:

@@ -8,11 +8,14 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
 from tests.support.lab import HAS_LAB
+from tests.support.traces_made import make_of_world
+from tools.harness.plan_world import World
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,6 +48,25 @@ def test_wheel(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+def test_the_long_description_leads_nowhere_that_its_reader_does_not_have(wheel: Path) -> None:
+    """An index of packages shows README.md without the repository: a link to a page of it would be broken there."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    described = message_from_bytes(archive.read(name)).get_payload(decode=True)
+    assert isinstance(described, bytes)
+    shown = described.decode()
+    targets = re.findall(r"\]\(([^)]*)\)", shown)
+    assert targets
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    written = (ROOT / "README.md").read_text()
+    assert [line for line in shown.splitlines() if line.startswith("#")] == [
+        line for line in written.splitlines() if line.startswith("#")
+    ]
+    assert "claims (`docs/claims.md`)" in shown
+    code = re.compile(r"^```.*?^```$", re.M | re.S)
+    assert code.findall(shown) == code.findall(written)
+
+
 def environment(home: Path, *wheels: Path) -> Path:
     """A new environment with these wheels, and all else that they need from here. Returns its folder of programs."""
     venv.create(home, symlinks=True)
@@ -62,7 +84,7 @@ def foreign(wheel: Path, tmp_path: Path) -> Path:
     environment(tmp_path / "env", wheel)
     project = tmp_path / "project"
     (project / "traces").mkdir(parents=True)
-    shutil.copy(ROOT / "tests/traces/mlp-loopback.jsonl.gz", project / "traces" / "run.jsonl.gz")
+    make_of_world(project / "traces" / "run.jsonl", World(kind="adam"), 30)
     configuration, tests = re.findall(
         r"^```(?:toml|python)\n(.*?)^```$", (ROOT / "docs/testing.md").read_text(), re.M | re.S
     )
@@ -87,7 +109,7 @@ def test_the_plugin_is_light():
 
 
 def test_stricter(gravac_trace):
-    assert_decisions(gravac_trace("run.jsonl.gz"), policy="gravac:epsilon=0.6")
+    assert_decisions(gravac_trace("run.jsonl"), policy="auto:bound=0.01")
 
 
 def test_absent(gravac_trace):
@@ -125,10 +147,16 @@ def test_the_plugin_works_from_a_wheel_in_a_foreign_project(foreign: Path) -> No
         "test_stricter": "FAILED",
         "test_absent": "FAILED",
     }, said + done.stderr
-    assert "run.jsonl.gz: 4 decisions differ in 30 windows." in said
-    assert "after window 16, step 169 (measured at CF 20):" in said
-    assert "recorded: CF 40 (else 10), explore, climb: CF 20 keeps 0.60 of the gradient (≥ ε 0.30)" in said
-    assert "now:      CF 1, hold, too_strong: CF 20 keeps only 0.60 of the gradient, below ε 0.60" in said
+    assert "run.jsonl: 31 decisions differ in 30 windows." in said
+    assert "after window 0, step 9 (measured at CF 7.5):" in said
+    assert (
+        "recorded: CF 7.5, explore, start: On this network dense steps exchange gradients for about 1.61 s"
+        in said
+    )
+    assert (
+        "now:      CF 5.7, explore, start: On this network dense steps exchange gradients for about 1.61 s"
+        in said
+    )
     assert "no trace walk in " in said
 
 

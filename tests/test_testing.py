@@ -1,14 +1,21 @@
 """``gravac.testing``: what passes, what fails, and the message of a failure. In another project: test_packaging."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from gravac.policies import parse
 from gravac.protocol import Decision
 from gravac.testing import assert_decisions
 from gravac.traces import TraceError
-from tests.support.traces_made import make, records, write
+from gravac_controller.cli import main
+from tests.support.traces_made import make, make_of_world, records, write
+from tools.harness.plan_world import World
+
+PAGE = (Path(__file__).parent.parent / "docs/testing.md").read_text()
 
 
 @pytest.fixture
@@ -60,3 +67,38 @@ def test_damage_and_unknown_policies_are_named(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"loss":2.25', b'"loss":2.26', 1))
     with pytest.raises(TraceError, match="line 3: was altered"):
         assert_decisions(path)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-aged"])
+@pytest.mark.parametrize("megabits", [30.0, 100.0, 10_000.0])
+def test_the_example_of_the_page_passes_on_a_trace_of_the_default_policy(
+    kind: str, megabits: float, tmp_path: Path
+) -> None:
+    make_of_world(tmp_path / "run.jsonl", World(kind=kind, megabits=megabits), 30)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+    example: dict[str, Any] = {}
+    exec(code, example)
+    tests = [test for name, test in example.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test(lambda name: tmp_path / f"{name}.jsonl")
+
+
+def test_the_failure_of_the_page_is_what_the_default_policy_gives(tmp_path: Path) -> None:
+    make_of_world(tmp_path / "run.jsonl", World(kind="adam"), 30)
+    with pytest.raises(AssertionError) as caught:
+        assert_decisions(tmp_path / "run.jsonl", settings={"bound": 0.01})
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)
+    pattern = ".*".join(map(re.escape, shown.strip().split("…")))
+    assert re.fullmatch(pattern, str(caught.value), re.DOTALL), caught.value
+
+
+def test_the_commands_of_the_page_fit_the_default_policy(tmp_path: Path) -> None:
+    make_of_world(tmp_path / "journal.jsonl", World(kind="adam"), 30)
+    asked = re.findall(r"^gravac replay gravac-runs/my-job (--\w+) (\S+)$", PAGE, re.M)
+    assert len(asked) == 2
+    for option, value in asked:
+        done = CliRunner().invoke(main, ["replay", str(tmp_path), option, value])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+        assert done.exit_code in (0, 1), done.output
+        assert "30 windows" in done.output, done.output

@@ -19,6 +19,7 @@ from gravac_agent.fsdp.attach import exchange_densely
 from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network.link import Link
 from gravac_agent.reporting.reporter import Reporter
+from gravac_agent.run_log import enable_loggers
 from gravac_agent.session import AgentState, Session
 from gravac_agent.settings import DEFAULT, AgentSettings, Default, keywords_checked, load
 from gravac_agent.setup import running, usage
@@ -191,6 +192,7 @@ class Agent:
             trained = usage.data_parallel(inner, replicate)
             exchange_densely(trained)  # until the start
         if self.settings.enabled:
+            enable_loggers()
             usage.check_devices(trained)
             number = running.next_number(dist.get_process_group_ranks(trained.process_group))
             self._reminders = [usage.warn_of_steps_outside(one) for one in optimizers]

@@ -39,6 +39,14 @@ class Printable(logging.Filter):
 log.addFilter(Printable())
 
 
+def enable_loggers() -> None:
+    """Enable gravac's loggers again. ``logging.config`` disables those of all imported modules unless it is asked not
+    to, and hydra's configuration and others call it after the imports; levels and handlers stay the program's."""
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.startswith("gravac.") and isinstance(logger, logging.Logger):
+            logger.disabled = False
+
+
 class _Stderr(logging.Handler):
     """Writes the log to stderr while agents need it and the program has no handler. For the training thread only."""
 
@@ -102,6 +110,7 @@ class RunLog:
     def end(self, clean: bool) -> None:
         """Log the summary, after the reporter was closed, and drop the reference to the agent's parts."""
         parts, self._parts = self._parts, None
+        enable_loggers()  # the program may have configured logging meanwhile
         if parts is None or parts.reporter is None:
             return
         if parts.reporter.wait_ready(0):

@@ -1,8 +1,10 @@
 """Each wrong use has a clear error; in one process, a world of one."""
 
 import math
+import re
 import time
 import warnings
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +17,7 @@ import torch
 import torch.distributed as dist
 from click.testing import CliRunner
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_wrapper
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -392,12 +394,30 @@ def test_an_optimizer_of_another_model_ends_no_step(world_of_one: None, tmp_path
         assert agent.state.step == 1
 
 
-def test_hook_already_taken(world_of_one: None, tmp_path: Path) -> None:
+def own_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return allreduce_hook(None, bucket)
+
+
+HOOKS: dict[str, Callable[[DistributedDataParallel], None]] = {
+    "own_hook": lambda module: module.register_comm_hook(None, own_hook),
+    "fp16_compress_wrapper.<locals>.fp16_compress_wrapper_hook": lambda module: module.register_comm_hook(
+        None, fp16_compress_wrapper(allreduce_hook)
+    ),
+    "BuiltinCommHookType.FP16_COMPRESS": lambda module: module._register_builtin_comm_hook(
+        dist.BuiltinCommHookType.FP16_COMPRESS
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_already_taken(world_of_one: None, tmp_path: Path, name: str) -> None:
+    """It is named, also at a second try."""
     module, optimizer = pair()
-    module.register_comm_hook(None, allreduce_hook)
-    agent = Agent(module, optimizer, controller=None, data_dir=tmp_path)
-    with pytest.raises(SetupError, match="already has a communication hook"), agent:
-        pass
+    HOOKS[name](module)
+    for _ in range(2):
+        agent = Agent(module, optimizer, controller=None, data_dir=tmp_path)
+        with pytest.raises(SetupError, match=f"already has a communication hook, '{re.escape(name)}'"), agent:
+            pass
 
 
 def test_use_after_close(world_of_one: None, tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ def test_an_order_from_start_to_end(steered: InProcess, caplog: pytest.LogCaptur
 
 def test_control_is_off_by_default(app: InProcess) -> None:
     register(app)
-    assert "control-token-file" in is_problem(put(app, 0), 403)
+    detail = is_problem(put(app, 0), 403)
+    assert detail.startswith("to steer, start the training with GRAVAC_STEERING=owner")
+    assert "control-token-file" in detail
     assert app.client.get(URL).json()["control_enabled"] is False
     assert view(app)["control_enabled"] is False
     assert "override" not in journal(app)
@@ -113,7 +115,8 @@ def test_only_operators_may_steer(open_app: Callable[..., InProcess]) -> None:
 def test_pages_of_other_sites_cannot_steer(steered: InProcess, site: dict[str, str]) -> None:
     register(steered)
     body = {"action": "dense", "actor": "alice"}
-    is_problem(steered.client.put(URL, json=body, headers={"If-Match": '"0"'} | site), 403)
+    detail = is_problem(steered.client.put(URL, json=body, headers={"If-Match": '"0"'} | site), 403)
+    assert detail.startswith("send it from a page of this controller, or with Authorization: Bearer TOKEN")
     is_problem(steered.client.put(URL, json=body, headers={"If-Match": '"0"'}), 401)
 
 

@@ -255,4 +255,5 @@ def test_serving_one_job_does_not_touch_the_others(open_app: Callable[..., InPro
     one = open_app(job="mine")
     assert [job["job"] for job in one.client.get("/v1/jobs").json()["items"]] == ["mine"]
     problem = json.loads(post(one, "/v1/jobs", spec("other"), status=403))
+    assert problem["detail"].startswith("send it to a controller without --job")
     assert "serves job 'mine' only" in problem["detail"]

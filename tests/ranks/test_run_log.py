@@ -66,6 +66,17 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
     assert check(tmp_path / "job0" / "journal.jsonl").ok
 
 
+def test_lines_survive_a_program_that_disables_existing_loggers(run_ranks: RunRanks, tmp_path: Path) -> None:
+    results = run_ranks("reconfigured", 2, fresh=True)
+    for rank, found in enumerate(results):
+        written = (tmp_path / f"log{rank}").read_text()
+        names = set(found["names"])
+        assert {"gravac.agent", "gravac.memories", "gravac.kernels"} <= names
+        assert {name for name in names if f"from {name}\n" in written} == names
+        assert ("gravac.agent job heard: decided in process" in written) == (rank == 0)
+        assert ("gravac.agent job heard ended after 30 steps" in written) == (rank == 0)
+
+
 def parts(log: Path) -> list[list[str]]:
     """Return the lines of each part of the program."""
     return [part.splitlines()[1:] for part in re.split(r"^--- ", log.read_text(), flags=re.MULTILINE)[1:]]

@@ -8,6 +8,7 @@ from gravac.policies import Policy, parse
 from gravac.protocol import End, Event
 from gravac.traces import TraceRecord, TraceWriter
 from tools.harness.cluster import Cluster, job_spec
+from tools.harness.plan_world import Job, World
 
 NOTE = Event(kind="note", window=None, message="hello")
 
@@ -45,3 +46,11 @@ def write(path: Path, pieces: Iterable[tuple[TraceRecord, ...]]) -> bytes:
 
 def make(path: Path, policy: str = "gravac", windows: int = 7) -> bytes:
     return write(path, records(parse(policy), windows))
+
+
+def make_of_world(path: Path, world: World, windows: int) -> bytes:
+    """Write the trace of the default policy in a world of its plans."""
+    job = Job(world)
+    job.windows(windows)
+    answered = zip(job.reports, job.decisions[1:], strict=True)
+    return write(path, [(job.fold.spec, job.decisions[0]), *answered])

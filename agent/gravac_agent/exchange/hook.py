@@ -166,14 +166,13 @@ def attach(module: DistributedDataParallel) -> HookState:
     """
     state = _STATES.get(module)
     if state is None:
-        state = HookState(module)
-        try:
-            module.register_comm_hook(state, gravac_hook)
-        except RuntimeError as error:
+        if found := module._get_ddp_logging_data().get("comm_hook"):
             raise SetupError(
-                "this DDP module already has a communication hook, and PyTorch allows only one: "
-                f"remove the other register_comm_hook call ({error})"
-            ) from error
+                f"this DDP module already has a communication hook, {found!r}, and PyTorch allows only one: leave out "
+                "what registers it, or pass enabled=False"
+            )
+        state = HookState(module)
+        module.register_comm_hook(state, gravac_hook)
         _STATES[module] = state
     if state.handler is not None:
         raise SetupError("this DDP module is wrapped by another Agent already; leave that `with` block first")

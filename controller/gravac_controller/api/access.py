@@ -118,8 +118,8 @@ def steering_is_off() -> ApiError:
     """An order to a controller that was started without steering."""
     return ApiError(
         403,
-        "steering is off at this controller: start it with --owner-may-steer, or with --control-token-file FILE "
-        "(GRAVAC_CONTROLLER_CONTROL_TOKEN); one that a training starts, with GRAVAC_STEERING=owner",
+        "to steer, start the training with GRAVAC_STEERING=owner, or gravac serve with --owner-may-steer or "
+        "--control-token-file FILE (GRAVAC_CONTROLLER_CONTROL_TOKEN): steering is off at this controller",
         reason="control_off",
     )
 

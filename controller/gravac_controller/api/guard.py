@@ -133,7 +133,11 @@ class Guard:
         if safe and path in OPEN_PATHS:
             return role
         if not safe and not self._access.bearer(headers) and _cross_site(headers, hosts[0]):
-            raise ApiError(403, "this request comes from a page of another site", reason="cross_site")
+            detail = (
+                "send it from a page of this controller, or with Authorization: Bearer TOKEN: this request comes from "
+                "a page of another site"
+            )
+            raise ApiError(403, detail, reason="cross_site")
         if role < (Role.VIEWER if safe else Role.AGENT):
             if not safe and path.endswith(STEERING_PATH):
                 raise not_an_operator() if self._access.control_token else steering_is_off()

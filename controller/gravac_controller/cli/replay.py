@@ -29,14 +29,14 @@ from gravac_controller.cli.wording import Listing, factor, printer
 @click.option(
     "--policy",
     metavar="NAME",
-    help="Also decide with this policy and show where it differs: gravac, dense, static:cf=100, gravac:epsilon=0.4, …",
+    help="Also decide with this policy and show where it differs: gravac, dense, static:cf=100, auto:bound=0.01, …",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="SETTING=VALUE",
-    help="Change one setting of the policy, such as epsilon=0.4. Without --policy: of the recorded policy. Repeatable.",
+    help="Change one setting of the policy, such as bound=0.01. Without --policy: of the recorded policy. Repeatable.",
 )
 @json_option
 def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
@@ -55,7 +55,7 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
     \b
     Examples:
       gravac replay gravac-runs/demo-lm-20261121-093000 --check
-      gravac replay journal.jsonl --set epsilon=0.4 --set omega=0.02
+      gravac replay journal.jsonl --set bound=0.01
       gravac replay journal.jsonl --policy static:cf=100
     """
     trace = active_part(trace)

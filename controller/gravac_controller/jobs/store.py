@@ -132,7 +132,10 @@ class Store:
         check_name(spec.job)
         check_counters(spec)
         if self.settings.job not in (None, spec.job):
-            raise NotServed(f"this controller serves job {self.settings.job!r} only", reason="unknown_job")
+            raise NotServed(
+                f"send it to a controller without --job: this one serves job {self.settings.job!r} only",
+                reason="unknown_job",
+            )
         async with self._creating:
             spec, note = await self._named(spec)
             if spec.job not in self.jobs:

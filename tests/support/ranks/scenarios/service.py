@@ -2,6 +2,7 @@
 
 import json
 import logging
+import logging.config
 import math
 import os
 import signal
@@ -379,6 +380,31 @@ def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
                 agents.exception("a controller answered %s", "\x1b[31m\nfake: line")
             url = agent.url
     return {"url": url, "level": agents.level, "handlers": len(agents.handlers)}
+
+
+def reconfigured(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """The program configures logging after its imports, as hydra does, and disables the loggers that exist."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("gravac.")]
+    configuration = {
+        "version": 1,
+        "disable_existing_loggers": True,
+        "formatters": {"plain": {"format": "ours %(levelname)s %(name)s %(message)s"}},
+        "handlers": {
+            "file": {"class": "logging.FileHandler", "filename": f"{folder}/log{rank}", "formatter": "plain"}
+        },
+        "root": {"level": "INFO", "handlers": ["file"]},
+    }
+    module = wrapped(buckets=2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    logging.config.dictConfig(configuration)
+    with Agent(module, optimizer, controller=None, data_dir=folder, job="heard", window=10) as agent:
+        train(module, optimizer, rank, range(5))
+        logging.config.dictConfig(configuration)  # a second entry point, also while the agent runs
+        train(module, optimizer, rank, range(25))
+        agent.log(loss=1.0)
+    for name in names:
+        logging.getLogger(name).warning("from %s", name)
+    return {"names": names}
 
 
 def _order(url: str, token: str, order: dict[str, Any]) -> None:
