@@ -17,7 +17,7 @@ from gravac_lab.simulate.pool import read_lines
 ROWS = Path(__file__).with_name("adam.jsonl.xz")
 RULE = "late:move=eager,age=pooled"
 PLANS = {"topk+twobit@5.1": "25x", "topk+twobit@16.6": "64x", "topk+twobit@36": "123x"}
-STEPS = (30, 60, 100, 200, 300)
+STEPS = (20, 30, 40, 60, 100, 200, 300)
 
 
 def dense_step(curve: Sequence[Sequence[float]], loss: float) -> float | None:

@@ -87,7 +87,6 @@ class Lesson:
         now: Times of the window.
         moved: Whether they were off often enough to count, so that other plans' times are stale.
         network: Whether the wait for the network moved with them.
-        first_noise: The first window that showed the noise of the gradient.
         noise_follows: The next windows will show it.
     """
 
@@ -99,7 +98,6 @@ class Lesson:
     now: Times
     moved: bool
     network: bool
-    first_noise: bool
     noise_follows: bool
 
 
@@ -166,7 +164,6 @@ def learn(
     change: dict[str, Any] = {"elapsed": min(1e12, beliefs.elapsed + report.seconds)}
     if decision.phase == "explore" and held > 0.0:
         change["spent"] = min(1e12, beliefs.spent + trials.cost(report.seconds, steps, held))
-    knew = beliefs.confirmed is not None
     if table.telling and level is not None and level.sums.steps:
         change |= _noise(beliefs, level)
     share = tenth_of(report) if table.telling else None
@@ -203,14 +200,13 @@ def learn(
         now=now,
         moved=moved,
         network=network,
-        first_noise=not knew and beliefs.confirmed is not None,
         noise_follows=table.telling and beliefs.confirmed is None and followed,
     )
 
 
 def nothing(beliefs: Beliefs, plan: Plan = DENSE) -> Lesson:
     """Return the lesson of a window that has no step under the decision in force."""
-    return Lesson(beliefs, plan, False, None, None, NO_TIMES, False, False, False, False)
+    return Lesson(beliefs, plan, False, None, None, NO_TIMES, False, False, False)
 
 
 def _woken(row: Seen, share: float) -> Seen:

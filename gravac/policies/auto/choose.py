@@ -201,7 +201,6 @@ class Search:
         if not lesson.settled:
             return self._choice("unsettled", self.plan, "hold")
         if lesson.was is not None:
-            self.change(fitting=0)
             if not lesson.moved:
                 cause = Cause(was=lesson.was, now=lesson.now)
                 return self._choice("suspected", self.plan, "hold", cause=cause)
@@ -215,12 +214,10 @@ class Search:
         return self._search(left=True)
 
     def _better_or_hold(self, mine: Belief) -> Choice:
-        """Hold, unless another plan is predicted to win, twice in a row."""
+        """Hold, unless another plan is predicted to win."""
         others = [row for row in self.rows if row.plan != self.plan and not row.resting]
         option = self.option(others, mine)
-        fitting = self.state.fitting + 1 if option is not None else 0
-        self.change(fitting=fitting)
-        if option is not None and fitting >= (1 if self.lesson.first_noise else IN_A_ROW):
+        if option is not None:
             self.change(trials=MOST_TRIALS)
             return self._try(option, mine)
         unlooked = self.state.unlooked + 1
@@ -262,7 +259,7 @@ class Search:
         other = self._predicted([row for row in self.rows if row.plan != DENSE and row.keeps])
         if hold.plan != self.plan or was is None:
             self.change(beliefs=self.beliefs.model_copy(update={"reference": None}))
-        self.change(fitting=0, waited=0, outside=0)
+        self.change(waited=0, outside=0)
         return self._choice(
             "dense_stays" if untried else "settled",
             hold.plan,
@@ -364,7 +361,6 @@ class Search:
         back = held if held.keeps else self.row(DENSE)
         self.change(
             waited=0,
-            fitting=0,
             outside=0,
             held_codec=back.plan.codec,
             held_cf=back.plan.cf,

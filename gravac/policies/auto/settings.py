@@ -130,17 +130,15 @@ class AutoState(PolicyState):
     """What the policy remembers besides the decision in force: beliefs, and where its search stands.
 
     ``waited``: windows in a row without a settled step of the plan that is to be measured. ``trials``: plans tried in
-    this search. ``outside``: windows in a row that showed the plan in force outside the bound. ``fitting``: windows in
-    a row in which another plan is predicted to win. ``unlooked``: windows in hold since dense steps were last looked
-    at. ``looks``: how often they were. ``held_codec``, ``held_cf`` and ``held_seconds``: the plan that a trial goes
-    back to and its step; 0 seconds: not measured.
+    this search. ``outside``: windows in a row that showed the plan in force outside the bound. ``unlooked``: windows in
+    hold since dense steps were last looked at. ``looks``: how often they were. ``held_codec``, ``held_cf`` and
+    ``held_seconds``: the plan that a trial goes back to and its step; 0 seconds: not measured.
     """
 
     beliefs: Beliefs = Beliefs()
     waited: Count = 0
     trials: Count = 0
     outside: Count = 0
-    fitting: Count = 0
     unlooked: Count = 0
     looks: Count = 0
     held_codec: Choice | None = None

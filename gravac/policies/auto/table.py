@@ -20,10 +20,11 @@ MOST_LOST = 0.04
 """Largest loss of η of a plan that is held, whatever the bound. Of 15 simulated jobs of image nets under AdamW that
 held 7 levels, which lose 6 to 9 % there, 14 did not reach the target loss in their planned steps, and 10 of 12
 that held 15 levels did not, either. [share; simulated]"""
-FILL_LOSS = 150.0
-"""A young training, whose gradients agree from step to step, loses more by delays: an error memory that keeps one
-element in CF fills for about CF steps, and at first (CF / 150)² of a step's progress is lost. Afterwards what comes
-late is mostly noise, and catches up (lab/benchmarks/young.py). [CF; simulated]"""
+FILLS, FILL_LOSS = 5 / 6, 150.0
+"""A young training, whose gradients agree from step to step, loses more by delays while an error memory fills, which
+keeps one element in CF: at first (CF / 150)² of a step's progress, and nothing after 5/6 CF steps, when what came late
+catches up (lab/benchmarks/young.py: CF 36 is 2.4 steps behind at step 30, and ahead from step 40 on). [times, CF;
+simulated]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class PlanFacts:
         if kept is None:
             return None
         if kept.late:
-            young = max(0.0, 1.0 - step / self.plan.cf)
+            young = max(0.0, 1.0 - step / (FILLS * self.plan.cf))
             lost = young * (self.plan.cf / FILL_LOSS) * (self.plan.cf / FILL_LOSS)
             return efficiency.between(kept.likely - lost, kept.low - lost, kept.high)
         times = efficiency.times_by_noise(kept.noise_times, confirmed)
