@@ -161,7 +161,7 @@ def _sent(parts: Parts) -> str:
     times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
     fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
     text = f": {sent} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
-    path = None if parts.reporter is None else parts.reporter.trace_path
+    path = None if parts.reporter is None or not parts.reporter.wait_ready(0) else parts.reporter.trace_path
     if path is not None and path.is_file() and all(each == 1.0 for _, each in loop.steps_at):
         text += f", see what other plans would do with: gravac whatif {_quoted(path.parent)}"
     return text
@@ -179,6 +179,8 @@ def _other_optimizers(parts: Parts) -> str:
 
 def _replay(reporter: Reporter) -> str:
     path = reporter.trace_path
+    if not reporter.wait_ready(0):  # a journal that is there is one of earlier runs
+        return ", without a journal: no controller accepted this run"
     if path is None:
         return "" if reporter.url is None else f", journal at {reporter.url}"
     if not path.is_file():

@@ -36,6 +36,10 @@ class ErrorAnswer(NoAnswer):
         super().__init__(message)
         self.status, self.reason, self.retry_after = status, reason, retry_after
 
+    def lasts(self, seconds: float) -> bool:
+        """Return whether the same request would be refused for that long. What may end has a time to retry."""
+        return self.status < 500 and not 0.0 < self.retry_after <= seconds
+
 
 class ControllerConnection:
     """One TCP connection to a controller, for a few requests in a row.

@@ -1,6 +1,7 @@
 """Reports to a controller over HTTP, from a background thread, so that no step waits for the network (promise P1)."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ IDLE_SECONDS = 1.0
 """How often an idle reporter checks whether its own controller still runs."""
 MAX_REFUSALS = 8
 """A record refused this many times in a row (over half a minute) is dropped, so that later ones can be delivered."""
+CLOSING_REFUSALS = 2
+"""At the end of the training, when there is no time for more: after the first, the job was registered again."""
 START_SECONDS = 30.0
 """Longest time for the agent's own controller to start."""
 CLOSING_START_SECONDS = 15.0
@@ -89,7 +92,7 @@ class HttpReporter:
         self._refusals = 0  # of the record in flight, in a row
         self._pauses = RetryPauses()
         self._hung = False
-        self._given_up = False
+        self._given_up = False  # at the end of the training: another attempt would fail like the last one
         self._cannot_start = False  # the agent's own controller did not, when it was last tried
         # When the first start of its own controller ended, well or not; 0: there is none.
         self._start_ended = None if process is not None else 0.0
@@ -248,6 +251,7 @@ class HttpReporter:
 
     def _deliver(self) -> bool:
         """Send all records on one connection. Return False when there was only a registration to send."""
+        self._given_up = False
         if self._left is not None and self._process is not None:
             self._leave(self._left)  # its controller serves no other
         self._ensure_process()
@@ -327,7 +331,12 @@ class HttpReporter:
             base, first, offset = self._spec, self._outbox.first_window(), self._offset
             state = self.policy_state
         spec = controller_api.resumed(base, state, None if first is None else first + (offset or 0))
-        answer = controller_api.register(connection, spec)
+        try:
+            answer = controller_api.register(connection, spec)
+        except ErrorAnswer as refused:
+            left = self._closing_until - time.monotonic() if self._closing.is_set() else math.inf
+            self._given_up = refused.lasts(left)
+            raise
         with self._lock:
             if self._spec is not base:  # a checkpoint was loaded meanwhile: register again
                 self._left = None if answer.job == self.job else answer.job
@@ -377,7 +386,7 @@ class HttpReporter:
         except ErrorAnswer as refused:
             if refused.status in (409, 413, 422):
                 self._refusals += 1
-                if self._refusals >= MAX_REFUSALS:
+                if self._refusals >= (CLOSING_REFUSALS if self._closing.is_set() else MAX_REFUSALS):
                     log.error(
                         "job %s: %s is dropped because the controller keeps refusing it: %s",
                         self._spec.job,
