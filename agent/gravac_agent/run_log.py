@@ -14,7 +14,7 @@ from pathlib import Path
 from gravac import kernels
 from gravac.policies import ObservePolicy, observe
 from gravac.whatif.advice import other_optimizers
-from gravac.wording import display_path, format_plan, printable
+from gravac.wording import display_path, format_plan, format_rate, printable
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.build import Parts
@@ -147,7 +147,9 @@ class RunLog:
         journal = "" if reporter.trace_path is None else f", journal {display_path(reporter.trace_path)}"
         sends = reporter.directive
         plan = format_plan(parts.encoder.codecs[sends.codec], sends.cf_candidate)
-        what = f"{parts.world_size} ranks, sending {plan}"
+        link = parts.spec.link
+        on = "" if link is None else f" on an emulated link of {format_rate(link.bits_per_second)}"
+        what = f"{parts.world_size} ranks{on}, sending {plan}"
         log.info("%s", f"job {reporter.job}: {page}{journal} ({what})")
 
 

@@ -5,12 +5,14 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TypeVar
 
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import figures
 from gravac.signals.efficiency import LEAST_STEPS, Efficiency
 from gravac.traces import Line
+from gravac.wording import format_rate, format_seconds, plan_in_words
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -24,6 +26,8 @@ MAX_WINDOWS_PER_CF = 300
 """The last windows of each CF that are held; a trace may have any length."""
 MAX_CFS = 64
 """CFs that are held; further ones are left out."""
+MOVED, MOVED_SHARE, MOVED_WINDOWS = 2.0, 0.1, 3
+"""A network changed where steps wait this many times as long, which is this share of a step, in this many windows."""
 PURE = 0.8
 """Share of a window's steps that a level needs for the window's phases to count as its own."""
 
@@ -74,7 +78,7 @@ class Recording:
         samples: samples of these windows, all ranks.
         useful_samples: the same, weighted by the statistical efficiency.
         seconds: duration of these windows.
-        notes: what was left out.
+        notes: what was left out, and whether the network changed.
         raw_mean_sq: squared mean gradient of sampled coordinates, summed over the steps of levels that show the noise.
         raw_dot_next: its product with that of the next step, likewise.
         measured_network: latency in seconds and bandwidth in bytes/s that the agent chose its collectives by, if the
@@ -115,6 +119,8 @@ class Recording:
                 found.add_event(line.record)
         if found is not None and found.elements < 1:
             raise NothingRecorded("its model has no trained elements, so nothing is exchanged")
+        if found is not None:
+            found.notes += found.moved()
         if found is None or not found.observations:
             windows = 0 if found is None else found.windows
             raise NothingRecorded(
@@ -148,6 +154,38 @@ class Recording:
         if not self.raw_mean_sq > 0.0:
             return None
         return min(1.0, max(0.0, self.raw_dot_next / self.raw_mean_sq))
+
+    def moved(self) -> list[str]:
+        """Return that the network changed while this was recorded, by the plan that shows it best; empty: it did not.
+
+        Of two stretches of windows with the same plan, at least ``MOVED_WINDOWS`` each, one waited ``MOVED`` times as
+        long for the network, by medians, and that is a tenth of a step.
+        """
+        by_plan: dict[tuple[str, float], list[Observation]] = {}
+        for each in self.observations:
+            by_plan.setdefault((each.codec or self.spec.compressor, each.cf), []).append(each)
+        found: list[tuple[float, str]] = []
+        for plan, seen in by_plan.items():
+            step = median(each.seconds for each in seen)
+            for at in range(MOVED_WINDOWS, len(seen) - MOVED_WINDOWS + 1):
+                parts = [[each.exposed_seconds for each in part] for part in (seen[:at], seen[at:])]
+                was, now = map(median, parts)
+                if abs(was - now) < MOVED_SHARE * step or max(was, now) < MOVED * min(was, now):
+                    continue
+                off = math.fsum(
+                    abs(each - middle)
+                    for part, middle in zip(parts, (was, now), strict=True)
+                    for each in part
+                )
+                found.append(
+                    (
+                        off / abs(was - now) / len(seen),
+                        f"the network changed while this was recorded: up to window {seen[at - 1].window} steps with "
+                        f"{plan_in_words(*plan)} waited {format_seconds(was)} for it, then {format_seconds(now)}; "
+                        "what is predicted is between the two",
+                    )
+                )
+        return [min(found)[1]] if found else []
 
     @property
     def samples_per_step(self) -> float:
@@ -232,13 +270,19 @@ class NothingRecorded(ValueError):
 
 
 def _restarted(found: Recording | None, spec: JobSpec) -> Recording:
-    """Return the recording to go on with: after a restart with other ranks, whose times differ, a new one."""
+    """Return the recording to go on with: after a restart with other ranks or another link, whose times differ, a new
+    one."""
     if found is None or not found.windows:
         return Recording(spec)
-    if (found.ranks, found.elements) == (spec.world_size, spec.model.elements):
+    same = (found.ranks, found.elements) == (spec.world_size, spec.model.elements)
+    if same and found.spec.link == spec.link:
         found.spec = spec
         return found
-    left_out = f"{found.windows} windows of {found.ranks} ranks before the last restart are left out"
+    was = f"of {found.ranks} ranks"
+    if same:
+        link = found.spec.link
+        was = "on the real network" if link is None else f"on a link of {format_rate(link.bits_per_second)}"
+    left_out = f"{found.windows} windows {was} before the last restart are left out"
     return Recording(spec, notes=[*found.notes, left_out])
 
 

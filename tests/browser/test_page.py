@@ -1,5 +1,7 @@
 """What the page shows of a job, and that it follows while windows arrive."""
 
+import re
+
 import pytest
 
 from tests.support.browser import shows
@@ -105,7 +107,7 @@ def test_plans_that_say_something_and_bars_as_long_as_they_say(
     assert rows.count() == len(decision.candidates)
     whole = dict(zip(rows.locator("th").all_inner_texts(), rows.all_inner_texts(), strict=True))
     assert "≈" in whole["8 bits"], "why this one and not int8: by prediction"
-    assert "−" in whole["8 bits"]
+    assert " % less" in whole["8 bits"]
     shares = tab.page.evaluate(
         """[...document.querySelectorAll("#ranks .with-bar, #candidates .with-bar")].map((cell) => [
           cell.closest("table").id, Number(cell.querySelector(".value").textContent.replace("≈ ", "")),
@@ -131,6 +133,52 @@ def test_ranks_that_are_alike_are_a_sentence(shared: Controller, open_page: Open
     assert tab.page.locator("#heat").is_hidden(), "no empty box"
     recorded.play(1, ranks=rows)
     tab.until(tab.page.locator("#heat canvas").is_visible, "one is slower now")
+
+
+def test_the_time_by_window_is_there_without_scrolling(shared: Controller, open_page: OpenPage) -> None:
+    """Also in a picture of the whole page; an empty box under its legend says nothing."""
+    recorded = RecordedJob(Http(shared), job="unscrolled", world_size=4, straggles={2: range(1, 2)})
+    recorded.play(3)
+    tab = open_page(f"{shared.url}/#job=unscrolled")
+    tab.wait(READY)
+    tab.shows("#heat-note", "Slowest: Rank 2, window 1: ")
+    assert tab.page.evaluate("scrollY") == 0
+    assert tab.page.locator("#heat canvas").is_visible()
+
+
+def test_the_first_plan_is_the_one_in_force_and_others_say_why_not(
+    shared: Controller, open_page: OpenPage
+) -> None:
+    """One that will not be taken stood first, as it would be the fastest."""
+    recorded = RecordedJob(Http(shared), job="first", policy="auto", world_size=4, window_steps=2000)
+    recorded.play(12)
+    tab = open_page(f"{shared.url}/#job=first")
+    tab.wait(READY)
+    more = tab.page.locator("#candidates-all")
+    for whole in (False, True):
+        if whole:
+            more.click()
+        rows = tab.page.locator("#candidates tbody tr")
+        assert rows.first.get_attribute("aria-current") == "true"
+        verdicts = tab.page.locator("#candidates .verdict").all_inner_texts()
+        late = [at for at, text in enumerate(verdicts) if "too much" in text]
+        assert late == list(range(len(verdicts) - len(late), len(verdicts))), (
+            "those that can be taken come before"
+        )
+    known = shared.ask("GET", "/v1/jobs/first/candidates").json["candidates"]
+    losing = {row["words"]: row["efficiency"] for row in known if (row["efficiency"] or 1.0) < 0.979}
+    assert len(losing) > 3
+    plans = tab.page.locator("#candidates tbody th").all_inner_texts()
+    said = dict(zip(plans, verdicts, strict=True))
+    for plan, kept in losing.items():
+        assert re.fullmatch(r"(is expected to lose|loses) \d+(\.\d)? % of progress: too much", said[plan]), (
+            plan
+        )
+        assert float(re.findall(r"[\d.]+", said[plan])[0]) == pytest.approx(100 * (1 - kept), abs=0.51)
+    against = tab.page.locator("#candidates tbody td:nth-child(3)").all_inner_texts()
+    assert against[0] == ""
+    assert all(re.fullmatch(r"(\d+(\.\d)? % (more|less))?", text) for text in against)
+    assert tab.page.locator("#ranks thead th").nth(1).inner_text() == "Speed (fastest rank: 1)"
 
 
 def test_saved_bytes_are_the_controllers(controller: Controller, open_page: OpenPage) -> None:

@@ -50,6 +50,10 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
         end,
     ), end
 
+    assert [line for line in torchs if "job job3: decided in process" in line] == [
+        "ours INFO job job3: decided in process, without a page, journal "
+        f"{tmp_path / 'job3' / 'journal.jsonl'} (2 ranks on an emulated link of 1 Mbit/s, sending topk+bf16 · 10x)"
+    ]
     others = other_optimizers(Recording.from_trace(read_trace(tmp_path / "job3" / "journal.jsonl")))
     assert "times the useful throughput with gravac.optim.AdamW (by topk+twobit at CF " in others
     *_, end, said = (line for line in torchs if "job3" in line)

@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gravac.protocol import ModelShape, WindowReport
+from gravac.protocol import LinkSpec, ModelShape, WindowReport
 from gravac.traces import Line, TraceRecord
 from gravac.traces.line import kind_of
 from gravac.whatif import NothingRecorded, Recording
@@ -50,6 +52,44 @@ def test_the_noise_of_the_gradient_is_that_of_all_windows_that_show_it() -> None
         sums = level.sums.model_copy(update=shown)
         held.add(report.model_copy(update={"levels": (level.model_copy(update={"sums": sums}),)}))
     assert held.confirmed == pytest.approx(0.2), "a window with few steps next to dense shows nothing"
+
+
+def moved(reports: Iterable[WindowReport], waits: float) -> Iterator[WindowReport]:
+    """Yield reports whose steps wait so many times as long for the network."""
+    for report in reports:
+        (level,) = report.levels
+        step, exposed = level.step_seconds_median, level.exposed_seconds_median
+        assert step is not None
+        assert exposed is not None
+        longer = {
+            "step_seconds_median": step + (waits - 1) * exposed,
+            "exposed_seconds_median": waits * exposed,
+        }
+        yield report.model_copy(update={"levels": (level.model_copy(update=longer),)})
+
+
+def test_a_network_that_changed_is_said() -> None:
+    """The fit is one of both networks, so nothing it says is of either."""
+    six = list(windows(cfs=(1.0,)))
+    later = [report.model_copy(update={"window": report.window + 6}) for report in moved(six, 3.0)]
+    assert Recording.from_trace(lines(spec(), *six, *moved(six, 1.2))).notes == []
+    (said,) = Recording.from_trace(lines(spec(), *six, *later)).notes
+    assert re.fullmatch(
+        r"the network changed while this was recorded: up to window 5 steps with dense waited \d+ ms for it, then "
+        r"\d\.\d+ s; what is predicted is between the two",
+        said,
+    )
+    (said,) = Recording.from_trace(lines(spec(), *later, *six)).notes
+    assert "the network changed" in said, "also where it became faster"
+    assert Recording.from_trace(lines(spec(), *six, later[0])).notes == [], "one window may be an accident"
+
+
+def test_a_restart_on_another_link_begins_again() -> None:
+    one, two = list(windows(cfs=(1.0,))), list(windows(cfs=(10.0,)))
+    slow, fast = (LinkSpec(bits_per_second=rate) for rate in (1e8, 1e9))
+    found = Recording.from_trace(lines(spec(link=slow), *one, spec(link=fast), *two))
+    assert (found.windows, found.spec.link) == (6, fast)
+    assert found.notes == ["6 windows on a link of 100 Mbit/s before the last restart are left out"]
 
 
 def test_a_restart_with_other_ranks_begins_again() -> None:

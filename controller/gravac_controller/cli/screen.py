@@ -7,7 +7,17 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gravac.wording import plan_in_words, printable
-from gravac_controller.cli.wording import Listing, clock, dense_step, number, plan, seconds, size, spread
+from gravac_controller.cli.wording import (
+    Listing,
+    clock,
+    dense_step,
+    number,
+    plan,
+    seconds,
+    sent_and_next,
+    size,
+    spread,
+)
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import PHASES
 from gravac_controller.views.models import DecisionView, JobView, WindowView
@@ -64,7 +74,7 @@ def _list(jobs: list[JobView]) -> Listing:
             job.job,
             Text(job.state, style=STATE_STYLE[job.state]),
             job.phase,
-            plan_in_words(job.codec, job.cf),
+            sent_and_next(job),
             str(job.world_size),
             str(job.totals.steps),
             seconds(None if latest is None else latest.step_seconds),
@@ -88,7 +98,7 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
         else f"\norder of {order.actor}: {order.action}{f' {order.cf:g}' if order.cf else ''}"
     )
     why = Text.assemble(
-        (plan_in_words(job.codec, job.cf), "bold cyan"),
+        (sent_and_next(job), "bold cyan"),
         f"  {job.phase}, epoch {job.epoch}\n",
         printable(job.decision.reason),
         (by, "yellow"),
@@ -140,7 +150,7 @@ def _phases(latest: WindowView) -> Text:
 
 def _ranks(latest: WindowView) -> Listing:
     """Return the slowest ranks by their own work, because all ranks wait for each other in the network."""
-    table = Listing((), ("Rank", "Step", "Relative speed", "Memory"), head="dim")
+    table = Listing((), ("Rank", "Step", "Speed (fastest rank: 1)", "Memory"), head="dim")
     views = rank_views(latest.report.ranks)
     for view in sorted(views, key=lambda view: view.relative_speed or 0)[:SLOWEST]:
         speed = number(view.relative_speed)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gravac.traces import TraceError
-from gravac.wording import plan_in_words, printable
+from gravac.wording import printable
 from gravac_controller.cli.source import (
     Source,
     SourceError,
@@ -19,7 +19,7 @@ from gravac_controller.cli.source import (
     sources,
     token_of,
 )
-from gravac_controller.cli.wording import Listing, number, printer
+from gravac_controller.cli.wording import Listing, number, printer, sent_and_next
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 
@@ -92,7 +92,7 @@ def _table(jobs: list[JobView]) -> Listing:
         table.add_row(
             job.job,
             job.state,
-            plan_in_words(job.codec, job.cf),
+            sent_and_next(job),
             job.phase,
             *_figures(job),
             str(job.totals.steps),

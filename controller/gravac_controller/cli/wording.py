@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gravac.protocol import Decision, LinkSpec
 from gravac.wording import format_bytes, plan_in_words
+from gravac_controller.views.models import JobView
 
 UNLIMITED = 10_000
 """Columns where there is no terminal: a program or a file takes lines of any length."""
@@ -62,6 +63,25 @@ def factor(cf: float) -> str:
 def plan(decision: Decision, compressor: str) -> str:
     """Return the plan of a decision: its codec, or the job's compressor, and the candidate CF."""
     return plan_in_words(decision.codec or compressor, decision.cf_candidate)
+
+
+def sent_and_next(job: JobView) -> str:
+    """Return the plan that a job sent last, and after an arrow the one that was ordered or decided since.
+
+    A step sends it only when the window has ended, and a window under it tells so at its own end.
+    """
+    sent, order = plan_in_words(job.codec, job.cf), job.override_waiting
+    if job.state == "ended" or job.latest is None:
+        return sent
+    if order is not None:
+        follows = sent  # nobody knows what the policy then does
+        if order.action in ("pin", "dense"):
+            follows = plan_in_words(order.codec or job.codec, order.cf or 1.0)
+    elif job.decision.epoch == job.latest.report.epoch:  # what it sends by its gate is its own
+        follows = sent
+    else:
+        follows = plan(job.decision, job.compressor)
+    return sent if follows == sent else f"{sent} → {follows}"
 
 
 def times(numerator: float | None, denominator: float | None) -> str:

@@ -223,7 +223,7 @@ def _of_trace(
         profiled = trace.name.endswith(ENDINGS) and isinstance(error, TraceError)
         hint = f". Is it a trace of PyTorch's profiler? gravac doctor --profile {trace}" if profiled else ""
         raise CannotUse(printable(f"{trace}: {error}{hint}")) from None
-    notes = list(predictor.fit.unknown)
+    notes = [*recording.notes, *predictor.fit.unknown]
     sent = {codec for codec, cf in recording.sent if cf > 1.0}
     if any(option.codec not in ("dense", *sent) for option in advice.options):
         notes.append(f"encoding and decoding of codecs that were not sent: as {recording.codec}'s")

@@ -18,6 +18,7 @@ export class Heat {
     this.readAt = -Infinity;
     this.job = this.windows = this.data = null;
     this.stale = this.seen = false;
+    this.few = true;
     this.timer = 0;
     this.limit = Infinity;
     new IntersectionObserver(([entry]) => {
@@ -37,17 +38,17 @@ export class Heat {
   show({ job, spec, windows, latest }) {
     if (job !== this.job) this.data = null;
     const limit = latest?.report.window ?? -1;
-    setHidden($("heat-box"), spec.world_size < 2 || windows === 0);
+    this.few = spec.world_size < 2 || windows === 0;
     if (job !== this.job || windows !== this.windows) this.stale = true;
     Object.assign(this, { job, windows, limit });
     this.paint();
     this.read();
   }
 
-  /** Ask for the table, when it is in sight and has changed, but not too often. */
+  /** Ask for the table once, and again when it is in sight and has changed, but not too often. */
   async read() {
     clearTimeout(this.timer);
-    if (!this.stale || !this.seen || this.job === null) return;
+    if (!this.stale || this.job === null || (this.data !== null && !this.seen)) return;
     const wait = this.data === null ? 0 : this.readAt + AGAIN_MS - performance.now();
     if (wait > 0) {
       this.timer = setTimeout(() => this.read(), wait);
@@ -71,7 +72,8 @@ export class Heat {
   }
 
   paint() {
-    if (this.data === null || $("heat-box").hidden) return;
+    setHidden($("heat-box"), this.data === null || this.few);
+    if ($("heat-box").hidden) return;
     const { columns } = this, rows = Math.max(1, ...columns.map(({ percent }) => percent.length));
     const height = Math.max(SMALLEST_ROW, Math.min(LARGEST_ROW, Math.floor(HEIGHT / rows))) * rows;
     this.rows = rows;

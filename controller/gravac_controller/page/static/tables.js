@@ -16,6 +16,7 @@ function fill(table, key, build) {
   table.replaceChildren(...build());
 }
 
+const ACCEPTED = 0.02, ROUNDING = 1e-3;  // as gravac.signals.risk and .efficiency have them
 const NEXT = 3;  // plans that were not tried, by prediction
 const WHAT = {
   gravac: "Policy gravac chooses the highest T_comp = T_sys × gain (T_sys: samples per second) of the factors with enough gain.",
@@ -28,10 +29,11 @@ $("candidates-all").addEventListener("click", () => {
 });
 
 /** The plans as a decision (slim) knew them: those in force or measured and the next by prediction; the rest on demand. */
-export function showCandidates({ candidates, plan, epsilon, rule }, { policy }) {
-  redraw = () => showCandidates({ candidates, plan, epsilon, rule }, { policy });
-  const paper = policy === "gravac", ordered = rule === "pinned";
-  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), wanted: row.plan === plan, shown: row.plan === plan || row.window !== null }));
+export function showCandidates({ candidates, plan, epsilon, rule }, { policy, spec }) {
+  redraw = () => showCandidates({ candidates, plan, epsilon, rule }, { policy, spec });
+  const paper = policy === "gravac", ordered = rule === "pinned", accepted = spec.policy.settings.bound ?? ACCEPTED;
+  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), wanted: row.plan === plan, shown: row.plan === plan || row.window !== null,
+    loses: !paper && row.plan !== plan && tooMuch(row, accepted) }));
   const next = rows.filter((row) => !row.shown && row.verdict === "untried" && known(row.useful)).sort((a, b) => b.useful - a.useful).slice(0, NEXT);
   const few = rows.filter((row) => paper || row.shown || next.includes(row));
   const more = rows.length - few.length;
@@ -40,7 +42,7 @@ export function showCandidates({ candidates, plan, epsilon, rule }, { policy }) 
   $("candidates-all").setAttribute("aria-pressed", String(showAll));
   setText($("candidates-all"), showAll ? "Show fewer plans" : `Show ${count(more)} more plans`);
   setText($("candidates-note"), WHAT[policy] ?? "");
-  const shown = paper ? rows : [...(showAll ? rows : few)].sort((a, b) => (b.useful ?? -1) - (a.useful ?? -1));
+  const shown = paper ? rows : [...(showAll ? rows : few)].sort((a, b) => b.wanted - a.wanted || a.loses - b.loses || (b.useful ?? -1) - (a.useful ?? -1));
   fill($("candidates"), JSON.stringify([shown, plan, epsilon, paper, ordered]), () => {
     const best = Math.max(0, ...rows.map((row) => row.useful ?? 0)), force = rows.find((row) => row.wanted)?.useful ?? null;
     const columns = paper ? [["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"], ["T_comp", true, "T_sys × gain"]]
@@ -51,6 +53,10 @@ export function showCandidates({ candidates, plan, epsilon, rule }, { policy }) 
     ];
   });
 }
+
+/** Whether a plan loses more than is accepted, so that it is not taken. */
+const tooMuch = ({ verdict, efficiency }, accepted) => known(efficiency) && (verdict === "too_strong" || 1 - efficiency > accepted + ROUNDING);
+const why = ({ window, efficiency }) => `${window === null ? "is expected to lose" : "loses"} ${percent(1 - efficiency)} of progress: too much`;
 
 /** What a policy maximizes: as predicted now, else as measured. */
 function usefulOf({ useful_samples_per_second: measured, predicted_samples_per_second: predicted, efficiency }) {
@@ -68,10 +74,10 @@ function candidateRow(row, best, force, paper, ordered) {
     : [measure, num(wanted || !known(useful) || !(force > 0) ? "" : than(useful / force - 1)), el("td", { class: "num spare" }, ratio(row.efficiency))];
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
     el("th", { scope: "row", title: row.codec }, row.plan), ...figures,
-    el("td", { class: "verdict" }, nameOf(VERDICT, verdict)), num(row.window === null ? "–" : count(row.window)));
+    el("td", { class: "verdict" }, row.loses ? why(row) : nameOf(VERDICT, verdict)), num(row.window === null ? "–" : count(row.window)));
 }
 
-const than = (share) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;
+const than = (share) => `${percent(Math.abs(share))} ${share < 0 ? "less" : "more"}`;
 
 /** Mean seconds a rank spent on its own work in a step: all but the network, where ranks wait for each other. */
 function ownSeconds({ phases, steps }) {
@@ -89,7 +95,7 @@ export function showRanks(job) {
     const shown = ranks.slice(0, MOST_RANKS);
     setText($("ranks-note"), note(report, ranks.length - shown.length));
     return [
-      head([["Rank", true], ["Relative speed", true, "fastest rank = 1, from time spent on its own work"], ["Step", true],
+      head([["Rank", true], ["Speed (fastest rank: 1)", true, "from the time that a rank spends on its own work"], ["Step", true],
         ["Compute", true], ["Data wait", true], ["Compress", true], ["Network", true], ["Decompress", true],
         ["Non-finite", true, "steps skipped because a gradient was not finite"], ["Failed", true],
         ["Memory", true, "held by the error memory"]]),
