@@ -265,3 +265,43 @@ def test_under_gravac_optim_late_gradients_are_no_risk_in_themselves() -> None:
     assert found("adam-aged", 0.1, 0.05) == "high", "it hardly follows the dense way"
     assert found("adam-aged", 0.5, 0.05, ranks=8) == "low"
     assert found("adam-low-beta", 0.5, 0.05, ranks=8) == "high"
+
+
+def shown_at(residual: float, *rates: float | None) -> Risk:
+    """The light on a residual of this size, after windows at these rates, the last one at the last."""
+    light = RiskLight()
+    for rate in rates:
+        light.add(report(0.0, residual, 0.66, residual_rate=rate), 0.3, "sgd", UNSEEN)
+    assert light.risk is not None
+    return light.risk
+
+
+def test_a_residual_that_grew_as_the_learning_rate_fell_is_no_risk() -> None:
+    """Its size is relative to gradients of steps that move the parameters ever less, and it is scaled to have the same
+    effect: at the end of a cosine it was 98 times one gradient."""
+    falling = [1e-3, 5e-4, 1e-4, 1e-5, 1e-5]
+    found = shown_at(98.0, *falling)
+    assert found.level == "low"
+    assert (
+        "The residual is 98.0 times the size of one gradient, and 0.98 times at the largest learning rate, which was "
+        "100 times this, below 1.5." in found.because
+    )
+    assert shown_at(98.0, *[1e-3] * 5).level == "raised", "the rate explains nothing"
+    assert shown_at(98.0, 1e-5, 1e-4, 1e-3, 1e-3, 1e-3).level == "raised", "a warm-up neither"
+    assert shown_at(98.0, *[None] * 5).level == "raised", "traces that do not say it"
+    found = shown_at(300.0, *falling)
+    assert found.level == "raised", "more waits than the rate explains"
+    assert (
+        "and 3 times at the largest learning rate, which was 100 times this, 1.5 or more." in found.because[0]
+    )
+
+
+def test_the_largest_rate_is_carried_over_a_restart_of_the_controller() -> None:
+    light = RiskLight()
+    for rate in (1e-3, 1e-5, 1e-5):
+        light.add(report(0.0, 98.0, 0.66, residual_rate=rate), 0.3, "sgd", UNSEEN)
+    assert light.state is not None
+    again = RiskLight(RiskState.model_validate_json(light.state.model_dump_json()))
+    again.add(report(0.0, 98.0, 0.66, residual_rate=1e-5), 0.3, "sgd", UNSEEN)
+    assert again.risk is not None
+    assert again.risk.level == "low"

@@ -188,6 +188,8 @@ class Session:
                     "the replicas start with different parameters, and stay different: call torch.manual_seed with the "
                     "same seed on all nodes, or load the same checkpoint before the first step"
                 )
+            if settings.rescale:
+                self.parts.loop.residual_rate = max(self.rates.followed[1], default=0.0)
             self._slot.handler = self
             self._slot.take_over()
             for handle in (
@@ -580,6 +582,9 @@ class Session:
         """Scale the residual by what rates and loss scale were when the forward began."""
         self._rates_now = None
         self.parts.executor.run_between_steps(partial(self.rates.follow, self.parts.memory, at=now))
+        self.parts.loop.residual_rate = max(
+            (rate for rate in now[1] if rate > 0.0), default=self.parts.loop.residual_rate
+        )
 
     def _close_window(self) -> None:
         loop = self.parts.loop

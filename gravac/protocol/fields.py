@@ -45,4 +45,5 @@ Bytes = Annotated[int, Field(ge=0, le=2**63)]
 CompressionFactor = Annotated[float, Field(ge=1, le=1e9)]
 Energy = Annotated[float, Field(ge=0, le=1e300)]
 """A squared norm, summed over elements, ranks and steps."""
+LearningRate = Annotated[float, Field(ge=0, le=1e15)]
 Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6)]

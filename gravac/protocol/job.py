@@ -11,6 +11,7 @@ from gravac.protocol.fields import (
     Choice,
     CompressionFactor,
     Count,
+    LearningRate,
     Name,
     Ratio,
     Record,
@@ -119,9 +120,7 @@ class OptimizerSpec(Record):
 
     name: Text  # class, such as AdamW
     kind: OptimizerKind  # adam: divides by √v; low-beta: with β₁ up to 0.6; aged: gravac.optim's; matrix: as Muon
-    learning_rate: (
-        Annotated[float, Field(ge=0, le=1e15)] | None
-    )  # of its first parameter group; null: unknown
+    learning_rate: LearningRate | None  # of its first parameter group; null: unknown
     momentum: Annotated[float, Field(ge=0, le=1)] | None  # of SGD, or β₁; null: unknown
     weight_decay: Annotated[float, Field(ge=0, le=1e15)] | None  # of its first parameter group; null: unknown
 

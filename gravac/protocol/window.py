@@ -13,6 +13,7 @@ from gravac.protocol.fields import (
     CompressionFactor,
     Count,
     Energy,
+    LearningRate,
     Name,
     Ratio,
     Record,
@@ -222,3 +223,4 @@ class WindowReport(Record):
     curve: GainCurve | None = None  # null: no step of the window was surveyed
     steps: StepDetail | None = None  # one by one, in the trace only; null: not listed
     trial_seconds: Seconds | None = None  # longest step of a trial that ended early; null: none did
+    residual_rate: LearningRate | None = None  # learning rate that the residual follows; null: none

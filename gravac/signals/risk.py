@@ -10,7 +10,7 @@ the residual ratio and the comparison of the gain with the policy's epsilon rais
 from dataclasses import dataclass
 from typing import Literal
 
-from gravac.protocol import PolicySpec, Record, WindowReport
+from gravac.protocol import LearningRate, PolicySpec, Record, WindowReport
 from gravac.signals import figures
 from gravac.signals.efficiency import ROUNDING, SIMULATED_RANKS, Efficiency
 from gravac.wording import format_number, format_percent
@@ -37,8 +37,9 @@ RULE = (
     "trainings. Raised where it loses more; high where the loss is then expected to be "
     f"{format_percent(INCREASE_HIGH)} higher than dense training's after equal steps. That is s · (1/η − 1), with the "
     "slope s of the logged training loss, −d ln(loss) / d ln(step). While no slope is known: high below η = "
-    f"{EFFICIENCY_HIGH:g}. Raised also where the residual ratio is {RESIDUAL_RAISED:g} or more, the gain is below ε, "
-    "or a step was not finite. A level stays until two windows in a row, by figures that are "
+    f"{EFFICIENCY_HIGH:g}. Raised also where the residual is {RESIDUAL_RAISED:g} times one gradient or more, at the "
+    "largest learning rate so far, the gain is below ε, or a step was not finite. A level stays until two windows in "
+    "a row, by figures that are "
     f"{format_percent(SLACK)} past their limits, say otherwise."
 )
 _ORDER: tuple[Level, ...] = ("none", "low", "raised", "high")
@@ -58,10 +59,12 @@ class Risk:
 
 
 class RiskState(Record):
-    """The state of a ``RiskLight``: the level that it shows, and that of the last window alone."""
+    """The state of a ``RiskLight``: the level that it shows, that of the last window alone, and the largest learning
+    rate that a residual followed; null: not known."""
 
     shown: Level
     last: Level
+    largest_rate: LearningRate | None = None
 
 
 class RiskLight:
@@ -92,14 +95,18 @@ class RiskLight:
         """Add a window; the arguments are those of ``judge``."""
         before = self.state
         last_shown = None if before is None else before.shown
-        found = judge(report, epsilon, kind, compressor, accepted, loss_slope, last_shown, ranks, believed)
+        rates = (None if before is None else before.largest_rate, report.residual_rate)
+        largest = max((rate for rate in rates if rate is not None), default=None)
+        found = judge(
+            report, epsilon, kind, compressor, accepted, loss_slope, last_shown, ranks, believed, largest
+        )
         shown = found.level
         if before is not None and {before.shown, before.last, shown} <= {"low", "raised", "high"}:
             last, now = sorted((_ORDER.index(before.last), _ORDER.index(shown)))
             shown = _ORDER[min(max(_ORDER.index(before.shown), last), now)]
         if shown == "low" and report.nonfinite_steps:
             shown = "raised"
-        self.state = RiskState(shown=shown, last=found.level)
+        self.state = RiskState(shown=shown, last=found.level, largest_rate=largest)
         alone = (f"The last window alone says {found.level}, which may be an accident.",)
         self.risk = Risk(shown, found.because if shown == found.level else (*alone, *found.because))
 
@@ -120,6 +127,7 @@ def judge(
     shown: Level | None = None,
     ranks: int = SIMULATED_RANKS,
     believed: Efficiency | None = None,
+    largest_rate: float | None = None,
 ) -> Risk:
     """Judge the risk of one window.
 
@@ -133,6 +141,7 @@ def judge(
         shown: level that the light shows, which it keeps more easily; None: none.
         ranks: world size.
         believed: η as the policy believes it after the window; None: by the window alone.
+        largest_rate: largest learning rate that the residual followed so far; None: not known.
     """
     efficiency = figures.efficiency(report, kind, compressor, ranks) if believed is None else believed
     residual, gain = figures.residual_ratio(report), figures.gain(report)
@@ -154,6 +163,11 @@ def judge(
     {"low": low, "raised": raised, "high": high}[level].append(learning)
     alarmed = shown in ("raised", "high")
     size = f"The residual is {_short(residual)} times the size of one gradient"
+    if report.residual_rate and largest_rate and report.residual_rate < largest_rate:
+        # It grows as the rate falls, to have the effect that it would have had.
+        smaller = largest_rate / report.residual_rate
+        residual /= smaller
+        size += f", and {_short(residual)} times at the largest learning rate, which was {_short(smaller)} times this"
     if residual >= RESIDUAL_RAISED / (1.0 + SLACK * alarmed):
         raised.append(f"{size}{f', {RESIDUAL_RAISED:g} or more' * (residual >= RESIDUAL_RAISED)}.")
     else:

@@ -1,15 +1,20 @@
 """The residual follows the learning rate and the loss scale (e ← e · η/η' · S'/S)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gravac import optim
 from gravac.compressors import Key, build
 from gravac.kernels import STEP
 from gravac.memories import Bucket, ResidualMemory
+from gravac.protocol import WindowReport
+from gravac.traces import read_trace
+from gravac_agent import Agent
 from gravac_agent.state.rates import LearningRates
 
 
@@ -124,3 +129,32 @@ def test_rate_outside_equals_rate_inside_only_with_rescaling(rescale: bool, tmp_
         sent[support] = p[support]
         residual, inside = p - sent, inside - sent
     assert torch.equal(outside.double(), inside) == rescale
+
+
+@pytest.mark.parametrize("rescale", [True, False])
+def test_a_window_says_the_rate_that_its_residual_follows(
+    world_of_one: None, tmp_path: Path, rescale: bool
+) -> None:
+    """The mean over its steps by the residual's energy, of the group with the largest; a rate of 0 counts as the last
+    one above 0."""
+    torch.manual_seed(0)
+    module = DistributedDataParallel(nn.Linear(40, 20))
+    groups = [{"params": [module.module.weight], "lr": 0.1}, {"params": [module.module.bias], "lr": 0.01}]
+    steps = torch.optim.SGD(groups)
+    options: dict[str, Any] = {"policy": "static:cf=10", "window": 5, "rescale": rescale}
+    with Agent(module, steps, controller=None, data_dir=tmp_path, job="job", **options):
+        for number in range(20):
+            steps.param_groups[0]["lr"] = (0.1, 0.05, 0.001, 0.0)[number // 5]
+            module(torch.randn(8, 40)).square().sum().backward()
+            steps.step()
+            steps.zero_grad()
+    trace = read_trace(tmp_path / "job" / "journal.jsonl")
+    found = [line.record.residual_rate for line in trace if isinstance(line.record, WindowReport)]
+    if not rescale:
+        assert found == [None] * 4, "it follows none"
+        return
+    first, second, third, fourth = found
+    assert first == pytest.approx(0.1)
+    assert second == pytest.approx(0.05)
+    assert third == pytest.approx(0.01), "that of the other group"
+    assert fourth == pytest.approx(0.01)

@@ -235,6 +235,8 @@ class WindowTotals:
     last_plan: StepPlan | None = None
     trial_seconds: float | None = None
     """Longest step of a trial that ended early with this window; None: none did."""
+    moved_sq: float = 0.0
+    """Energy of the residual, times the square of the learning rate that it follows."""
     curve: Curve | None = None
     curve_steps: int = 0
 
@@ -286,6 +288,17 @@ class WindowTotals:
             level.mean_steps += 1
             level.mean_sq += mean_sq
             level.mean_gradient_sq += sums.gradient_sq
+
+    def add_rate(self, rate: float, sums: StepSums) -> None:
+        """Add the learning rate that the residual of the step just added follows."""
+        if not sums.nonfinite:
+            self.moved_sq += sums.residual_sq * rate * rate
+
+    def residual_rate(self) -> float | None:
+        """Return the learning rate that the residual followed, by its energy; None: none, or there was no residual."""
+        residual_sq = math.fsum(level.sums.residual_sq for level in self.levels.values())
+        rate_sq = self.moved_sq / residual_sq if residual_sq > 0.0 else 0.0
+        return math.sqrt(rate_sq) if 0.0 < rate_sq < 1e30 else None  # beyond, no record takes it
 
     def add_progress(self, plan: StepPlan, progress: ProgressSums) -> None:
         """Add progress under a plan of this window."""

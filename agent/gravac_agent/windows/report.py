@@ -82,6 +82,7 @@ def build_report(
         curve=curve,
         steps=listed_steps(window, len(ranks)),
         trial_seconds=window.trial_seconds,
+        residual_rate=window.residual_rate(),
     )
 
 

@@ -83,6 +83,8 @@ class StepLoop:
         self._checked: set[float] = set()
         self._measure_first = encoder.learning_codecs()
         self._steps_at_level = 0
+        self.residual_rate = 0.0
+        """Largest learning rate of those that the residual follows; 0: it follows none."""
         self.steps_at: Counter[tuple[int, float]] = Counter()
         """Steps by the CF that they sent."""
         self.dense_bytes = 0
@@ -174,6 +176,7 @@ class StepLoop:
         settled = self._steps_at_level > self._settings.settle_steps
         window, times = self.window, self.clock.end_step(result)
         window.add(plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
+        window.add_rate(self.residual_rate, sums)
         # Where each rank has a shard, the mean of each is counted once for each replica.
         if result.mean_sq is not None and self._averaged == self._group.size():
             window.add_mean(plan, sums, result.mean_sq)
