@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import re
+import stat
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
@@ -11,8 +13,9 @@ from typing import Any, BinaryIO
 
 EVENTS = "traceEvents"
 CHUNK_BYTES = 1 << 20
-MOST_CHARACTERS = 1 << 24
+MOST_CHARACTERS = 1 << 22
 """Of one event, or of one value beside the events. The largest event of a real trace has some thousand characters."""
+IRREGULAR = "cannot be read: it is no regular file; give one that torch.profiler's export_chrome_trace wrote"
 _GZIP = b"\x1f\x8b"
 _BLANK = re.compile(r"[ \t\r\n]*")
 _decode = json.JSONDecoder(strict=False).raw_decode
@@ -29,7 +32,9 @@ def read_events(path: Path) -> Iterator[tuple[str, Any]]:
         ProfileError: the file cannot be read, is torn, or is not JSON.
     """
     try:
-        with path.open("rb") as plain:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as plain:
+            if not stat.S_ISREG(os.fstat(plain.fileno()).st_mode):  # a FIFO would be waited for
+                raise ProfileError(f"{path}: {IRREGULAR}")
             packed = plain.read(2) == _GZIP
             plain.seek(0)
             yield from _Text(gzip.GzipFile(fileobj=plain) if packed else plain).top()

@@ -1,6 +1,7 @@
 """What is kept of one rank's profiler trace: calls of communication, computing, steps. Times are in microseconds."""
 
 import re
+import sys
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -8,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, cast
 
 from gravac.profile.intervals import Union
 from gravac.profile.reading import EVENTS, ProfileError, read_events
+from gravac.wording import format_bytes
 
+Key = TypeVar("Key", bound=Hashable)
 LATEST = 1e17
 """Microseconds, three thousand years."""
 BYTES = {
@@ -50,6 +53,11 @@ _ON_HOST = ("gloo:", "mpi:", "ucc:")
 _REGIONS = ("DistributedDataParallel.forward", "FSDP::", "FullyShardedDataParallel", "Optimizer.step#")
 _NODES = ("autograd::engine::", "torch::autograd::", "profiler::")
 MOST_RANKS = 1 << 20
+MOST_BYTES = 500_000_000
+"""Of memory for a trace. Gzip packs events a thousand times, so a file does not show what it takes. [bytes; chosen]"""
+SPAN_BYTES, OBJECT_BYTES, KEY_BYTES = 200, 600, 1500
+"""That an interval takes until it is judged, a call or the like, and what is the first of a thread or a device.
+[bytes; measured]"""
 OWN_KERNELS = 3
 """Names of gravac's kernels from which on they are taken for its own: a step has more."""
 
@@ -276,11 +284,32 @@ class _Keeping:
         self._kernels: dict[str, str] = {}
         self._names: dict[str, Callable[[str, float, float, Any, dict[str, Any]], None] | None] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._keys: dict[Hashable, Hashable] = {}
+        self._kept = 0  # bytes
         self._take: dict[str, Callable[[str, float, float, Any, dict[str, Any]], None]] = {
             **dict.fromkeys(("kernel", "Kernel"), self._kernel),
             **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime", "privateuse1_runtime"), self._launch),
             **dict.fromkeys(("cpu_op", "Operator", "user_annotation"), self._named),
         }
+
+    def _keep(self, size: int) -> None:
+        """Count what is kept. Raises ProfileError."""
+        self._kept += size
+        if self._kept > MOST_BYTES:
+            raise ProfileError(
+                f"{self.trace.path}: what counts of its events takes more than {format_bytes(MOST_BYTES)} of memory: "
+                "record fewer steps (gravac observe records 5)"
+            )
+
+    def _place(self, where: Any) -> Hashable:
+        """Return a thread or a device, as a key."""
+        return self._once(where if type(where) in (int, str) else 0, KEY_BYTES + sys.getsizeof(where))
+
+    def _once(self, key: Key, size: int) -> Key:
+        """Return the one that is kept of all that are equal."""
+        if key not in self._keys:
+            self._keep(size)
+        return cast("Key", self._keys.setdefault(key, key))
 
     @property
     def ours(self) -> list[str]:
@@ -318,8 +347,7 @@ class _Keeping:
             self.trace.damaged += 1
             return
         thread, args = event.get("tid"), event.get("args")
-        if type(thread) not in (int, str):
-            thread = 0
+        thread = self._place(thread)
         if type(args) is not dict:
             args = {}
         if take == self._kernel and "device" not in args:
@@ -330,24 +358,26 @@ class _Keeping:
         kind = self._kernels.get(name)
         if kind is None:
             kind = kind_of(name) if _OF_NETWORK.search(name) else "ours" if name in own_kernels() else ""
+            self._keep(OBJECT_BYTES + len(name))
             self._kernels[name] = kind
-        device, correlation = args["device"], args.get("correlation")
-        if type(device) not in (int, str):
-            device = 0
+        device, correlation = self._place(args["device"]), args.get("correlation")
         if type(correlation) is not int or not -(1 << 62) < correlation < 1 << 62:
             correlation = -1
         if kind in ("", "ours"):
+            self._keep(SPAN_BYTES)
             for spans in (self.trace.kernels, self.trace.ours)[: 1 + (kind == "ours")]:
                 spans[device].add(start, end)
             self.trace.kernels[device].correlations.append(correlation)
             return
+        self._keep(OBJECT_BYTES)
         self.trace.calls.append(
-            Call(_issue(name, start, end, args), start, end, correlation=correlation, device=device)
+            Call(self._issue(name, start, end, args), start, end, correlation=correlation, device=device)
         )
 
     def _launch(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         correlation = args.get("correlation")
         if "aunch" in name and type(correlation) is int and -(1 << 62) < correlation < 1 << 62:
+            self._keep(SPAN_BYTES)
             number = self._numbers.setdefault(thread, len(self._numbers))
             if number == len(self.trace.threads):
                 self.trace.threads.append(thread)
@@ -357,9 +387,11 @@ class _Keeping:
 
     def _named(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         if name not in self._names:
+            self._keep(OBJECT_BYTES + len(name))
             self._names[name] = self._of_name(name)
         take = self._names[name]
         if take is not None:
+            self._keep(SPAN_BYTES if take == self._operator else OBJECT_BYTES)
             take(name, start, end, thread, args)
 
     def _of_name(self, name: str) -> Callable[[str, float, float, Any, dict[str, Any]], None] | None:
@@ -389,15 +421,20 @@ class _Keeping:
         self.trace.operators[thread].add(start, end)
         self.trace.kinds[thread].append(hash((name, repr(args.get("Input Dims")))))
 
-    def _issued(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
+    def _issue(self, name: str, start: float, end: float, args: dict[str, Any]) -> Issue:
         issue = _issue(name, start, end, args)
+        issue.group = self._once(issue.group, KEY_BYTES + 36 * len(issue.group))
+        return issue
+
+    def _issued(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
+        issue = self._issue(name, start, end, args)
         self.trace.issues[thread].append(issue)
         if name.startswith("c10d::") or issue.kind == "wait":
             self.trace.sending[thread].add(start, end)
 
     def _on_host(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         self.trace.backend_threads.add(thread)
-        self.trace.calls.append(Call(_issue(name, start, end, args), start, end, thread=thread))
+        self.trace.calls.append(Call(self._issue(name, start, end, args), start, end, thread=thread))
 
     def _step(self, name: str, start: float, end: float, thread: Any, args: dict[str, Any]) -> None:
         number = name.partition("#")[2]

@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from gravac.profile import ProfileError, measure, read
+from gravac.profile import ProfileError, measure, read, trace
 from gravac.profile.reading import CHUNK_BYTES, EVENTS, MOST_CHARACTERS, read_events
 from gravac.profile.trace import own_kernels
 from tests.support.profiles import Made
@@ -107,6 +108,57 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(ProfileError, match="cannot be read"):
             read(path)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "device"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json" if kind != "device" else Path("/dev/zero")
+    if kind == "FIFO":
+        os.mkfifo(path)
+    with pytest.raises(ProfileError, match=f"^{path}: cannot be read: it is no regular file") as caught:
+        read(path)
+    assert "export_chrome_trace" in str(caught.value)
+
+
+ANY = '{"ph": "X", "cat": "cpu_op", "ts": 1.5, "dur": 1, "tid": '
+RANKS = ", ".join(map(str, range(500)))
+COSTLY = {
+    "calls": f'{ANY}1, "name": "gloo:all_reduce"}}',
+    "issues": f'{ANY}1, "name": "c10d::allreduce_"}}',
+    "threads": f'{ANY}#, "name": "aten::mm"}}',
+    "long threads": f'{ANY}"#{"x" * 2000}", "name": "aten::mm"}}',
+    "names": f'{ANY}1, "name": "#{"x" * 2000}"}}',
+    "gradients": f'{ANY}1, "name": "torch::autograd::AccumulateGrad"}}',
+    "steps": f'{ANY}1, "name": "ProfilerStep#1#"}}',
+    "regions": f'{ANY}1, "name": "FSDP::#{"x" * 2000}"}}',
+    "devices": '{"ph": "X", "cat": "kernel", "ts": 1.5, "dur": 1, "args": {"device": #}, "name": "gemm"}',
+    "kernels": '{"ph": "X", "cat": "kernel", "ts": 1.5, "dur": 1, "args": {"device": 0}, "name": "gemm"}',
+    "kernels' names": '{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "args": {}, "name": "#'
+    + "x" * 2000
+    + '"}',
+    "sends": '{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "args": {}, "name": "ncclSendRecv"}',
+    "groups": f'{ANY}1, "name": "gloo:a", "args": {{"Process Group Ranks": "[{RANKS}, #]"}}}}',
+}
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_what_is_kept_of_events_is_bounded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little of the packed file each of them takes."""
+    monkeypatch.setattr(trace, "MOST_BYTES", 2_000_000)
+    path = tmp_path / "trace.json.gz"
+    with gzip.open(path, "wt", compresslevel=1) as packed:
+        packed.write(f'{{"{EVENTS}": [')
+        packed.writelines(f"{COSTLY[kind].replace('#', str(1000 + number))}," for number in range(12_000))
+        packed.write(f"{EVENT}]}}")
+    tracemalloc.start()
+    with pytest.raises(ProfileError, match=r"trace.json.gz: .* takes more than 2 MB of memory") as caught:
+        read(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2_000_000 + 6 * CHUNK_BYTES
+    assert "record fewer steps" in str(caught.value)
 
 
 def test_a_bomb_ends_at_its_first_characters(tmp_path: Path) -> None:
