@@ -34,7 +34,7 @@ def test_the_table_is_met_and_interpolated_between_its_rows() -> None:
     assert between.likely == pytest.approx(sum(end.likely for end in ends if end) / 2), "halfway in log CF"
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-aged", "adam-low-beta", "matrix", "sign", "other"])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-aged", "adam-low-beta", "matrix", "unknown"])
 @pytest.mark.parametrize("codec", ["topk+bf16", "topk+twobit", "nearest:levels=7", "bf16"])
 def test_a_stronger_plan_is_never_expected_to_lose_less(codec: str, kind: str) -> None:
     found = [efficiency.expected(codec, 1.1**power, kind) for power in range(120)]
@@ -213,7 +213,7 @@ def test_signs_which_move_zeros_are_never_within_the_bound_of_auto() -> None:
     """Masked weights and rows of ``padding_idx`` have no gradient: no default plan may move them (docs/codecs.md)."""
     signs = Plan("nearest:levels=2", 25.6)
     assert signs in defaults()
-    for kind in ("sgd", "adam", "other"):
+    for kind in ("sgd", "adam", "unknown"):
         for ranks in (2, 4, 8, 64):
             expected = efficiency.of_job("nearest:levels=2", 25.6, kind, ranks, None)
             assert expected is not None
@@ -295,7 +295,7 @@ def test_next_to_dense_late_gradients_count_only_beyond_what_simulations_showed(
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-aged", "adam-low-beta", "matrix", "other"])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-aged", "adam-low-beta", "matrix", "unknown"])
 def test_what_a_jobs_record_says_of_a_plan_is_what_simulations_showed(kind: str, ranks: int) -> None:
     """For any noise of the gradient, though the controller that reads it knows no codec. Beyond what was simulated,
     noise saves nothing.
@@ -338,3 +338,21 @@ def test_what_steps_show_is_theirs_alone() -> None:
     assert efficiency.shown(window.model_copy(update={"steps": 0}), "adam", table, None, late=False) is None
     nothing = window.model_copy(update={"gradient_sq": 0.0})
     assert efficiency.shown(nothing, "sgd", table, None, late=False) is None
+
+
+@pytest.mark.parametrize("kind", ["sign", "other"])
+def test_of_an_optimizer_that_was_never_simulated_nothing_is_stated(kind: str) -> None:
+    """Neither before nor after a window: what a window shows is read by what simulations of its kind showed."""
+    followed = sums(0.1).model_copy(
+        update={"progress_steps": 50, "reference_sq": 1.0, "moved_dot_reference": 0.9, "raw_mean_sq": 1.0}
+    )
+    for codec, cf in (("topk+bf16", 10.0), ("nearest:levels=7", 10.1), ("bf16", 2.0), ("topk+twobit", 36.0)):
+        assert efficiency.expected(codec, cf, kind) is None
+        assert efficiency.of_job(codec, cf, kind, 4, 0.1) is None
+        assert efficiency.kept(codec, cf, kind, 4) is None
+        for window in (sums(0.1), followed):
+            assert efficiency.measured(window, codec, cf, kind) is None
+            assert efficiency.shown(window, kind, None, None, late=False) is None
+    assert efficiency.expected("topk+bf16", 1.0, kind) == efficiency.CERTAIN, "dense steps are dense steps"
+    assert efficiency.measured(sums(0.1), "topk+bf16", 1.0, kind) == efficiency.CERTAIN
+    assert efficiency.expected("topk", 10.0, "unknown") == efficiency.expected("topk", 10.0, "adam")

@@ -149,8 +149,14 @@ def test_without_an_error_memory_the_backlog_says_nothing() -> None:
 
 
 def test_an_unknown_optimizer_is_said() -> None:
-    found = judge(report(0.02, 0.7, 0.66), 0.3, "other", "topk")
+    found = judge(report(0.02, 0.7, 0.66), 0.3, "unknown", "topk")
     assert found.because[-1] == "The kind of the optimizer is not known, so it counts as one like Adam."
+    for kind in ("other", "sign"):
+        found = judge(report(0.02, 0.7, 0.66), 0.3, kind, "topk")
+        assert (found.level, found.because) == (
+            "unknown",
+            ("No optimizer of this kind was simulated, so nobody knows what compression costs here.",),
+        )
 
 
 def test_the_gravest_reason_comes_first() -> None:

@@ -13,7 +13,8 @@ from gravac.collectives import AUTO, COLLECTIVES, Network
 from gravac.collectives.compressed_all_reduce import COARSE
 from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
 from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
-from gravac.protocol.job import OptimizerKind, decisive, optimizer_kind
+from gravac.protocol.job import decisive, optimizer_kind
+from gravac.signals.efficiency import UNSIMULATED
 from gravac.whatif.advice import Advice, PlanOption, advise, usual_plans
 from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_shards
 from gravac.whatif.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, NominalJob, link
@@ -42,7 +43,7 @@ class Question:
         ranks: That exchange gradients.
         elements: Parameters of the model.
         codec_bytes: Bytes of gradients encoded a second.
-        kind: Of the optimizer: sgd, adam, sign, other.
+        kind: Of the optimizer: sgd, adam, sign, other, unknown.
         bound: Largest loss of statistical efficiency that is accepted.
     """
 
@@ -313,7 +314,9 @@ class _Model:
         if not self.question.kind:
             named = self.measured.optimizer or "unknown"
             self.assumed.append(
-                f"the optimizer, {named}, keeps what simulations show for {kind} (--optimizer)"
+                f"of the optimizer, {named}, nothing was simulated (--optimizer)"
+                if kind in UNSIMULATED
+                else f"the optimizer, {named}, keeps what simulations show for {kind} (--optimizer)"
             )
         self.assumed.append(self._codec_words())
         advice = advise(
@@ -364,8 +367,10 @@ class _Model:
         return f"codecs encode {rate}, as Top-k on an H100 (--codec-speed)"
 
 
-def _optimizer(measured: Measurement) -> tuple[OptimizerKind, float | None]:
+def _optimizer(measured: Measurement) -> tuple[str, float | None]:
     """Return kind and β₁ of the optimizer that plans are chosen for."""
+    if not measured.optimizer and not measured.lanes[0].trace.optimizers:
+        return "unknown", None
     found = measured.lanes[0].trace.optimizers or [((measured.optimizer,), None, 1)]
     kinds = [(optimizer_kind(names, beta), parameters) for names, beta, parameters in found]
     place = decisive(kinds)

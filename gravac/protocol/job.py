@@ -73,8 +73,8 @@ _KINDS: dict[OptimizerKind, tuple[str, ...]] = {
     "sgd": ("sgd", "lars"),
 }
 """Parts of class names, in lower case, by the kind of step."""
-_CAREFUL: tuple[OptimizerKind, ...] = ("sgd", "adam-aged", "adam-low-beta", "adam", "other", "sign", "matrix")
-"""Kinds by how much the same plan costs them, by the efficiencies of codecs."""
+_CAREFUL: tuple[OptimizerKind, ...] = ("sgd", "adam-aged", "adam-low-beta", "adam", "matrix", "sign", "other")
+"""Kinds by how much the same plan costs them, by the efficiencies of codecs; last those of which nobody knows it."""
 LOW_BETA = 0.6
 """Largest β₁ of torch's Adam and AdamW, and of those of ``gravac.optim``, that counts as small. Simulated: 0.5 and 0.9.
 [1; chosen]"""
@@ -192,8 +192,8 @@ class JobSpec(Record):
 
     @property
     def optimizer_kind(self) -> str:
-        """Kind of the optimizer; ``other`` where it is not known."""
-        return "other" if self.optimizer is None else self.optimizer.kind
+        """Kind of the optimizer; ``unknown`` where the job does not say it, which counts as adam."""
+        return "unknown" if self.optimizer is None else self.optimizer.kind
 
     @property
     def torch_adam(self) -> bool:

@@ -40,6 +40,8 @@ MATRIX_TIMES = 1.5
 [times; simulated]"""
 LATE: dict[str, TableKind] = {"adam-aged": "aged", "adam-low-beta": "low_beta"}
 """Kinds of optimizer that bear gradients which arrive late, and the simulations of them that count."""
+UNSIMULATED = frozenset({"sign", "other"})
+"""Kinds of optimizer of which none was simulated. Nothing is known of them, before or after a window."""
 TELLING = frozenset({"sgd"})
 """Kinds of optimizer for which ``measured`` says more than ``expected`` where no dense reference was measured."""
 CREDIBLE = 0.1
@@ -91,15 +93,17 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
     Args:
         codec: Name with settings, such as ``nearest:levels=7``; the settings do not count, as ``cf`` says how strong.
         cf: Compression factor; 1 is dense.
-        kind: Of the optimizer, as in ``gravac.protocol.OptimizerSpec``. Sign and other count as adam.
+        kind: Of the optimizer, as ``gravac.protocol.JobSpec.optimizer_kind`` has it. Unknown ones count as adam.
         confirmed: ρ of this training, see ``measured``; None: not known, or as simulated. It counts under SGD only, up
             to the largest CF that was simulated.
 
     Returns:
-        None for a codec that was not simulated.
+        None for a codec that was not simulated, and under the kinds of ``UNSIMULATED``.
     """
     if cf <= 1.0:
         return CERTAIN
+    if kind in UNSIMULATED:
+        return None
     table = table_of(codec, kind)
     rows = offers.of(codec).rows(table)
     times = noise_times(codec, confirmed) if table == "sgd" else 1.0
@@ -246,7 +250,7 @@ def measured(
         ranks: World size.
 
     Returns:
-        None where the window shows no gradient.
+        None where the window shows no gradient, and under the kinds of ``UNSIMULATED``.
     """
     if cf <= 1.0:
         return CERTAIN
@@ -297,9 +301,9 @@ def shown(
         late: Whether the plan sends late what the optimizer bears late.
 
     Returns:
-        None where they show nothing.
+        None where they show nothing, as always under the kinds of ``UNSIMULATED``.
     """
-    if sums.steps == 0 or not sums.gradient_sq > 0.0:
+    if kind in UNSIMULATED or sums.steps == 0 or not sums.gradient_sq > 0.0:
         return None
     followed = sums.progress_steps >= LEAST_STEPS and sums.reference_sq > 0.0
     confirmed = confirmed_by(sums) if confirmed is None else confirmed

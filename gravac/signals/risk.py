@@ -12,7 +12,7 @@ from typing import Literal
 
 from gravac.protocol import LearningRate, PolicySpec, Record, WindowReport
 from gravac.signals import figures
-from gravac.signals.efficiency import ROUNDING, SIMULATED_RANKS, Efficiency
+from gravac.signals.efficiency import ROUNDING, SIMULATED_RANKS, UNSIMULATED, Efficiency
 from gravac.wording import format_number, format_percent
 
 Level = Literal["none", "low", "raised", "high", "unknown"]
@@ -31,6 +31,7 @@ SLACK = 0.25
 """Share by which a figure must pass its limit to move the light away from the level that it shows. A policy with a
 bound leaves a plan by the same share. [share; chosen]"""
 WITHOUT_MEMORY = "Without an error memory, nothing shows what this compression costs."
+NEVER_SIMULATED = "No optimizer of this kind was simulated, so nobody knows what compression costs here."
 RULE = (
     "Low where the plan loses no more of the statistical efficiency η than you accept: the bound of the policy, or "
     f"{format_percent(ACCEPTED)}. η is estimated from the codec, the CF, the optimizer and the backlog, by simulated "
@@ -152,6 +153,8 @@ def judge(
     if efficiency is None or residual is None or gain is None:
         if skipped:
             return Risk("unknown", (left_out,))
+        if kind in UNSIMULATED and gain is not None:
+            return Risk("unknown", (NEVER_SIMULATED,))
         forgets = efficiency is None and gain is not None
         return Risk("unknown", (WITHOUT_MEMORY if forgets else "This window shows no gradient to judge by.",))
     high: list[str] = []
@@ -179,7 +182,7 @@ def judge(
         raised.append(left_out)
     if not high and not raised and residual == 0.0 and gain >= 1.0:
         return Risk("none", ("Everything is sent; the residual is empty.",))
-    if kind == "other":
+    if kind == "unknown":
         low.append("The kind of the optimizer is not known, so it counts as one like Adam.")
     gravest: Level = "high" if high else "raised" if raised else "low"
     return Risk(gravest, (*high, *raised, *low))

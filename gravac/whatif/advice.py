@@ -99,7 +99,7 @@ class Advice:
     others: str
 
 
-def usual_plans(compressor: str = DEFAULT_COMPRESSOR, kind: str = "other") -> tuple[Plan, ...]:
+def usual_plans(compressor: str = DEFAULT_COMPRESSOR, kind: str = "unknown") -> tuple[Plan, ...]:
     """Return the plans that the auto policy chooses from by default, and the strengths of a job's compressor."""
     found = (
         Plan(codec or each, cf)
@@ -154,7 +154,7 @@ def advise(
             margin,
             lower_beta=beta is None or beta >= USUAL_BETA,
         )
-    return Advice(tuple(found), chosen, _sentence(found, best, chosen, bound, margin), others)
+    return Advice(tuple(found), chosen, _sentence(found, best, chosen, kind, bound, margin), others)
 
 
 def advise_job(
@@ -263,7 +263,12 @@ def _other_optimizers(
 
 
 def _sentence(
-    options: Sequence[PlanOption], best: PlanOption, chosen: PlanOption, bound: float, margin: float
+    options: Sequence[PlanOption],
+    best: PlanOption,
+    chosen: PlanOption,
+    kind: str,
+    bound: float,
+    margin: float,
 ) -> str:
     dense = options[0]
     waits = (
@@ -282,7 +287,9 @@ def _sentence(
         )
     else:
         why = "no plan is expected to keep the bound"
-        if best.cf > 1.0:
+        if kind in efficiency.UNSIMULATED:
+            why = "no optimizer of this kind was simulated, so nobody knows what a plan would keep of the progress"
+        elif best.cf > 1.0:
             gain = format_percent(best.speedup - 1.0)
             why = f"the best other plan, {best.named}, is predicted to gain {gain}, too little to count"
         elif any(option.keeps for option in options[1:]):

@@ -122,6 +122,8 @@ def test_optimizers_are_described() -> None:
     assert found(torch.optim.NAdam(weights, betas=(0.5, 0.95)))[1] == "adam", "nothing was simulated"
     for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam, torch.optim.Adamax):
         assert found(kind(weights))[1] == "adam"
+    for unlike in (torch.optim.LBFGS, torch.optim.Rprop):
+        assert found(unlike(weights))[1] == "other", "nothing of its kind was simulated"
     itself = Wrapper(None)
     itself.optimizer = itself
     assert found(itself)[:2] == ("Wrapper", "other"), "a wrapper of itself ends"
@@ -139,6 +141,7 @@ def test_of_several_optimizers_the_most_careful_that_matters_counts() -> None:
     assert kind(Muon(few), adam) == ("Muon, AdamW", "adam"), "less than a tenth"
     assert kind(optim.AdamW(some), torch.optim.SGD(many, lr=1.0))[1] == "adam-aged"
     assert kind(optim.AdamW(many), adam)[1] == "adam"
+    assert kind(Muon(many), torch.optim.Rprop(some))[1] == "other", "of which nothing is known"
 
 
 def test_a_job_is_named_after_the_experiment_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,18 @@ def test_what_another_optimizer_would_bring_is_predicted(monkeypatch: pytest.Mon
     offers.of.cache_clear()
 
 
+def test_of_an_optimizer_that_was_never_simulated_it_promises_nothing() -> None:
+    """No plan is expected to keep anything, so it advises none, and says why."""
+    words = (*JOB, "--link", "100mbit")
+    for name in ("other", "lion"):
+        result = asked(*words, "--optimizer", name)
+        assert [row["plan"] for row in result["rows"]] == ["dense"]
+        assert not result["compress"]
+        assert "no optimizer of this kind was simulated" in result["sentence"]
+        assert "slower" not in result["sentence"]
+    assert asked(*words)["rows"] == asked(*words, "--optimizer", "lamb")["rows"], "not named: as under Adam"
+
+
 def chosen_of(result: dict[str, Any]) -> dict[str, Any]:
     return next(row for row in result["rows"] if row["plan"] == result["chosen"])
 

@@ -46,7 +46,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         decision = WindowAnswer.model_validate_json(answer).decision
     last = reports[-1]
     seen = scrape(app)
-    learned = figures.efficiency(last, "other", "topk")
+    learned = figures.efficiency(last, "unknown", "topk")
     assert learned is not None
     assert learned.low < learned.likely < 1.0
     single: dict[str, float | None] = {
@@ -71,7 +71,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_statistical_efficiency_ratio": learned.likely,
         "gravac_statistical_efficiency_low_ratio": learned.low,
         "gravac_statistical_efficiency_high_ratio": learned.high,
-        "gravac_useful_samples_per_second": figures.useful_samples_per_second(last, "other", "topk"),
+        "gravac_useful_samples_per_second": figures.useful_samples_per_second(last, "unknown", "topk"),
         "gravac_compression_throughput_samples_per_second": figures.compression_throughput(last),
         "gravac_loss": last.loss,
         "gravac_baseline_step_seconds": 0.5,
@@ -99,7 +99,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     losses = LossSlope()
     for one in reports:
         losses.add(one.last_step, figures.steps(one), one.loss or 0.0)
-    judged = risk.judge(last, decision.epsilon, "other", "topk", loss_slope=losses.slope()).level
+    judged = risk.judge(last, decision.epsilon, "unknown", "topk", loss_slope=losses.slope()).level
     assert losses.slope() is not None
     assert {level for (level,), on in seen["gravac_risk_level"].items() if on} == {judged}
     assert seen["gravac_codec_info"] == {("topk",): 1}

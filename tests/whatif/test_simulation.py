@@ -32,7 +32,7 @@ def walked(predictor: Predictor, policy: str, samples: float, network: Network =
 
 
 def efficiency(cf: float) -> float:
-    found = expected("topk", cf, "other")
+    found = expected("topk", cf, "unknown")
     assert found is not None
     return found.likely
 

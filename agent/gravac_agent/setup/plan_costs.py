@@ -62,7 +62,7 @@ def plan_costs(
     network: Network | None,
     collective: str,
     shards: ShardedGradient | None = None,
-    kind: str = "other",
+    kind: str = "unknown",
     remembers: bool = True,
 ) -> tuple[PlanCost, ...]:
     """Return the cost of each plan, and what it is expected to keep. One whose codec cannot be used here is left out.

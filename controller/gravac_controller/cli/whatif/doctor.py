@@ -31,9 +31,10 @@ KINDS = {
     "lion": "sign",
     "muon": "matrix",
     "other": "other",
+    "unknown": "unknown",
 }
 """Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``, ``adamw-low-beta`` has
-a β₁ of at most 0.6."""
+a β₁ of at most 0.6. Of ``lion`` and ``other`` nothing was simulated; ``unknown`` counts as Adam."""
 NAMES = {"adamw": "AdamW", "adam": "Adam"}
 """Classes that ``gravac.optim`` has others for."""
 MOST_PARAMETERS = 10**13
@@ -66,7 +67,9 @@ MOST_PARAMETERS = 10**13
     help="A step of one rank without any exchange. Needed without a trace.",
 )
 @click.option(
-    "--optimizer", type=click.Choice(list(KINDS)), help="Optimizer.  [default: that of the trace, else other]"
+    "--optimizer",
+    type=click.Choice(list(KINDS)),
+    help="Optimizer.  [default: that of the trace, else unknown]",
 )
 @click.option(
     "--bound",
@@ -149,7 +152,7 @@ def doctor(
         )
     network = (2e-4 if latency is None else latency, link)
     _printed(
-        _of_sizes(network, ranks or DEFAULT_RANKS, elements, compute, optimizer or "other", bound), as_json
+        _of_sizes(network, ranks or DEFAULT_RANKS, elements, compute, optimizer or "unknown", bound), as_json
     )
 
 
