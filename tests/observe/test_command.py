@@ -141,6 +141,70 @@ def test_a_program_that_is_cut_off(tmp_path: Path) -> None:
     assert kept(tmp_path) == []
 
 
+@pytest.mark.parametrize("most", [10, 25_000])
+def test_a_folder_that_takes_no_more(tmp_path: Path, most: int) -> None:
+    """Not even a word, or the beginning of a trace: one true sentence."""
+    limit = f"import resource, signal\nresource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))"
+    code = f"{limit}\n{ALONE}\ntrain(0, 30, int)"
+    found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-B", "-c", code)
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("\n") == 1, found.stderr
+    assert re.fullmatch(
+        r"gravac observe: cannot record: .*File too large: '.*/rank0.json'.* another folder with GRAVAC_DATA_DIR\n",
+        found.stderr,
+    )
+    assert kept(tmp_path) == []
+
+
+def test_a_trace_that_cannot_be_packed_is_judged_as_it_is(tmp_path: Path) -> None:
+    """The disk fills while it is being packed."""
+    full = (
+        "import shutil\ndef full(*_): raise OSError(28, 'No space left on device')\nshutil.copyfileobj = full"
+    )
+    found = run(
+        tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", f"{ALONE}\n{full}\ntrain(0, 30, int)"
+    )
+    assert "Not the network: nothing is communicated." in found.stderr, found.stderr
+    (folder,) = kept(tmp_path)
+    assert {each.name for each in folder.iterdir()} == {"rank0.json"}
+    assert "rank0.json: OSError(28, 'No space left on device')" in found.stderr
+
+
+DAEMON = """
+import sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+for _ in range(3):
+    os.close(_)
+for _ in range(3):
+    os.open(os.devnull, os.O_RDWR)
+"""
+
+
+@pytest.mark.parametrize("when", ["before it trains", "while it trains"])
+def test_a_program_that_goes_on_without_its_command(tmp_path: Path, when: str) -> None:
+    """As daemons do: what it records is kept, and who asks is told where."""
+    waits = "time.sleep(5)" if when == "before it trains" else ""
+    code = f"{ALONE}{DAEMON}\n{waits}\ntrain(0, 30, lambda: time.sleep(3))"
+    found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", code)
+    assert found.returncode == 0, found.stderr
+    said = re.fullmatch(
+        r"gravac observe: no verdict yet: `.*` has ended, but (\d+), which it started, goes on\. .*foreground.*"
+        r"gravac doctor --profile (\S+)\n",
+        found.stderr,
+        re.DOTALL,
+    )
+    assert said is not None, found.stderr
+    until = time.monotonic() + 60
+    while Path(f"/proc/{said[1]}").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    judged = run(tmp_path, *GRAVAC, "doctor", "--profile", said[2])
+    assert "Not the network: nothing is communicated." in judged.stdout, judged.stderr
+
+
 def test_a_training_in_a_fork(tmp_path: Path) -> None:
     """As notebooks start their ranks, with a recording that their end cuts short."""
     code = (

@@ -90,9 +90,13 @@ class Delivery(threading.Thread):
         """Compress the trace."""
         packed = self._trace.with_suffix(".json.gz")
         part = packed.with_suffix(".part")
-        with self._trace.open("rb") as plain, gzip.open(part, "wb", compresslevel=1) as out:
-            shutil.copyfileobj(plain, out, PIECE)
-        part.replace(packed)
+        try:
+            with self._trace.open("rb") as plain, gzip.open(part, "wb", compresslevel=1) as out:
+                shutil.copyfileobj(plain, out, PIECE)
+            part.replace(packed)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
         self._trace.unlink()
         return packed
 

@@ -79,7 +79,7 @@ class Recorder:
         """Tell ``gravac observe`` what to say if there is no trace at the end: a killed process cannot."""
         if self._folder is not None:
             with contextlib.suppress(OSError), (self._folder / WORD).open(mode, encoding="utf-8") as file:
-                file.write(what)
+                file.write(f"{what}\n")
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():
@@ -91,7 +91,7 @@ class Recorder:
         try:
             self._count(optimizer)
         except Exception as error:
-            self._give_up(f"cannot record: {error!r:.300}")
+            self._give_up(f"cannot record: {self._reason(error)}")
 
     def _count(self, optimizer: Optimizer) -> None:
         stepping = _who_steps(optimizer)
@@ -206,6 +206,7 @@ class Recorder:
         make_private(home)
         trace = home / f"rank{self._rank}.json"
         profiler.export_chrome_trace(str(trace))
+        _check_written(trace)
         self._delivery = Delivery(trace, self._rank, self._world, self._store, self._folder, self._judges)
         self._delivery.start()
 
@@ -243,6 +244,11 @@ class Recorder:
         if self._rank == 0 or not only_first:
             say(why, self._folder)
 
+    def _reason(self, error: Exception) -> str:
+        if not isinstance(error, OSError) or error.filename is None:
+            return f"{error!r:.300}"
+        return f"{error!s:.300}; name another folder with {'TMPDIR' if self._folder is None else 'GRAVAC_DATA_DIR'}"
+
     def _say_if_unseen(self) -> None:
         """Say that there was nothing to record, where no other process does."""
         if not self._seen and os.getpid() == self._process:
@@ -263,7 +269,7 @@ class Recorder:
                     only_first=True,
                 )
         except Exception as error:
-            self._give_up(f"cannot record: {error!r:.300}")
+            self._give_up(f"cannot record: {self._reason(error)}")
         if self._delivery is not None:
             self._delivery.finish()
 
@@ -340,6 +346,21 @@ def _profiler(steps: int) -> Any:
     # One more than is recorded: the recorder stops the profiler, before it would do so by itself.
     plan = profiler.schedule(wait=0, warmup=1, active=steps + 1, repeat=1)
     return make(activities=activities, record_shapes=True, schedule=plan, **more)
+
+
+def _check_written(trace: Path) -> None:
+    """Raise why there is no trace, which torch's profiler does not say: it leaves what it could write beside it."""
+    if trace.exists():
+        return
+    part = trace.with_suffix(".json.tmp")
+    try:
+        with part.open("ab") as file:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(trace)) from None
+    finally:
+        part.unlink(missing_ok=True)
+    raise RuntimeError(f"torch's profiler wrote no {trace}")
 
 
 def _who_steps(optimizer: Optimizer) -> Hashable:

@@ -25,6 +25,8 @@ from gravac_controller.cli.wording import printer
 from gravac_controller.server.running import IMPATIENT, Running
 
 POLL_SECONDS = 0.2
+LEFT_SECONDS = 1.0
+"""In which helpers of a command, such as those of multiprocessing, end after it."""
 NOT_RUN, NOT_FOUND = 126, 127
 """What a shell exits with where a command cannot be run, or there is none."""
 
@@ -202,9 +204,26 @@ def _judge(folder: Path, questions: list[str], running: Running) -> None:
     click.echo(f"{kept}: gravac doctor --profile {display_path(folder)}", err=True)
 
 
+def _left(folder: Path) -> list[str]:
+    """Return the processes that still run for a folder: such as daemons, which their command did not wait for."""
+    until = time.monotonic() + LEFT_SECONDS
+    while found := [each for each in Path("/proc").glob("[0-9]*") if _records(each, folder)]:
+        if time.monotonic() > until:
+            break
+        time.sleep(POLL_SECONDS)
+    return [each.name for each in found]
+
+
+def _records(process: Path, folder: Path) -> bool:
+    try:
+        return json.dumps(str(folder)).encode() in (process / "environ").read_bytes()
+    except OSError:  # it has ended, or is someone else's
+        return False
+
+
 def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], running: Running) -> None:
     """Judge what there is after the program has ended, or say why there is nothing."""
-    if any(folder.glob("*.json*")):  # one that is not packed, of a process that was killed
+    if any(each.name.endswith(profile.ENDINGS) for each in folder.iterdir()):  # also one that is not packed
         _judge(folder, questions, running)
         return
     signaled = [number for number in running.came if number in IMPATIENT]
@@ -217,16 +236,26 @@ def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], runn
         click.echo(
             f"gravac observe: no verdict: {name} came before a step of an optimizer was recorded", err=True
         )
+    elif not (folder / "said").exists() and (going := _left(folder)):
+        click.echo(
+            f"gravac observe: no verdict yet: `{shlex.join(command)}` has ended, but {', '.join(going)}, which it "
+            "started, goes on. gravac waits for the command alone: keep it in the foreground. What was recorded at the "
+            f"end can be judged with: gravac doctor --profile {display_path(folder)}",
+            err=True,
+        )
+        return
     elif not (folder / "said").exists():
         word = folder / "word"
-        why = (
-            word.read_text(encoding="utf-8")
-            if word.exists()
-            else f"no process of `{shlex.join(command)}` imported torch.optim with the PYTHONPATH that gravac set. "
-            "Under python -I, -E or -S, in a container, or in a Ray cluster that runs already, call gravac.observe() "
-            "in the script"
-        )
-        click.echo(f"gravac observe: no verdict: {why}", err=True)
+        why = word.read_text(encoding="utf-8") if word.exists() else None
+        if why is None:
+            why = (
+                f"no process of `{shlex.join(command)}` imported torch.optim with the PYTHONPATH that gravac set, or "
+                "none could write to the folder. Under python -I, -E or -S, in a container, or in a Ray cluster that "
+                "runs already, call gravac.observe() in the script"
+            )
+        elif not why.endswith("\n"):
+            why = f"{folder} takes no more, not even a word why: is its disk full? Name another folder with {FOLDER}"
+        click.echo(f"gravac observe: no verdict: {why.rstrip()}", err=True)
     with contextlib.suppress(OSError):
         for left in folder.iterdir():
             left.unlink()
