@@ -12,7 +12,7 @@ RUN python -m venv /opt/gravac \
     printf '%s\n' "$CA_CERTIFICATE" > /etc/ca.pem && /opt/gravac/bin/pip config --global set global.cert /etc/ca.pem; fi
 COPY constraints.txt docker/controller-requirements.txt ./
 RUN /opt/gravac/bin/pip install --constraint constraints.txt --requirement controller-requirements.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY gravac gravac
 COPY agent agent
 COPY controller controller

@@ -13,7 +13,7 @@ RUN python -m venv /opt/gravac \
     printf '%s\n' "$CA_CERTIFICATE" > /etc/ca.pem && /opt/gravac/bin/pip config --global set global.cert /etc/ca.pem; fi
 COPY constraints.txt ./
 RUN /opt/gravac/bin/pip install --constraint constraints.txt --index-url "$TORCH_INDEX_URL" torch
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY gravac gravac
 COPY agent agent
 COPY controller controller

@@ -67,6 +67,29 @@ def test_the_long_description_leads_nowhere_that_its_reader_does_not_have(wheel:
     assert code.findall(shown) == code.findall(written)
 
 
+@pytest.mark.distributed
+@pytest.mark.parametrize("image", ["controller", "trainer"])
+def test_what_an_image_is_made_of_can_be_installed(image: str, tmp_path: Path) -> None:
+    """``docker build`` sees only what the recipe copies and ``.dockerignore`` lets through."""
+    ignored = (ROOT / ".dockerignore").read_text()
+    recipe = (ROOT / f"docker/{image}.Dockerfile").read_text().partition("\nFROM ${BASE}\n")[0]
+    source = tmp_path / "source"
+    source.mkdir()
+    for line in re.findall(r"^COPY (.*)$", recipe, re.M):
+        *names, target = line.split()
+        for name in names:
+            allowed = {f"!{name}", *(f"!{parent}" for parent in Path(name).parents)}
+            assert allowed & set(ignored.splitlines()), name
+            place = source / target / Path(name).name if target.endswith("/") else source / target
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, place, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, place)
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source))
+    assert list(tmp_path.glob("gravac-*.whl"))
+
+
 def environment(home: Path, *wheels: Path) -> Path:
     """A new environment with these wheels, and all else that they need from here. Returns its folder of programs."""
     venv.create(home, symlinks=True)
