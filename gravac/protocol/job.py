@@ -161,6 +161,11 @@ class CodecSize(Record):
     up_to: CompressionFactor  # the largest CF asked for that gives it
 
 
+ANOTHER = "is another training: {}"
+UNREADABLE = "has a journal that cannot be read, and that stays as it is: {}"
+"""Why a run of a job gets a name of its own."""
+
+
 class JobSpec(Record):
     """What a job is. First line of its journal; body of ``POST /v1/jobs``.
 
@@ -213,8 +218,8 @@ class JobSpec(Record):
         return next((size.cf for size in sizes if cf <= size.up_to), sizes[-1].cf)
 
     def named(self, name: str, why: str) -> str:
-        """Return what a log says of a run that got a name of its own; ``why`` as from ``gravac.fold.differs``."""
-        return f"job {self.job!r} is another training: {why}. So this run is job {name!r}"
+        """Return what a log says of a run that got a name of its own; ``why``: ANOTHER or UNREADABLE, with more."""
+        return f"job {self.job!r} {why}. So this run is job {name!r}"
 
 
 class Event(Record):

@@ -1,5 +1,6 @@
 """A job's name stands for one policy, compressor and error memory: with another one, a start gets a name of its own."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,37 @@ def test_a_start_with_another_rule_has_a_journal_of_its_own(
     assert trained(tmp_path, **options)[0] == "same", "the first one goes on"
     assert trained(tmp_path, **options | change)[0] == "same-2"
     assert (windows(tmp_path, "same"), windows(tmp_path, "same-2")) == (4, 4)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "no journal": lambda _: b"what somebody put there\n",
+    "a changed byte": lambda raw: raw.replace(b'"samples":', b'"samples": ', 1),
+}
+
+
+@pytest.mark.parametrize("controller", [None, pytest.param("auto", marks=pytest.mark.distributed)])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_start_beside_a_journal_that_cannot_be_read_has_one_of_its_own(
+    world_of_one: None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+    controller: str | None,
+) -> None:
+    assert trained(tmp_path, controller=None)[0] == "same"
+    path = tmp_path / "same" / "journal.jsonl"
+    path.write_bytes(damaged := DAMAGES[damage](path.read_bytes()))
+    assert trained(tmp_path, controller=controller)[0] == "same-2"
+    assert "job 'same' has a journal that cannot be read, and that stays as it is: " in caplog.text
+    assert "So this run is job 'same-2'" in caplog.text
+    second = tmp_path / "same-2" / "journal.jsonl"
+    assert trained(tmp_path, controller=controller)[0] == "same-2"
+    assert windows(tmp_path, "same-2") == 4
+    second.write_bytes(b"also that\n")
+    last, _ = trained(tmp_path, controller=controller)
+    assert last not in ("same", "same-2")
+    assert windows(tmp_path, last) == 2
+    assert (path.read_bytes(), second.read_bytes()) == (damaged, b"also that\n")
 
 
 @pytest.mark.parametrize("change", [{"compressor": "randomk"}, {"policy": "static:cf=4"}])

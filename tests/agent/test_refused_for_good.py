@@ -64,20 +64,6 @@ def test_a_controller_that_takes_no_more_jobs_delays_no_end(
     assert full.url not in line
 
 
-def test_a_damaged_journal_delays_no_end_and_is_not_promised_to_replay(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The journal is there, and has nothing of this run."""
-    (tmp_path / "refused").mkdir()
-    (tmp_path / "refused" / "journal.jsonl").write_text('{"kind":"job"}\n{"kind":"end"}\n')
-    assert late(tmp_path) < 4.0
-    assert "the journal of this job cannot be read" in caplog.text
-    line = last_line(caplog.text)
-    assert ", without a journal: no controller accepted this run" in line
-    assert "gravac replay" not in line
-    assert "gravac whatif" not in line
-
-
 def second(controller: Controller) -> HttpReporter:
     """A start of the job that another start has registered."""
     settings = AgentSettings(controller=controller.url)

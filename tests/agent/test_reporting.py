@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import threading
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from gravac.policies import StaticPolicy, parse
 from gravac.protocol import Decision, Event, JobSpec, WindowAnswer, WindowReport
 from gravac.traces import read_trace
+from gravac_agent import Agent
 from gravac_agent.reporting.connection import NoAnswer
 from gravac_agent.reporting.controller_api import DecisionChecker, read_answer
 from gravac_agent.reporting.reporter import LocalReporter
@@ -26,6 +28,7 @@ from tests.support.peer import (
     window_report,
 )
 from tests.support.scripted import Play, ScriptedPolicy
+from tests.support.small_model import pair, step
 from tools.harness.cluster import job_spec
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
@@ -74,6 +77,39 @@ def test_no_invalid_answer_is_followed(real_pauses: None, caplog: pytest.LogCapt
             reporter.close(job_end(5))
             assert [(found.windows, found.message) for found in peer.ends] == [(5, "finished")], kind
             assert [event.kind for event in peer.events] == ["fallback", "recovered"], kind
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 413, 422])
+def test_what_is_refused_for_good_is_not_tried_again_at_the_end(
+    world_of_one: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """And nothing promises a journal of this run."""
+    monkeypatch.setenv("GRAVAC_REQUEST_SECONDS", "10")
+    with serving(SPEC, TOKEN) as peer:
+        peer.invalid = lambda handler, _: handler.problem(status, "not here", "refused")
+        module, optimizer = pair()
+        with caplog.at_level(logging.INFO, "gravac.agent"):
+            with Agent(module, optimizer, controller=peer.url, token=TOKEN) as agent:
+                assert not agent.wait_ready(0)
+                eventually(lambda: len(peer.invalid_at) >= 1)
+                step(module, optimizer)
+                began = time.monotonic()
+            assert time.monotonic() - began < 5.0
+    assert "after 1 steps" in caplog.text
+    assert "without a journal: no controller accepted this run" in caplog.text
+    assert "journal at" not in caplog.text
+
+
+@pytest.mark.parametrize("status", [408, 503])
+def test_what_may_be_accepted_later_is_tried_again_at_the_end(status: int) -> None:
+    with serving(SPEC, TOKEN) as peer:
+        peer.invalid = lambda handler, _: handler.problem(status)
+        reporter = connected(peer)
+        reporter.report_window(window_report(0))
+        eventually(lambda: len(peer.invalid_at) >= 1)
+        threading.Timer(1.0, setattr, (peer, "invalid", None)).start()
+        reporter.close(job_end(1))
+        assert [found.windows for found in peer.ends] == [1]
 
 
 SLOW = {"dripped bytes", "silent", "endless headers", "endless body", "endless 100 Continue"}

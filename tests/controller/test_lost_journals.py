@@ -10,7 +10,7 @@ import pytest
 from gravac.protocol import End, JobAnswer, WindowReport
 from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from tests.support.in_process import JSON, InProcess, journal, post, register, run
+from tests.support.in_process import JSON, InProcess, journal, post, register, run, silence
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
@@ -162,3 +162,28 @@ def test_a_controller_of_one_unreadable_job_says_why(
         assert str(path) in problem.json["detail"]
         assert "move it away and restart" in problem.json["detail"]
     assert path.read_bytes() == bytes(raw)
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_start_beside_an_unreadable_journal_has_one_of_its_own(
+    app: InProcess, path: Path, open_app: Callable[..., InProcess], asleep: bool
+) -> None:
+    """Among many jobs; found as the controller starts, or as the trainer comes."""
+    run(app, Trainer(), register(app).decision, 2)
+    if asleep:
+        post(app, "/v1/jobs/job/end", End(incarnation="first", windows=2, steps=100, message="done"))
+    app.close()
+    raw = path.read_bytes().replace(b'"samples":', b'"samples": ', 1)
+    path.write_bytes(raw)
+    again = open_app()
+    assert ("job" in again.services.store.jobs) == asleep
+    answer = register(again, incarnation="second")
+    assert answer.job == "job-2"
+    assert "job 'job' has a journal that cannot be read, and that stays as it is: " in answer.note
+    run(again, Trainer("job-2", incarnation="second"), answer.decision, 3)
+    second = path.parent.with_name("job-2") / path.name
+    assert on_disk(second) == [0, 1, 2]
+    assert check(second).ok
+    silence(again, "job-2")
+    assert register(again, incarnation="third").job == "job-2", "as the next time"
+    assert path.read_bytes() == raw

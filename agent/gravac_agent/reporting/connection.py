@@ -28,6 +28,10 @@ class NoAnswer(Exception):
     """Least seconds to wait before the next attempt."""
 
 
+PASSING = (408, 425)
+"""Refusals of a moment, also without a time to retry: timeout, too early."""
+
+
 class ErrorAnswer(NoAnswer):
     """The controller answered with an error in its own form (application/problem+json)."""
 
@@ -38,7 +42,9 @@ class ErrorAnswer(NoAnswer):
 
     def lasts(self, seconds: float) -> bool:
         """Return whether the same request would be refused for that long. What may end has a time to retry."""
-        return self.status < 500 and not 0.0 < self.retry_after <= seconds
+        return (
+            400 <= self.status < 500 and self.status not in PASSING and not 0.0 < self.retry_after <= seconds
+        )
 
 
 class ControllerConnection:

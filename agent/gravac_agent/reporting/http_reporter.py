@@ -277,11 +277,25 @@ class HttpReporter:
             ):
                 self._acknowledged(end)  # it was accepted, and the answer was lost
                 return True
+            if isinstance(error, ErrorAnswer) and error.reason == "unreadable" and self._process is not None:
+                self._take_another_name(self._process, str(error))
+                raise NoAnswer("it is started again, for that name") from None
             self._hung = not isinstance(error, ErrorAnswer)
             self._registered = False  # it may have lost the job; registering again is harmless otherwise
             raise
         self._hung = False
         return delivered
+
+    def _take_another_name(self, process: ControllerProcess, why: str) -> None:
+        """Go on as a job of its own, because the journal of this one cannot be read."""
+        with self._lock:
+            before = self._job_lock
+            self._spec, self._job_lock = JobLock.named(process.data_dir, self._spec, why)
+            self._registered = False
+        if before is not None:
+            before.release()
+        process.stop()
+        process.job, self.url = self.job, None
 
     def _leave(self, name: str) -> None:
         """End the job of its own that the run had until a checkpoint was loaded."""

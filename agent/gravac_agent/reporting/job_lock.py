@@ -4,10 +4,12 @@ import contextlib
 import logging
 import socket
 import time
+from itertools import islice
 from pathlib import Path
 
 from gravac.fold import differs
 from gravac.protocol import JobSpec
+from gravac.protocol.job import ANOTHER, UNREADABLE
 from gravac.traces.file_lock import FileLock, LockHeld
 from gravac.traces.parts import ACTIVE
 from gravac.traces.reader import last_job
@@ -55,23 +57,33 @@ class JobLock(FileLock):
         return lock
 
     @classmethod
-    def named(cls, data_dir: Path, spec: JobSpec) -> tuple[str, "JobLock | None"]:
+    def named(cls, data_dir: Path, spec: JobSpec, unreadable: str = "") -> tuple[JobSpec, "JobLock | None"]:
         """Take the lock of the job, or of a name of its own where that job is another training, and log that.
 
+        Args:
+            data_dir: Folder of the journals.
+            spec: The job.
+            unreadable: What is wrong with its journal, so that it needs another name.
+
         Returns:
-            The name, and as ``acquire``.
+            The job with its name, and as ``acquire``.
 
         Raises:
             SetupError: As ``acquire``.
         """
-        why = ""
-        for name in numbered(spec.job):
-            lock = cls.acquire(data_dir, name)
+        why = UNREADABLE.format(unreadable) if unreadable else ""
+        for name in islice(numbered(spec.job), 1 if unreadable else 0, None):
+            try:
+                lock = cls.acquire(data_dir, name)
+            except SetupError:
+                if not unreadable:
+                    raise
+                continue
             if not (found := is_other(data_dir, name, spec)):
                 if why:
                     log.warning("%s", spec.named(name, why))
-                return name, lock
-            why = why or found
+                return spec.model_copy(update={"job": name}), lock
+            why = why or ANOTHER.format(found)
             if lock is not None:
                 lock.release()
         raise AssertionError

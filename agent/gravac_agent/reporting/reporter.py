@@ -12,7 +12,7 @@ from gravac.policies import steering
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.signals import figures
-from gravac.traces import Line, TraceWriter
+from gravac.traces import Line, TraceError, TraceWriter
 from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE
 from gravac_agent.errors import SetupError
@@ -168,6 +168,15 @@ class LocalReporter:
         self._writer: TraceWriter | None = None
         try:
             self._open(self.trace_path, spec)
+        except TraceError as error:
+            if error.line is None:  # another name would not help
+                self._stop_journal(error)
+                return
+            before = self._lock
+            spec, self._lock = JobLock.named(self._data_dir, spec, str(error))
+            if before is not None:
+                before.release()
+            self._begin(spec)
         except Exception as error:
             self._stop_journal(error)
 

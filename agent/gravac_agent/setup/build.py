@@ -78,8 +78,7 @@ def connect(spec: JobSpec, asked: Asked) -> Reporter:
     name, lock, process = spec.job, None, None
     # The journal is written here; else the controller names the job.
     if settings.controller in ("auto", "none"):
-        own, lock = JobLock.named(folder, spec)
-        spec = spec.model_copy(update={"job": own})
+        spec, lock = JobLock.named(folder, spec)
     if settings.controller == "none":
         return LocalReporter(spec, folder, asked.policy, lock, name, found)
     if settings.controller == "auto":

@@ -10,8 +10,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
+from gravac.protocol.job import ANOTHER, UNREADABLE
 from gravac.wording import numbered, printable
-from gravac_controller.errors import LimitReached, NotServed, RequestError
+from gravac_controller.errors import Conflict, LimitReached, NotServed, RequestError
 from gravac_controller.jobs import refusals
 from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.jobs.job import Job
@@ -146,11 +147,18 @@ class Store:
         """Return a spec with a name of its own where its job is another training, and what to say of that."""
         why = ""
         for name in numbered(spec.job) if self.settings.job is None else ():
-            known = await self.awake(name) if name in self.jobs else None
-            if known is None or not (found := known.differs(spec)):
+            if not (found := await self._other(name, spec)):
                 return spec.model_copy(update={"job": name}), why and spec.named(name, why)
             why = why or found
         return spec, ""
+
+    async def _other(self, name: str, spec: JobSpec) -> str:
+        """Return why a name stands for something else than a training; empty: it does not."""
+        with contextlib.suppress(Conflict):  # it has just been found to be unreadable
+            if name in self.jobs:
+                found = (await self.awake(name)).differs(spec)
+                return found and ANOTHER.format(found)
+        return UNREADABLE.format(self.unreadable[name]) if name in self.unreadable else ""
 
     async def _create(self, spec: JobSpec, note: str) -> JobAnswer:
         if spec.job in self.unreadable:
