@@ -23,8 +23,9 @@ def test_steps_behind_are_those_of_the_nearest_point() -> None:
 
 
 def test_in_the_study_123x_begins_behind_and_25x_does_not() -> None:
+    """By step 30."""
     lines = {
-        line.split(" | ")[0].strip("| "): line.split(" | ")[1]
+        line.split(" | ")[0].strip("| "): line.split(" | ")[2]
         for line in young.table(young.read_lines(young.ROWS))[2:]
     }
     first = {plan: float(cell.split()[0]) for plan, cell in lines.items()}

@@ -87,7 +87,9 @@ class Cluster:
                 SmoothedGain(cf=value, gain=self.gain(value), codec=decision.codec) for value in measured
             ),
         }
-        return window_report(**(given | changes))
+        report = window_report(**(given | changes))
+        ranks = tuple(row.model_copy(update={"steps": min(row.steps, steps)}) for row in report.ranks)
+        return report.model_copy(update={"ranks": ranks})
 
 
 def level_sums(
