@@ -3,7 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from gravac_lab.tasks import image_sets, optimizers
+from gravac_lab.tasks import optimizers
+from gravac_lab.tasks.data import image_sets
 from gravac_lab.tasks.recipe import Recipe, Schedule, TaskError, seeded
 from gravac_lab.tasks.resnet import ResNet
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from gravac_lab.tasks import optimizers
+from gravac_lab.tasks.data.text import load
 from gravac_lab.tasks.recipe import Recipe, Schedule, choose, seeded
-from gravac_lab.tasks.text import load
 
 SHAPES = {
     "0.3m": (80, 4, 4),

@@ -11,8 +11,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from gravac_lab.tasks import optimizers
+from gravac_lab.tasks.data.text import load
 from gravac_lab.tasks.recipe import Recipe, Schedule, choose, seeded
-from gravac_lab.tasks.text import load
 
 RANK_BATCH = 16
 """Sequences in a batch of one rank of the demo and of ``bench train``."""

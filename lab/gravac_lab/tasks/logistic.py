@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torch import nn
 
-from gravac_lab.tasks import image_sets, optimizers
+from gravac_lab.tasks import optimizers
+from gravac_lab.tasks.data import image_sets
 from gravac_lab.tasks.recipe import Recipe, Schedule, seeded
 
 WEIGHT_DECAY = 1e-4

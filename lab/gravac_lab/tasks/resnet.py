@@ -9,7 +9,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from gravac_lab.tasks import image_sets, optimizers
+from gravac_lab.tasks import optimizers
+from gravac_lab.tasks.data import image_sets
 from gravac_lab.tasks.recipe import Recipe, Schedule, choose, seeded
 
 SHAPES = {"0.3m": (32, 1), "1m": (56, 1), "3m": (64, 2), "10m": (120, 2), "30m": (208, 2)}

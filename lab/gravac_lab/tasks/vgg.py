@@ -5,7 +5,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from gravac_lab.tasks import image_sets, optimizers
+from gravac_lab.tasks import optimizers
+from gravac_lab.tasks.data import image_sets
 from gravac_lab.tasks.recipe import Recipe, Schedule, choose, seeded
 
 SHAPES = {"0.5m": (16, 256), "3m": (32, 768), "10m": (48, 1920), "30m": (64, 4096)}

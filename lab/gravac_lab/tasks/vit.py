@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
-from gravac_lab.tasks import image_sets, optimizers
+from gravac_lab.tasks import optimizers
+from gravac_lab.tasks.data import image_sets
 from gravac_lab.tasks.gpt import Layer, start
 from gravac_lab.tasks.recipe import Recipe, Schedule, choose, seeded
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gravac_lab.tasks import TASKS, TaskError, cifar, glyphs, image_sets, linux, make
-from gravac_lab.tasks.images import Images
+from gravac_lab.tasks import TASKS, TaskError, make
+from gravac_lab.tasks.data import cifar, glyphs, image_sets, linux
+from gravac_lab.tasks.data.images import Images
 
 
 @pytest.fixture

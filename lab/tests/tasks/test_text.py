@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gravac_lab.tasks import TaskError, linux, make, text
-from gravac_lab.tasks.text import Text, as_bytes, folder_text, python_text
+from gravac_lab.tasks import TaskError, make
+from gravac_lab.tasks.data import linux, text
+from gravac_lab.tasks.data.text import Text, as_bytes, folder_text, python_text
 
 
 def test_the_standard_library_is_split_by_file(tmp_path: Path) -> None:

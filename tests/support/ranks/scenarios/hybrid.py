@@ -243,7 +243,8 @@ def hybrid_refused(rank: int, world: int, folder: str) -> dict[str, str]:
 
 def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[str]) -> dict[str, Any]:
     """Held-out loss of handwritten digits after equal steps by each method: ``native``, or a codec and its CF."""
-    from gravac_lab.tasks import evaluate, image_sets  # only here: see tests/support/lab.py
+    from gravac_lab.tasks import evaluate  # only here: see tests/support/lab.py
+    from gravac_lab.tasks.data import image_sets
 
     data, mesh, found = image_sets.digits(), mesh_of(world), {}
     for number, method in enumerate(methods):

@@ -160,7 +160,8 @@ def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int,
 
 def sharded_losses(rank: int, world: int, folder: str, steps: int, methods: list[str]) -> dict[str, Any]:
     """Held-out loss of handwritten digits after equal steps by each method, and what the error memory holds."""
-    from gravac_lab.tasks import evaluate, image_sets  # only here: see tests/support/lab.py
+    from gravac_lab.tasks import evaluate  # only here: see tests/support/lab.py
+    from gravac_lab.tasks.data import image_sets
 
     data, found = image_sets.digits(), {}
     mesh = init_device_mesh("cpu", (world,))

@@ -3,7 +3,7 @@
 import tarfile
 from pathlib import Path
 
-from gravac_lab.tasks.cache import cached
+from gravac_lab.tasks.data.cache import cached
 from gravac_lab.tasks.recipe import TaskError
 
 PACKAGE = "linux-source-6.1"

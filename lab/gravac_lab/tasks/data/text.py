@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gravac_lab.tasks import linux
+from gravac_lab.tasks.data import linux
 from gravac_lab.tasks.recipe import Batch, TaskError, choose
 
 MAX_BYTES = 6_000_000

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from gravac_lab.tasks.cache import cached
-from gravac_lab.tasks.images import Images
+from gravac_lab.tasks.data.cache import cached
+from gravac_lab.tasks.data.images import Images
 from gravac_lab.tasks.recipe import TaskError
 
 FONTS = Path("/usr/share/fonts/truetype/noto")

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gravac_lab.tasks.images import Images
+from gravac_lab.tasks.data.images import Images
 from gravac_lab.tasks.recipe import TaskError
 
 PIXELS = 3 * 32 * 32

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from gravac_lab.tasks import cifar, glyphs
-from gravac_lab.tasks.images import Images
+from gravac_lab.tasks.data import cifar, glyphs
+from gravac_lab.tasks.data.images import Images
 from gravac_lab.tasks.recipe import TaskError, choose
 
 HELDOUT_EVERY = 5
