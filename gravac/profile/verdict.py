@@ -67,7 +67,7 @@ class Verdict:
     """The answer.
 
     Attributes:
-        cause: network, late ranks, small messages, or other.
+        cause: network, late ranks, small messages, no exchange, or other.
         verdict: Whether it is the network, in a sentence.
         why: What that follows from.
         next: What to do.
@@ -133,7 +133,9 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
         )
     elsewhere = predicted is not None and question.elsewhere
     cause, verdict, why, following = (
-        _elsewhere(measured, predicted) if predicted is not None and elsewhere else _here(measured, predicted)
+        _apart(measured)
+        or (_elsewhere(measured, predicted) if predicted is not None and elsewhere else None)
+        or _here(measured, predicted)
     )
     return Verdict(
         cause=cause,
@@ -152,6 +154,22 @@ ON_A_CPU = (
     "pause, while a thread issues it, and while it slows down operators that take less time else; interrupts and cold "
     "caches count as computation, which made shares of FSDP 5 points too low"
 )
+
+
+def _apart(measured: Measurement) -> tuple[str, str, str, str] | None:
+    """Return cause and sentences for several ranks that exchange nothing that is learned; None: they do."""
+    if (measured.world or 1) < 2 or any(
+        row.pattern not in (SCALARS, BARRIER, BUFFERS) for row in measured.rows
+    ):
+        return None
+    return (
+        "no exchange",
+        f"No gradient is exchanged: {measured.world} ranks train apart in the recorded steps.",
+        f"no call carries gradients or weights; of a step, {_parts(measured)}",
+        "call the model that DistributedDataParallel returned, not its module, and convert the model (.to(dtype), "
+        ".half()) before it is wrapped: afterwards its hooks are gone. Where steps accumulate under no_sync, record "
+        "more of them; where gravac.Agent exchanges, record with profile_all_threads",
+    )
 
 
 def _elsewhere(measured: Measurement, predicted: Forecast) -> tuple[str, str, str, str]:

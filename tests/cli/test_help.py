@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import COMMANDS, LAB, MODULES, main
+from gravac_controller.cli.source import FOLDER, TraceFile
 from tests.support.lab import HAS_LAB
 
 
@@ -44,3 +45,21 @@ def test_help_loads_no_command() -> None:
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert not {"pydantic", "fastapi", "rich", "torch"} & loaded
     assert {name for name in loaded if name.startswith("gravac_controller.cli.")} == set()
+
+
+def test_every_command_says_where_it_looks_for_a_name() -> None:
+    """And takes the folder of journals from the same variable as the agent, which has it in its settings."""
+    context, found = click.Context(main), dict[str, int]()
+    for name in COMMANDS:
+        if name == "serve" or (not HAS_LAB and MODULES.get(name, "").startswith(f"{LAB}.")):
+            continue  # a service has settings of its own
+        command = main.get_command(context, name)
+        assert command is not None
+        for parameter in command.params:
+            if parameter.name == "data_dir":
+                assert parameter.envvar == FOLDER, name
+            if isinstance(parameter.type, TraceFile) or parameter.name in ("data_dir", "words", "compare"):
+                said = command.get_help(click.Context(command, info_name=name, terminal_width=10_000))
+                assert FOLDER in said, name
+                found[name] = found.get(name, 0) + 1
+    assert {"replay", "report", "export", "whatif", "doctor", "ui", "observe", "status"} <= set(found)

@@ -20,6 +20,7 @@ arguments.add_argument("steps", type=int)
 arguments.add_argument("--end", type=int, default=0)
 arguments.add_argument("--without-folder", action="store_true", help="as if its disk went away")
 arguments.add_argument("--itself", action="store_true", help="with the line in the script")
+arguments.add_argument("--hooks", choices=["kept", "gone", "passed"], default="kept", help="DDP's")
 asked = arguments.parse_args()
 if asked.itself:
     import gravac
@@ -35,10 +36,13 @@ if asked.without_folder and dist.get_rank() == 0:
 model = DistributedDataParallel(
     torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))), bucket_cap_mb=0.02
 )
+if asked.hooks == "gone":
+    model.to(torch.double).to(torch.float)
 trained = torch.optim.AdamW(model.parameters())
+called = model.module if asked.hooks == "passed" else model
 losses = []
 for _ in range(asked.steps):
-    loss = model(torch.randn(8, 64)).square().mean()
+    loss = called(torch.randn(8, 64)).square().mean()
     loss.backward()
     trained.step()
     trained.zero_grad()

@@ -77,6 +77,17 @@ def test_a_training_is_as_it_would_be_without(
     assert all(0.0 < trace.about["step_seconds"] < 10.0 for trace in traces)
 
 
+@pytest.mark.parametrize("hooks", ["gone", "passed"])
+def test_ranks_that_exchange_nothing(tmp_path: Path, hooks: str) -> None:
+    """Their DistributedDataParallel was converted, or is passed by."""
+    found = run(
+        tmp_path, *GRAVAC, "observe", "--warmup", "3", "--", *TORCHRUN, PROGRAM, "14", "--hooks", hooks
+    )
+    assert found.returncode == 0, found.stderr
+    first = next(line for line in found.stderr.splitlines() if "exchange" in line)
+    assert first == "No gradient is exchanged: 2 ranks train apart in the recorded steps.", found.stderr
+
+
 def test_a_program_that_ends_early(tmp_path: Path) -> None:
     found = run(tmp_path, *GRAVAC, "observe", "--warmup", "3", "--json", "--", *TORCHRUN, PROGRAM, "6")
     assert found.returncode == 0, found.stderr

@@ -267,6 +267,29 @@ def single(folder: Path, **settings: object) -> Measurement:
     return of(folder, made)
 
 
+@pytest.mark.parametrize("left", ["nothing", "losses"])
+@pytest.mark.parametrize("question", [Question(), Question(ranks=16, bits_per_second=1e9)])
+def test_ranks_that_exchange_no_gradient_are_named_first(
+    tmp_path: Path, left: str, question: Question
+) -> None:
+    """As where the module within DDP is called, or its dtype changed after wrapping."""
+    made = Made.usual(world=4)
+    made.events = [
+        event
+        for event in made.events
+        if "nccl" not in event["name"] and event["name"] != "record_param_comms"
+    ]
+    if left == "losses":
+        for step in range(2):
+            made.call("allreduce", 1000.0 * step + 980.0, 10.0, 1, thread=MAIN)
+    found = judge(of(tmp_path, made), question)
+    assert found.cause == "no exchange"
+    assert found.verdict == "No gradient is exchanged: 4 ranks train apart in the recorded steps."
+    assert "DistributedDataParallel" in found.next
+    assert "no_sync" in found.next
+    assert "profile_all_threads" in found.next
+
+
 def test_one_gpu_says_what_data_parallelism_would_cost(tmp_path: Path) -> None:
     measured = single(tmp_path)
     here = judge(measured)

@@ -79,7 +79,7 @@ class Recorder:
         """Tell ``gravac observe`` what to say if there is no trace at the end: a killed process cannot."""
         if self._folder is not None:
             with contextlib.suppress(OSError), (self._folder / WORD).open(mode, encoding="utf-8") as file:
-                file.write(f"{what}\n")
+                file.write(what)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_compiling():

@@ -45,7 +45,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
     empty. tensorboard: event files, one scalar per column. openmetrics: the metrics of the controller's /metrics after
     each window, which promtool converts to blocks for Prometheus.
 
-    TRACE is the journal of a job, gzipped or not, its folder, or the name of a job in gravac-runs.
+    TRACE is the journal of a job, gzipped or not, its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs.
 
     \b
     Examples:

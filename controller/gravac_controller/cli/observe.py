@@ -48,7 +48,7 @@ NOT_RUN, NOT_FOUND = 126, 127
     "--compare",
     nargs=2,
     metavar="BEFORE AFTER",
-    help="Run nothing: compare two kept runs, by name in gravac-runs/observe or by folder.",
+    help="Run nothing: compare two kept runs, by folder, or by name where the traces stay.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout, at the end.")
 def observe(
@@ -66,7 +66,7 @@ def observe(
 
     The training is not changed, and its results are the same to the bit. torch's profiler records some steps on each
     rank, then nothing of it is left. The verdict appears on stderr once they are recorded. The exit code is COMMAND's.
-    The traces stay in gravac-runs/observe.
+    The traces stay in the folder observe of GRAVAC_DATA_DIR, else of gravac-runs.
 
     On several machines, put the same in front of the command of each. Rank 0's prints the verdict.
 
@@ -253,9 +253,9 @@ def _conclude(command: tuple[str, ...], folder: Path, questions: list[str], runn
                 "none could write to the folder. Under python -I, -E or -S, in a container, or in a Ray cluster that "
                 "runs already, call gravac.observe() in the script"
             )
-        elif not why.endswith("\n"):
+        elif not why:
             why = f"{folder} takes no more, not even a word why: is its disk full? Name another folder with {FOLDER}"
-        click.echo(f"gravac observe: no verdict: {why.rstrip()}", err=True)
+        click.echo(f"gravac observe: no verdict: {why}", err=True)
     with contextlib.suppress(OSError):
         for left in folder.iterdir():
             left.unlink()

@@ -42,9 +42,10 @@ from gravac_controller.cli.wording import Listing, factor, printer
 def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
     """Repeat the decisions of TRACE and show them.
 
-    TRACE is the journal of a job (gzipped or not), its folder, or the name of a job in gravac-runs. Policies are pure
-    functions, so the same windows give the same decisions. --check verifies it: no line was altered since it was
-    written, and every decision follows from its window, byte for byte. It reports the first window that differs.
+    TRACE is the journal of a job (gzipped or not), its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs.
+    Policies are pure functions, so the same windows give the same decisions. --check verifies it: no line was altered
+    since it was written, and every decision follows from its window, byte for byte. It reports the first window that
+    differs.
 
     --policy and --set show where another policy, or other settings, would have decided differently, with the reasons
     of both. From the first window where the ranks would have sent something else, the comparison is hypothetical: the

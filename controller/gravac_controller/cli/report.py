@@ -53,7 +53,7 @@ def report(
     The file makes no network requests: send it, or archive it with the run. Several traces are compared in shared
     charts and in a table of differences from the first; each job is also shown on its own.
 
-    TRACE is the journal of a job, gzipped or not, its folder, or the name of a job in gravac-runs.
+    TRACE is the journal of a job, gzipped or not, its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs.
 
     \b
     Examples:

@@ -20,9 +20,9 @@ from gravac_controller.server.listen import ListenError
 def ui(trace: Path, port: int, open_it: bool) -> None:
     """Show TRACE on the live page, at any window from the first to the last.
 
-    TRACE is the journal of a job, gzipped or not, its folder or its name; also of a running job, up to its last
-    window. A long trace opens at once with the windows read so far. A slider selects the window that is shown. The page
-    is served to this machine only and is read-only. Ctrl-C ends it.
+    TRACE is the journal of a job, gzipped or not, its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs; also
+    of a running job, up to its last window. A long trace opens at once with the windows read so far. A slider selects
+    the window that is shown. The page is served to this machine only and is read-only. Ctrl-C ends it.
 
     \b
     Example:

@@ -82,7 +82,7 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
     default=Path("gravac-runs"),
     envvar="GRAVAC_DATA_DIR",
     show_default=True,
-    help="Folder for the trace.",
+    help="Folder for the trace [GRAVAC_DATA_DIR].",
 )
 @click.option("--open/--no-open", "open_page", default=False, help="Open the live page in a browser.")
 @click.option(

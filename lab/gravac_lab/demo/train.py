@@ -112,7 +112,12 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--window", type=int, default=20, help="steps between decisions")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data")
     parser.add_argument("--job", default=None, help="name of the job; default: made from the time")
-    parser.add_argument("--data-dir", type=Path, default=Path("gravac-runs"), help="folder of the journals")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(os.environ.get("GRAVAC_DATA_DIR") or "gravac-runs"),
+        help="folder of the journals",
+    )
     parser.add_argument("--page-port", type=int, default=0, help="port of the page; 0: any free one")
     parser.add_argument("--plain", action="store_true", help="plain DDP, without the agent, to compare with")
     parser.add_argument(

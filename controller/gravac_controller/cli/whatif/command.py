@@ -86,9 +86,10 @@ def whatif(trace: Path, plot: Path | None, as_json: bool, **question: Any) -> No
 
     The best plan (codec and CF) has the highest useful throughput: samples per second times statistical efficiency.
 
-    TRACE is the journal of a job, its folder or its name. A model of the step time is fitted to its windows: compute,
-    encoding and decoding, network, and overlap with backward. Every prediction has an interval, and the output lists
-    what the trace does not determine. Traces with more CFs, including dense, give better predictions.
+    TRACE is the journal of a job, its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs. A model of the step
+    time is fitted to its windows: compute, encoding and decoding, network, and overlap with backward. Every prediction
+    has an interval, and the output lists what the trace does not determine. Traces with more CFs, including dense, give
+    better predictions.
 
     \b
     Examples:

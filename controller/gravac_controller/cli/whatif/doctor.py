@@ -95,9 +95,10 @@ def doctor(
 ) -> None:
     """Say whether to compress, with what, and what it is worth.
 
-    With TRACE, the journal of a job, its folder or its name, steps are predicted by a model of that job. Without, give
-    the size of the model, the computation of a step and the network. Efficiency is what simulations showed for the
-    codec, the kind of optimizer and the ranks; with SGD also for the noise of the gradient, where the trace shows it.
+    With TRACE, the journal of a job, its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs, steps are
+    predicted by a model of that job. Without, give the size of the model, the computation of a step and the network.
+    Efficiency is what simulations showed for the codec, the kind of optimizer and the ranks; with SGD also for the
+    noise of the gradient, where the trace shows it.
 
     With --profile, say in three lines whether any PyTorch job waits for its network, on what, and what to do next.
 
