@@ -40,14 +40,14 @@ def affordable(worst: float, held: float, left: float) -> bool:
 
     Args:
         worst: Seconds of a step of the trial, the most that is credible.
-        held: Seconds of a step of the plan in force.
+        held: Seconds of a step of the plan to go back to.
         left: As ``allowance`` returns it.
     """
     return (TRIAL_STEPS + LAG_STEPS) * (worst - held) <= left
 
 
 def step_limit(predicted: float, held: float, left: float) -> float:
-    """Return the seconds from which a step ends its trial: three times what is predicted, or what can be afforded.
+    """Return the seconds from which a step ends its trial: three times what is predicted, or more if that fits.
 
     Args:
         predicted: Seconds of a step of the trial.

@@ -9,7 +9,7 @@ import pytest
 from gravac.policies import AutoPolicy, Plan, trials
 from gravac.policies.auto.beliefs import Belief, believe, learn
 from gravac.policies.auto.choose import Search
-from gravac.policies.auto.settings import AutoState
+from gravac.policies.auto.settings import AutoState, Seen
 from gravac.policies.base import DENSE
 from tests.support.efficiencies import fixed_efficiencies
 from tools.harness.plan_world import LAG_STEPS, Job, World
@@ -123,6 +123,35 @@ def test_a_young_training_begins_mildly_under_late_gradients() -> None:
     assert 23 <= job.sent.index(STRONG) < 80, (
         "(36 / 150)² of a step's progress at first, less than .014 from step 23 on, and windows have 50 steps"
     )
+
+
+def test_the_order_in_which_plans_are_listed_says_nothing_of_what_they_keep() -> None:
+    rows: list[list[float | None]] = []
+    for listed in ("topk@10/topk@100", "topk@100/topk@10"):
+        job = Job(World(ranks=2, megabits=30.0, noise=0.0), f"auto:plans={listed}")
+        job.windows(1)
+        bad = Seen(codec="topk", cf=10.0, efficiency=0.5, steps=100.0, window=1, shown=1)
+        found = search(job, {"seen": (bad,)}).rows
+        rows.append([row.efficiency for row in sorted(found, key=lambda row: row.plan.cf)])
+    assert rows[0] == rows[1]
+    assert (rows[0][2] or 0.0) < 0.6, "100 times fewer keep no more than 10 times fewer do"
+
+
+def test_a_first_plan_without_settled_steps_goes_on_without_a_limit() -> None:
+    """Nothing was measured, so nothing says how long its steps may take: 3 s, it was once, for models of any size."""
+    job = Job(World(ranks=2, megabits=30.0, compute=20.0, noise=0.0))
+    first = job.plan
+    assert first != DENSE
+    assert job.last.trial is None
+    policy = job.fold.policy
+    assert isinstance(policy, AutoPolicy)
+    start = policy.start().state
+    job.windows(1)
+    (level,) = job.reports[0].levels
+    few = job.reports[0].model_copy(update={"levels": (level.model_copy(update={"settled_steps": 1}),)})
+    decision = policy.decide(start, few).decision
+    assert (decision.rule, Plan(decision.codec, decision.cf_candidate)) == ("extend", first)
+    assert decision.trial is None
 
 
 def test_a_trial_that_does_not_fit_is_not_taken() -> None:

@@ -86,7 +86,6 @@ class Lesson:
         was: Times before, where they are off now; None: they are not.
         now: Times of the window.
         moved: Whether they were off often enough to count, so that other plans' times are stale.
-        network: Whether the wait for the network moved with them.
         noise_follows: The next windows will show it.
     """
 
@@ -97,7 +96,6 @@ class Lesson:
     was: Times | None
     now: Times
     moved: bool
-    network: bool
     noise_follows: bool
 
 
@@ -109,7 +107,7 @@ class Belief:
         facts: Of the plan.
         plan: As decisions name it.
         seconds: Of a step: measured, or else predicted.
-        error: Of that, without what is common to all predictions.
+        error: Of that, without what is common to all predictions: a step's own work.
         sent_error: What of it comes from the network's speed.
         least: The least that is credible; of measured plans ``seconds``.
         worst: The most that is credible; likewise.
@@ -176,7 +174,7 @@ def learn(
     ended = report.trial_seconds if decision.phase == "explore" else None
     if ended is not None:
         found, now = None, Times(ended, max(0.0, ended - _own_of(beliefs)))
-    was, moved, network = None, False, False
+    was, moved = None, False
     if found is not None and decision.phase == "hold" and beliefs.reference is not None:
         was, beliefs = _compared(table, beliefs, plan, now, measured_wait=found.exposed_seconds is not None)
         moved = was is not None and beliefs.off >= IN_A_ROW
@@ -199,14 +197,13 @@ def learn(
         was=was,
         now=now,
         moved=moved,
-        network=network,
         noise_follows=table.telling and beliefs.confirmed is None and followed,
     )
 
 
 def nothing(beliefs: Beliefs, plan: Plan = DENSE) -> Lesson:
     """Return the lesson of a window that has no step under the decision in force."""
-    return Lesson(beliefs, plan, False, None, None, NO_TIMES, False, False, False)
+    return Lesson(beliefs, plan, False, None, None, NO_TIMES, False, False)
 
 
 def _woken(row: Seen, share: float) -> Seen:
@@ -393,7 +390,7 @@ class _Line(NamedTuple):
 
 
 def _line(table: PlanTable, beliefs: Beliefs, newest: Seen) -> _Line:
-    """Fit the terms to all fresh measurements, of which ``newest`` counts most."""
+    """Fit the terms to the fresh measurements of most and of least bytes; to ``newest`` where those are too close."""
     fresh = [row for row in beliefs.seen if row.fresh and row.plan in table.by_plan]
     base = next((row for row in fresh if row.cf == 1.0), newest)
     facts = table.by_plan[base.plan]
@@ -445,8 +442,9 @@ def _coding(beliefs: Beliefs, facts: PlanFacts) -> tuple[float, float]:
 def believe(table: PlanTable, beliefs: Beliefs, plan: Plan, window: int, step: int) -> tuple[Belief, ...]:
     """Return what follows for each plan, in the table's order.
 
-    A plan that was measured keeps the bound unless its η, with its error, is outside; one that was not, if its likely
-    η does. The error of a plan that is not in force grows, the more slowly the more often it failed.
+    A plan that was measured keeps the bound unless its η, with its error, is outside, it is barred, or neither what was
+    expected nor what was measured is inside. One that was not measured does if its likely η does, reliably. The error
+    of a plan that is not in force grows, the more slowly the more often it failed.
 
     Args:
         table: The job's.
@@ -465,21 +463,21 @@ def believe(table: PlanTable, beliefs: Beliefs, plan: Plan, window: int, step: i
         if seen.efficiency is not None:
             shown.setdefault((table.by_plan[known].values, known.cf), []).append(seen)
     kept: list[tuple[PlanFacts, float]] = []  # measured plans and their η
-    found = []
-    for facts in table.rows:
+    found: dict[Plan, Belief] = {}
+    for facts in table.weakest_first:
         row = rows.get(facts.plan)
         times = _seconds(table, beliefs, facts, line, row)
         resting = row is not None and row.until > window
         if facts is table.dense:
-            found.append(Belief(facts, DENSE, *times, row, 1.0, 0.0, 0.0, True, False, resting))
+            found[DENSE] = Belief(facts, DENSE, *times, row, 1.0, 0.0, 0.0, True, False, resting)
             continue
         alike = shown.get((facts.values, facts.plan.cf), [])
         weaker = [value for each, value in kept if each.base == facts.base and each.plan.cf < facts.plan.cf]
         eta = _efficiency(table, beliefs, facts, alike, weaker, plan, window, step)
         if eta.steps:
             kept.append((facts, eta.likely or 0.0))
-        found.append(Belief(facts, facts.plan, *times, row, *eta, resting))
-    return tuple(found)
+        found[facts.plan] = Belief(facts, facts.plan, *times, row, *eta, resting)
+    return tuple(found[facts.plan] for facts in table.rows)
 
 
 class _Eta(NamedTuple):

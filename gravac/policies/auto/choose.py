@@ -182,12 +182,15 @@ class Search:
                 "more_dense", DENSE, "warmup", window_steps=MORE_STEPS if waited < PATIENCE else None
             )
         if waited < PATIENCE:
+            on = (
+                self.state.decision.trial
+            )  # the first plan of a job has none: nothing was measured to compare it with
             return self._choice(
                 "more_trial",
                 self.plan,
                 "explore",
                 window_steps=trials.TRIAL_STEPS,
-                trial_limit=self._limit(self.row(self.plan)),
+                trial_limit=None if on is None else on.step_seconds,
             )
         self.change(beliefs=rested(self.beliefs, self.plan, self.report.window + PATIENCE), waited=0)
         return self._choice("given_up", self._safe(), "hold")
@@ -238,12 +241,12 @@ class Search:
         mine, lesson = self.row(self.plan), self.lesson
         if not left and not mine.keeps and lesson.settled:
             self.change(beliefs=failed(self.beliefs, self.plan, self.report))
-            left, mine = True, self.row(self.plan)
+            left = True
         measured = [row for row in self.rows if row.fresh and row.keeps and not row.resting]
         best, dense = self._mildest(measured), self.row(DENSE)
         if best is not None and dense in measured and not self._wins(best, dense):
             best = dense  # nothing is lost by it
-        hold = best or self.row(self._safe())
+        hold = best or dense
         more = best is None or self.state.trials < MOST_TRIALS
         option = self.option([row for row in self.rows if not row.fresh and not row.resting], best)
         cause = Cause(left, was, lesson.now, lesson.ended)
@@ -269,7 +272,10 @@ class Search:
         )
 
     def option(self, rows: Sequence[Belief], best: Belief | None) -> Belief | None:
-        """Return the plan to try next that wins over the best one: that keeps the bound, else one that may."""
+        """Return the plan to try next that wins over the best one: that keeps the bound, else one that may.
+
+        The first trials of a job under an optimizer whose backlog says nothing make no difference between the two.
+        """
         held = self._held_seconds(best)
         left = self._left()
         affordable = [row for row in rows if row.plan != DENSE and trials.affordable(row.worst, held, left)]

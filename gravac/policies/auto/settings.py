@@ -33,8 +33,8 @@ class AutoSettings(PolicySettings):
             "Plans to choose from besides dense, as codec@CF and separated by slashes: "
             "nearest:levels=7/topk+bf16@100. Write ; instead of , in the settings of a codec. A codec with one size "
             "needs no CF. Empty: 16 and 8 bits, nearest with 39 to 2 levels, dither with 7 to 3, dither-subtractive "
-            "with 3, some of these also with Huffman coding, and topk+bf16 from CF 10. If you name another compressor, "
-            "the plans are that one from CF 2."
+            "with 3, some of these also with Huffman coding, topk+bf16 from CF 10, and topk+twobit under "
+            "gravac.optim. If you name another compressor, the plans are that one from CF 2."
         ),
     )
 
@@ -103,8 +103,8 @@ class Beliefs(Record):
     ``largest``: most bytes that a measured plan has put on a link of this network in a step. ``confirmed``: ρ, the part
     of the mean gradient that is not noise; null: not known. ``raw_mean_sq`` and ``raw_dot_next``: sums of all windows
     until it was known, as in ``gravac.protocol.GainSums``. ``gradient``: energy of one step's gradients in the last
-    window, under SGD; null: not known. ``elapsed``: seconds of all windows. ``spent``: what trials took more than the
-    plans held before them would have.
+    window, under SGD; null: not known. ``elapsed``: seconds of all windows with a step under the decision in force.
+    ``spent``: what trials took more than the plans held before them would have.
     """
 
     seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()

@@ -33,7 +33,6 @@ class PlanFacts:
 
     Attributes:
         plan: As decisions name it: a codec of None is the job's compressor.
-        codec: Name of the codec.
         label: In plain words, within quotes where they are several.
         family: Codecs whose coding takes as much longer or shorter than expected.
         base: Codec without settings: of one, stronger plans lose no less.
@@ -41,7 +40,6 @@ class PlanFacts:
         payload_bytes: Handed to collectives in a step.
         link_bytes: Put on a rank's link in a step.
         fewer: Times fewer than dense.
-        messages: Sent one after the other.
         exchange: Seconds of the exchange on the network as measured at the start; None: it was not.
         size: ``link_bytes``, and what the link carries during the latency of the messages, where that is known.
         coding: Seconds to encode and decode, as measured elsewhere.
@@ -49,7 +47,6 @@ class PlanFacts:
     """
 
     plan: Plan
-    codec: str
     label: str
     family: str
     base: str
@@ -57,7 +54,6 @@ class PlanFacts:
     payload_bytes: int
     link_bytes: float
     fewer: float
-    messages: float
     exchange: float | None
     size: float
     coding: float
@@ -99,6 +95,7 @@ class PlanTable:
         ranks: World size.
         accepted: Largest loss of η of a plan that may be held.
         limited: The user listed the plans or chose the compressor, so that codecs of unknown efficiency are tried.
+        weakest_first: The rows by CF.
     """
 
     rows: tuple[PlanFacts, ...]
@@ -108,8 +105,10 @@ class PlanTable:
     accepted: float
     limited: bool
     by_plan: dict[Plan, PlanFacts] = field(init=False, compare=False)
+    weakest_first: tuple[PlanFacts, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "weakest_first", tuple(sorted(self.rows, key=lambda row: row.plan.cf)))
         object.__setattr__(self, "by_plan", {row.plan: row for row in self.rows})
 
     @property
@@ -179,7 +178,6 @@ def _rows(
         rows.append(
             PlanFacts(
                 plan=plan,
-                codec=codec,
                 label=f"“{words}”" if ", " in words else words,
                 family=offers.coding_family(codec),
                 base=codec.partition(":")[0],
@@ -187,7 +185,6 @@ def _rows(
                 payload_bytes=cost.payload_bytes,
                 link_bytes=max(1e-9, cost.link_bytes),
                 fewer=dense.link_bytes / max(1e-9, cost.link_bytes),
-                messages=cost.messages,
                 exchange=cost.seconds,
                 size=max(1e-9, (cost.seconds or 0.0) * dense.link_bytes / (dense.seconds or 1.0))
                 if known
@@ -210,6 +207,6 @@ def nominal(plan: Plan, elements: int) -> PlanCost:
 def _repeats(plan: Plan, cost: PlanCost, costs: dict[Plan, PlanCost]) -> bool:
     """Return whether a weaker plan of the same codec sends as little."""
     return any(
-        other.codec == plan.codec and other.cf > 1.0 and cost.link_bytes >= SAME * each.link_bytes
+        other.codec == plan.codec and 1.0 < other.cf < plan.cf and cost.link_bytes >= SAME * each.link_bytes
         for other, each in costs.items()
     )
