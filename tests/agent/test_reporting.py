@@ -112,6 +112,17 @@ def test_what_may_be_accepted_later_is_tried_again_at_the_end(status: int) -> No
         assert [found.windows for found in peer.ends] == [1]
 
 
+def test_at_the_end_nothing_says_that_the_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(SPEC, TOKEN) as peer:
+        reporter = connected(peer, seconds=0.5)
+        assert reporter.wait_ready(60)
+        peer.invalid = lambda handler, _: handler.problem(503)
+        reporter.close(job_end(1))
+    assert "it answered 503" in caplog.text
+    assert "the training has ended" in caplog.text
+    assert "goes on" not in caplog.text
+
+
 SLOW = {"dripped bytes", "silent", "endless headers", "endless body", "endless 100 Continue"}
 """Each of these takes the whole deadline of a request."""
 

@@ -164,6 +164,16 @@ def test_a_sink_that_raises_stops_nothing(
     assert "sink listed lacks" in caplog.text
 
 
+def test_a_sink_that_raises_at_the_end_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    class Ends(Listed):
+        def close(self) -> None:
+            raise OSError("the disk is full")
+
+    train(Ends())
+    (failed,) = [record.getMessage() for record in caplog.records if "disk is full" in record.getMessage()]
+    assert failed == "sink listed failed at the end of the training: OSError: the disk is full"
+
+
 @pytest.mark.parametrize(
     ("sink", "message"),
     [

@@ -235,10 +235,14 @@ class HttpReporter:
                 starting = self._process is not None and not self._process.alive()
                 where = "" if self.url is None else f" at {self.url}"
                 what = "no controller" if starting else f"no valid answer from the controller{where}"
-                pause = self._pauses.failed(f"{what}: {error}", error.retry_after, starting)
+                pause = self._pauses.failed(
+                    f"{what}: {error}", error.retry_after, starting, self._closing.is_set()
+                )
             except Exception as error:  # a bug of ours must neither end the thread nor lose a record
-                log.exception("reporting to the controller failed; training goes on")
-                pause = self._pauses.failed(f"no valid answer from the controller: {error!r}")
+                log.exception("reporting to the controller failed")
+                pause = self._pauses.failed(
+                    f"no valid answer from the controller: {error!r}", ending=self._closing.is_set()
+                )
             else:
                 if self._outbox or self._closing.is_set():
                     self._wake.set()

@@ -105,20 +105,28 @@ class RetryPauses:
         self._seconds = FIRST_PAUSE_SECONDS
         self._reasons: set[str] = set()
 
-    def failed(self, reason: str, retry_after: float = 0.0, starting: bool = False) -> float:
+    def failed(
+        self, reason: str, retry_after: float = 0.0, starting: bool = False, ending: bool = False
+    ) -> float:
         """Record a failure.
 
         Args:
             reason: For the log.
             retry_after: Least seconds that the controller requested.
             starting: Whether the agent's own controller did not start.
+            ending: Whether the training has ended.
 
         Returns:
             Seconds to wait before the next attempt.
         """
         if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
-            log.warning("%s; training goes on, reports are queued", reason)
+            then = (
+                "the training has ended, reports are tried a little longer"
+                if ending
+                else "training goes on, reports are queued"
+            )
+            log.warning("%s; %s", reason, then)
         seconds = max(self._seconds * random.uniform(1.0, 1.5), retry_after)
         self._seconds = min(2 * self._seconds, MAX_START_PAUSE_SECONDS if starting else MAX_PAUSE_SECONDS)
         return seconds

@@ -105,7 +105,8 @@ class Feed:
             reason = f"{type(error).__name__}: {error}"
             if len(self._reasons) < MOST_REASONS and reason not in self._reasons:
                 self._reasons.add(reason)
-                log.warning("sink %s failed; training goes on: %s", self._sink.name, reason)
+                when = " at the end of the training" if self._closing.is_set() else "; training goes on"
+                log.warning("sink %s failed%s: %s", self._sink.name, when, reason)
             return False
         return True
 
