@@ -11,7 +11,14 @@ from pydantic import ValidationError
 _VALUE_CHARACTERS = 80
 _ROUNDING = {"nearest": "", "dither": ", dithered", "dither-subtractive": ", subtractive"}
 """Codecs of a few levels, and how they differ in words."""
-_ROUNDED = {"bf16": "16 bits", "fp16": "float16", "int8": "8 bits", "int4": "4 bits", "blocksign": "signs"}
+_ROUNDED = {
+    "bf16": "16 bits",
+    "fp16": "float16",
+    "int8": "8 bits",
+    "int4": "4 bits",
+    "twobit": "2 bits",
+    "blocksign": "signs",
+}
 """Codecs of one size, also behind a selector, in words."""
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 

@@ -94,6 +94,8 @@ def test_numbers() -> None:
         ("nearest:levels=2", 25.6, "signs"),
         ("dither-subtractive:coding=huffman,levels=3", 17.3, "3 levels, subtractive, Huffman"),
         ("topk+bf16", 100.0, "largest 1 %, 16 bits"),
+        ("topk+twobit", 36.0, "largest 2.78 %, 2 bits"),
+        ("twobit", 15.0, "2 bits"),
         ("topk", 400.0, "largest 0.25 %"),
         ("nearest:levels=3", 1.0, "dense"),
         ("nearest", 17.3, "nearest · 17.3x"),
