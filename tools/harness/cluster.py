@@ -62,7 +62,7 @@ class Cluster:
 
     def report(self, window: int, decision: Decision, **changes: object) -> WindowReport:
         """What the ranks would report of a window they ran under ``decision`` from its first step on."""
-        cf, steps = self.sent(decision), decision.window_steps or self.window_steps
+        cf, steps = self.sent(decision), self.window_steps
         level = level_sums(
             decision.epoch,
             cf,
@@ -75,8 +75,8 @@ class Cluster:
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
         given: dict[str, object] = {
             "window": window,
-            "first_step": window * self.window_steps,
-            "last_step": window * self.window_steps + steps - 1,
+            "first_step": window * steps,
+            "last_step": (window + 1) * steps - 1,
             "epoch": decision.epoch,
             "phase": decision.phase,
             "cf": cf,
@@ -87,9 +87,7 @@ class Cluster:
                 SmoothedGain(cf=value, gain=self.gain(value), codec=decision.codec) for value in measured
             ),
         }
-        report = window_report(**(given | changes))
-        ranks = tuple(row.model_copy(update={"steps": min(row.steps, steps)}) for row in report.ranks)
-        return report.model_copy(update={"ranks": ranks})
+        return window_report(**(given | changes))
 
 
 def level_sums(
