@@ -161,10 +161,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config, "workerinput"
     ):  # for the names of tests only: what they start orders its sets as it likes
         os.environ.pop("PYTHONHASHSEED", None)
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as in the background of a script; children inherit it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # In the background of a script both are ignored, and children inherit that.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if config.getoption("--tier") == "fast":
         config.pluginmanager.register(OneProcess())
     if config.getoption("--tier") is not None and not hasattr(config, "workerinput"):

@@ -17,10 +17,7 @@ export class Heat {
     this.load = (job) => getJson(jobPath(job, "/ranks/history"));
     this.readAt = -Infinity;
     this.job = this.windows = this.data = null;
-    this.stale = this.seen = false;
-    this.few = true;
-    this.timer = 0;
-    this.limit = Infinity;
+    Object.assign(this, { stale: false, seen: false, few: true, timer: 0, limit: Infinity });
     new IntersectionObserver(([entry]) => {
       this.seen = entry.isIntersecting;
       if (this.seen) this.read();
