@@ -250,7 +250,7 @@ def _other_optimizers(
         worth = {way: option for way, option in found.items() if option.speedup > (1.0 + margin) * now}
         if worth:
             ways = " and ".join(
-                f"{format_number(option.speedup / now)} times the useful throughput with {way} (by {option.named}, "
+                f"{format_number(option.speedup / now)} times the useful throughput with {way} (by {option.label}, "
                 f"expected to keep {format_percent(option.efficiency)})"
                 for way, option in worth.items()
             )

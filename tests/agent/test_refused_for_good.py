@@ -52,6 +52,7 @@ def full(tmp_path: Path) -> Iterator[Controller]:
     controller.stop()
 
 
+@pytest.mark.distributed
 def test_a_controller_that_takes_no_more_jobs_delays_no_end(
     full: Controller, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

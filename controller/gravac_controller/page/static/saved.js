@@ -13,7 +13,7 @@ export function showSaved(state) {
   }
   const before = state.job.latest.report.window - totals.windows;  // windows up to here are of earlier starts
   const rows = state.rows.filter((row) => row.window > before);
-  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, predicted, denseSteps(rows)), ...headroomPart(headroomOf(rows), state.job));
+  box.replaceChildren(...bytesPart(totals), ...(timePart(totals, base, denseSteps(rows)) ?? nowPart(state.job.latest.report, predicted)), ...headroomPart(headroomOf(rows), state.job));
 }
 
 function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
@@ -30,23 +30,32 @@ function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
 const compare = (label, value, share) => el("p", { class: "compare" },
   el("span", {}, label), bar(share), el("span", { class: "num" }, bytes(value)));
 
-function timePart({ steps, seconds: spent }, base, predicted, measured) {
-  const step = base ?? predicted;
-  if (!known(step)) {
+/** Of the whole run, where dense steps were measured on its network; else null. */
+function timePart({ steps, seconds: spent }, base, measured) {
+  if (!known(base)) return null;
+  const saved = base * steps - spent;
+  return [
+    el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
+      el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
+    el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(base)} (measured) would take `
+      + `${duration(base * steps)}; they took ${duration(spent)}, including exploration.${spread(measured, steps, spent)}`),
+  ];
+}
+
+/** Of a step of the last window: what earlier ones saved on other networks is not known. */
+function nowPart({ first_step: first, last_step: last, seconds: spent }, predicted) {
+  if (!known(predicted)) {
     return [
       el("p", { class: "big-line" }, el("strong", {}, NONE), " ", el("span", { class: "muted" }, "time saved: unknown")),
       el("p", { class: "muted small" }, "An estimate needs the dense step time, which the warm-up measures."),
     ];
   }
-  const saved = step * steps - spent;
-  const source = known(base) ? "measured" : "predicted";
-  const doubt = known(base) ? spread(measured, steps, spent)
-    : " Dense steps were not measured on the network of today.";
+  const step = spent / (last - first + 1), saved = predicted - step;
   return [
-    el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
-      el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
-    el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(step)} (${source}) would take `
-      + `${duration(step * steps)}; they took ${duration(spent)}, including exploration.${doubt}`),
+    el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${seconds(Math.abs(saved))}`), " ",
+      el("span", { class: "muted" }, saved < 0 ? "lost a step now (estimate)" : "saved a step now (estimate)")),
+    el("p", { class: "muted small" }, `A step of the last window took ${seconds(step)}; a dense one is predicted to take `
+      + `${seconds(predicted)}. Dense steps were not measured on the network of today, so the whole run has no estimate.`),
   ];
 }
 
