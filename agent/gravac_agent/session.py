@@ -136,9 +136,8 @@ class Session:
         self._stepped = self._own_stepped = False
         self._unused = UnusedGradients(self.module)
         self._exchanges = 0
-        self._exchanges_at: dict[
-            int, int
-        ] = {}  # how many there were at an optimizer's last step, by its ``id``
+        # How many there were at an optimizer's last step, by its ``id``.
+        self._exchanges_at: dict[int, int] = {}
         # Whether a forward since the last exchange asked for one, outside of no_sync(); None: there was no forward.
         self._asked: bool | None = None
         self._shadows = False  # the step in flight has no gradient of this rank
@@ -518,9 +517,7 @@ class Session:
         self.finish_step(dropped=still or (zeroed and put_back))
         if not zeroed:
             unused.ended.clear()
-        elif (
-            not self._nonfinite
-        ):  # else it was rolled back, and a GradScaler skips such steps in every training
+        elif not self._nonfinite:  # else it was rolled back, as a GradScaler does in every training
             if still:
                 self.parts.encoder.note(DROPPED)
             unused.ended.add(end)

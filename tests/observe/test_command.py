@@ -197,7 +197,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize("when", ["before it trains", "while it trains"])
 def test_a_program_that_goes_on_without_its_command(tmp_path: Path, when: str) -> None:
-    """As daemons do: what it records is kept, and who asks is told where."""
+    """As daemons do: what it records is kept, and the command says where."""
     waits = "time.sleep(5)" if when == "before it trains" else ""
     code = f"{ALONE}{DAEMON}\n{waits}\ntrain(0, 30, lambda: time.sleep(3))"
     found = run(tmp_path, *GRAVAC, "observe", "--", sys.executable, "-c", code)

@@ -50,7 +50,7 @@ UNMEASURED = 0.75
 says nothing: there, a trial next to a dense reference shows whether this model bears the plan. [share; chosen]"""
 HALVES, MOST_DOUBLINGS = 4, 4
 """Windows after which what a plan showed counts as half as many steps in its error, while another one is in force;
-twice as many with each failure, up to four times. [windows, times; chosen]"""
+twice as many with each failure, up to 16 times as many. [windows, doublings; chosen]"""
 UNTRIED_ERROR = 0.5
 """Relative error of what no step has shown: the network as measured at the start, and a coding time. [share; chosen]"""
 LEAST_APART = 1.4

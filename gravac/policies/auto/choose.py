@@ -43,7 +43,7 @@ CLEARLY = 3.0
 AS_MUCH = 0.05
 """Of plans with late gradients that save nearly as much then, within 5 %, the mildest is tried. [share; chosen]"""
 FIRST_LOOK = 50
-"""Windows in hold before dense steps are looked at again; twice as many each time, up to four times.
+"""Windows in hold before dense steps are looked at again; twice as many each time, up to 16 times as many.
 [windows; chosen]"""
 
 What = Literal[
@@ -182,15 +182,14 @@ class Search:
                 "more_dense", DENSE, "warmup", window_steps=MORE_STEPS if waited < PATIENCE else None
             )
         if waited < PATIENCE:
-            on = (
-                self.state.decision.trial
-            )  # the first plan of a job has none: nothing was measured to compare it with
+            # The first plan of a job has none, as nothing was measured that it could be compared with.
+            trial = self.state.decision.trial
             return self._choice(
                 "more_trial",
                 self.plan,
                 "explore",
                 window_steps=trials.TRIAL_STEPS,
-                trial_limit=None if on is None else on.step_seconds,
+                trial_limit=None if trial is None else trial.step_seconds,
             )
         self.change(beliefs=rested(self.beliefs, self.plan, self.report.window + PATIENCE), waited=0)
         return self._choice("given_up", self._safe(), "hold")
