@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ log = logging.getLogger("gravac.agent")
 LONG_ENOUGH = 0.02
 """Seconds of a transfer that is long enough: no larger one is tried."""
 AGREE, MOST_CHECKS = 1.25, 4
-"""The last two long transfers agree if their rates differ by less than this factor. Of so many the last two count."""
+"""The last two long transfers agree if their rates differ by less than this factor. Of so many the last count."""
 LEAST_BYTES = 8 << 10
 MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
@@ -63,7 +64,9 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
             break
         if seconds > 4 * enough:  # a bucket may be empty now
             nbytes = max(LEAST_BYTES, min(nbytes, int(1.25 * enough * rates[-1])))
-    bandwidth = max(rates[-2:])  # the machine may have been busy in the other one
+    agreed = max(rates[-2:]) < AGREE * min(rates[-2:])
+    # The machine may have been busy in one of two. It was in several that differ, and after a wait a bucket is not empty.
+    bandwidth = max(rates[-2:]) if agreed else median(rates[-3:])
     return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
 
 
