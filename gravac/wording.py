@@ -83,13 +83,13 @@ def format_cf(value: float) -> str:
 
 
 def format_plan(codec: str, cf: float) -> str:
-    """Format a plan: ``dense`` or ``nearest:levels=7 · 10.1x``.
+    """Format a plan as it is set: ``dense`` or ``nearest:levels=7 at CF 10.1``.
 
     Args:
         codec: Name with settings.
         cf: Compression factor; 1 is dense, whatever the codec.
     """
-    return "dense" if cf == 1.0 else f"{printable(codec)} · {cf:g}x"
+    return "dense" if cf == 1.0 else f"{printable(codec)} at CF {cf:g}"
 
 
 def plan_in_words(codec: str, cf: float) -> str:
@@ -118,6 +118,11 @@ def format_number(value: float) -> str:
     if value >= 99.95 or value == 0:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def format_fewer(times: float) -> str:
+    """Format the strength of a plan, dense bytes / bytes handed to collectives: ``123x fewer bytes``."""
+    return f"{format_number(times)}x fewer bytes"
 
 
 def format_seconds(value: float) -> str:

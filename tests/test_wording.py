@@ -98,11 +98,11 @@ def test_numbers() -> None:
         ("twobit", 15.0, "2 bits"),
         ("topk", 400.0, "largest 0.25 %"),
         ("nearest:levels=3", 1.0, "dense"),
-        ("nearest", 17.3, "nearest · 17.3x"),
-        ("nearest:levels=7,block=7", 10.1, "nearest:levels=7,block=7 · 10.1x"),
-        ("topk:levels=3", 10.0, "topk:levels=3 · 10x"),
-        ("powersgd", 100.0, "powersgd · 100x"),
-        ("their\x1b[31mcodec", 4.0, "their?[31mcodec · 4x"),
+        ("nearest", 17.3, "nearest at CF 17.3"),
+        ("nearest:levels=7,block=7", 10.1, "nearest:levels=7,block=7 at CF 10.1"),
+        ("topk:levels=3", 10.0, "topk:levels=3 at CF 10"),
+        ("powersgd", 100.0, "powersgd at CF 100"),
+        ("their\x1b[31mcodec", 4.0, "their?[31mcodec at CF 4"),
     ],
 )
 def test_a_plan_in_plain_words(codec: str, cf: float, words: str) -> None:

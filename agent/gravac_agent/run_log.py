@@ -14,7 +14,7 @@ from pathlib import Path
 from gravac import kernels
 from gravac.policies import ObservePolicy, observe
 from gravac.whatif.advice import other_optimizers
-from gravac.wording import display_path, format_plan, format_rate, printable
+from gravac.wording import display_path, format_fewer, format_plan, format_rate, printable
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.build import Parts
@@ -146,7 +146,10 @@ class RunLog:
         page = "decided in process, without a page" if reporter.url is None else f"page {reporter.url}"
         journal = "" if reporter.trace_path is None else f", journal {display_path(reporter.trace_path)}"
         sends = reporter.directive
-        plan = format_plan(parts.encoder.codecs[sends.codec], sends.cf_candidate)
+        codec, cf = parts.encoder.codecs[sends.codec], sends.cf_candidate
+        wire_cf = parts.spec.wire_cf(codec, cf)
+        fewer = f", {format_fewer(wire_cf)}" if wire_cf is not None and cf > 1.0 else ""
+        plan = f"{format_plan(codec, cf)}{fewer}"
         link = parts.spec.link
         on = "" if link is None else f" on an emulated link of {format_rate(link.bits_per_second)}"
         what = f"{parts.world_size} ranks{on}, sending {plan}"
@@ -161,7 +164,7 @@ def _sent(parts: Parts) -> str:
     (codec, cf), steps = loop.steps_at.most_common(1)[0]
     sent = "stayed dense" if cf == 1.0 else f"held {format_plan(parts.encoder.codecs[codec], cf)}"
     times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
-    fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
+    fewer = f", {format_fewer(times)}" if times >= 1.05 else ""
     text = f": {sent} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
     path = None if parts.reporter is None or not parts.reporter.wait_ready(0) else parts.reporter.trace_path
     if path is not None and path.is_file() and all(each == 1.0 for _, each in loop.steps_at):

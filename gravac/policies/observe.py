@@ -14,7 +14,7 @@ from gravac.policies.base import DENSE, PolicyState, Verdict, narrow
 from gravac.policies.windows import first_decision, levels_under, next_decision
 from gravac.protocol import Count, PhaseSeconds, Seconds, WindowReport
 from gravac.signals import figures
-from gravac.wording import format_bytes, format_number, format_percent, format_seconds
+from gravac.wording import format_bytes, format_fewer, format_number, format_percent, format_seconds
 
 COUNTS = 0.05
 """From which a loss of time is worth a word. [share of a step; chosen]"""
@@ -164,7 +164,7 @@ def _advice(search: Search) -> str:
     rate = (search.report.samples or steps) / max(1, steps) * chosen.score
     kept, times = keeps(chosen, "of the progress"), format_number(chosen.score / dense.score)
     return (
-        f"compress gradients {format_number(chosen.facts.fewer)}x with {chosen.facts.label}: steps of about "
+        f"send {format_fewer(table.wire_cf(chosen.facts))} with {chosen.facts.label}: steps of about "
         f"{format_seconds(chosen.seconds)}, each of which {kept}, so {format_number(rate)} useful samples/s, "
         f'{times} times those of dense, by policy="auto"'
     )

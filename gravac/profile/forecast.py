@@ -275,17 +275,19 @@ class _Model:
         transfer += row.calls * (self.exchange.ranks - 1) * self.network.latency_seconds
         return max(0.0, transfer - row.hidden)
 
-    def _fastest(self, codec: str, cf: float, hidden: float | None = None) -> tuple[StepTime, str]:
-        """Return the time of a step by the quickest collective, and that. Raises UnknownSizes."""
+    def _fastest(
+        self, codec: str, cf: float, hidden: float | None = None
+    ) -> tuple[tuple[StepTime, float], str]:
+        """Return the time of a step and its payload bytes by the quickest collective, and that. Raises UnknownSizes."""
         terms = self._terms if hidden is None else replace(self._terms, hidden_seconds=hidden)
-        best: tuple[StepTime, str] | None = None
+        best: tuple[tuple[StepTime, float], str] | None = None
         for way in self.exchange.ways(cf):
             exchanged = self.exchange.volume(codec, cf, self.network, way)
             compress, decompress = (0.0, 0.0) if cf == 1.0 else self._coding(codec, cf, exchanged)
             step = replace(terms, compress_seconds=compress).step(cf, exchanged, self.network)
             step = replace(step, decompress=decompress)
-            if best is None or step.seconds < best[0].seconds:
-                best = step, way
+            if best is None or step.seconds < best[0][0].seconds:
+                best = (step, exchanged.payload_bytes), way
         assert best is not None
         return best
 
@@ -351,7 +353,7 @@ class _Model:
             more = DOUBLING_ERROR * abs(log2(self.exchange.ranks / found.size))
         if found is None:  # from no overlap to twice that which is usual
             for hidden in (0.0, 2 * HIDDEN_RATIO * measured.computing):
-                other = self._fastest(chosen.codec, chosen.cf, hidden)[0]
+                (other, _), _ = self._fastest(chosen.codec, chosen.cf, hidden)
                 overlap = max(overlap, abs(other.seconds / step.seconds - 1) / 2)
         return 2 * hypot(MIN_ERROR, measured.spread / sqrt(measured.steps), elsewhere, more, overlap)
 

@@ -22,7 +22,14 @@ from gravac.profile.patterns import (
     WORDS,
 )
 from gravac.whatif.exchange import BUCKET_BYTES
-from gravac.wording import format_bytes, format_number, format_percent, format_rate, format_seconds
+from gravac.wording import (
+    format_bytes,
+    format_fewer,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
 
 UNSURE = 0.03
 """By how much a small exposed share on CPUs may be off (lab/benchmarks/observe.md). [share of a step; measured]"""
@@ -256,7 +263,7 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
         more = "first record more (gravac observe --steps 50)"
         besides += f"; but steps scatter by ±{share}, more than that gains: {more}"
     return (
-        f"compress gradients {chosen.cf:g}x with {chosen.named}{way}: steps of about "
+        f"send {format_fewer(chosen.wire_cf)} with {chosen.named}{way}: steps of about "
         f"{format_seconds(chosen.step.seconds)} ({format_number(predicted.dense / chosen.step.seconds)}x, "
         f"±{format_percent(predicted.error)}), expected to keep {format_percent(chosen.efficiency)} of the progress"
         f"{optimizer}, {DRIVERS[measured.wrapper if measured.wrapper in DRIVERS else '']}{besides}"

@@ -217,6 +217,13 @@ class JobSpec(Record):
             return cf
         return next((size.cf for size in sizes if cf <= size.up_to), sizes[-1].cf)
 
+    def wire_cf(self, codec: str | None, cf: float) -> float | None:
+        """Return dense bytes / payload bytes of a plan, as registered; None: not. ``codec`` as in ``sizes_of``."""
+        payloads = {(cost.codec or self.compressor, cost.cf): cost.payload_bytes for cost in self.plans}
+        dense = next((cost.payload_bytes for cost in self.plans if cost.cf == 1.0), None)
+        payload = dense if cf == 1.0 else payloads.get((codec or self.compressor, cf))
+        return dense / payload if dense and payload else None
+
     def named(self, name: str, why: str) -> str:
         """Return what a log says of a run that got a name of its own; ``why``: ANOTHER or UNREADABLE, with more."""
         return f"job {self.job!r} {why}. So this run is job {name!r}"

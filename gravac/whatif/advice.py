@@ -14,14 +14,24 @@ from gravac.whatif.exchange import UnknownSizes
 from gravac.whatif.predict import Predictor, Scenario
 from gravac.whatif.recording import Recording
 from gravac.whatif.timemodel import StepTime
-from gravac.wording import format_number, format_percent, format_plan, format_seconds, plan_in_words
+from gravac.wording import (
+    format_fewer,
+    format_number,
+    format_percent,
+    format_plan,
+    format_seconds,
+    plan_in_words,
+)
 
 WORTH = 0.02
 """Compressing must promise more than this, relative to dense."""
 USUAL_BETA = 0.9
 """The least β₁ next to which a smaller one is known to help. [1; simulated]"""
-Steps = Callable[[str, float], StepTime]
-"""From codec and CF to the predicted time of a step. Raises UnknownSizes where it cannot be predicted."""
+Steps = Callable[[str, float], tuple[StepTime, float]]
+"""From codec and CF to the predicted time of a step, and the bytes that a rank hands to collectives.
+
+Raises UnknownSizes where they cannot be predicted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class PlanOption:
         codec: What it sends with; dense: nothing is compressed.
         cf: Compression factor; 1: dense.
         step: Predicted time of a step.
+        wire_cf: Bytes that dense hands to collectives / bytes that it does.
         efficiency: Expected η.
         speedup: Useful throughput relative to dense: step of dense / step · η.
         keeps: Whether η keeps the bound and is reliable.
@@ -41,6 +52,7 @@ class PlanOption:
     codec: str
     cf: float
     step: StepTime
+    wire_cf: float
     efficiency: float
     speedup: float
     keeps: bool
@@ -64,6 +76,7 @@ class PlanOption:
             "plan": self.label,
             "codec": self.codec,
             "cf": self.cf,
+            "wire_cf": self.wire_cf,
             "step_seconds": self.step.seconds,
             "exposed_seconds": self.step.exposed,
             "efficiency": self.efficiency,
@@ -172,8 +185,9 @@ def advise_job(
     """
     own, confirmed = predictor.recording.spec.compressor, predictor.recording.confirmed
 
-    def steps(codec: str, cf: float) -> StepTime:
-        return predictor.predict(replace(scenario, compressor=own if cf == 1.0 else codec), cf).step
+    def steps(codec: str, cf: float) -> tuple[StepTime, float]:
+        predicted = predictor.predict(replace(scenario, compressor=own if cf == 1.0 else codec), cf)
+        return predicted.step, predicted.volume.payload_bytes
 
     return advise(
         usual_plans(own, kind),
@@ -211,20 +225,21 @@ def _chosen(
     confirmed: float | None,
 ) -> tuple[list[PlanOption], PlanOption, PlanOption]:
     """Return every plan, the best that keeps the bound, and the one to send. Arguments as in ``advise``."""
-    base = steps("dense", 1.0)
-    found = [PlanOption("dense", 1.0, base, 1.0, 1.0, True, 1.0)]
+    base, dense_bytes = steps("dense", 1.0)
+    found = [PlanOption("dense", 1.0, base, 1.0, 1.0, 1.0, True, 1.0)]
     for codec, cf in options:
         expected = None if codec is None else efficiency.of_job(codec, cf, kind, ranks, confirmed)
         if codec is None or expected is None:
             continue
         try:
-            step = steps(codec, cf)
+            step, payload_bytes = steps(codec, cf)
         except UnknownSizes:
             continue
         likely = expected.likely
         keeps = likely >= 1.0 - bound and expected.reliable
         speedup = base.seconds / step.seconds * likely
-        found.append(PlanOption(codec, cf, step, likely, speedup, keeps, expected.low))
+        wire_cf = dense_bytes / max(1.0, payload_bytes)
+        found.append(PlanOption(codec, cf, step, wire_cf, likely, speedup, keeps, expected.low))
     best = max((option for option in found if option.keeps), key=lambda option: option.speedup)
     return found, best, best if best.speedup > 1.0 + margin else found[0]
 
@@ -281,9 +296,9 @@ def _sentence(
     )
     if chosen.cf > 1.0:
         found = (
-            f"Compress with {chosen.named}: {waits}; with it {format_seconds(chosen.step.seconds)}, and each is "
-            f"expected to keep {format_percent(chosen.efficiency)} of the progress, so training is predicted to be "
-            f"{format_number(chosen.speedup)} times as fast."
+            f"Compress with {chosen.named}, {format_fewer(chosen.wire_cf)}: {waits}; with it "
+            f"{format_seconds(chosen.step.seconds)}, and each is expected to keep {format_percent(chosen.efficiency)} "
+            f"of the progress, so training is predicted to be {format_number(chosen.speedup)} times as fast."
         )
     else:
         why = "no plan is expected to keep the bound"

@@ -52,7 +52,7 @@ def test_the_curve_says_what_each_cf_would_keep(controller: Controller, open_pag
     said = tab.text("#curve > p")
     assert "over 3 steps and all ranks" in said
     # ε = 0.3 lies between CF 40 (0.55) and 160 (0.22), straight over the logarithm: 40 · 4^(25/33) = 114.
-    assert "ε = 0.30 is met up to about 114×" in said
+    assert "ε = 0.30 is met up to about CF 114" in said
     assert "Top-k" not in said, "the curve is the codec's own"
 
 

@@ -40,7 +40,7 @@ def test_choosing_a_job(controller: Controller, open_page: OpenPage) -> None:
     assert tab.page.evaluate("location.hash") == "#job=two"
     one.play()
     tab.page.wait_for_timeout(800)
-    assert tab.text("#plan").startswith("largest"), "the other job's windows do not come here"
+    assert ": largest " in tab.text("#plan-note"), "the other job's windows do not come here"
     assert tab.page.get_attribute("#trace", "href") == "/v1/jobs/two/trace"
 
 

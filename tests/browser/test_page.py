@@ -40,8 +40,8 @@ def test_shows_the_plan_and_why(controller: Controller, open_page: OpenPage) -> 
     recorded.play(4, **LONG_WINDOW)
     tab = open_page(controller.url)
     tab.wait(READY)
-    assert tab.text("#plan") == "largest 2.5\xa0%"
-    assert tab.text("#plan-note") == "37.7× fewer bytes on the wire"
+    assert tab.text("#plan") == "37.7×"
+    assert tab.text("#plan-note") == "fewer bytes on the wire: largest 2.5\xa0%"
     assert tab.text("#phase") == "Holding"
     assert "CF 160 keeps only 0.22" in tab.text("#reason"), "why this epoch began"
     assert "by the policy gravac: largest 0.625 % → largest 2.5 %" in tab.text("#changed")
@@ -49,7 +49,7 @@ def test_shows_the_plan_and_why(controller: Controller, open_page: OpenPage) -> 
     assert tab.text("#link-badge") == "emulated link: 100 Mbit/s at the start"
     assert tab.text("[data-fact=agents] dd") == "2 of 2"
     assert tab.text("[data-fact=step] dd") == f"{recorded.window * 20 - 1:,}"
-    assert tab.page.title() == "largest 2.5 % · demo"
+    assert tab.page.title() == "37.7× · demo"
 
 
 def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> None:
@@ -67,8 +67,9 @@ def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> No
     assert "dense 1.92 s (predicted)" in tab.text("#speed-note")
     assert tab.text("#risk-word") == "low"
     assert tab.text("#risk-first") == job["risk"]["because"][0]
-    assert tab.text("#plan").replace("\xa0", " ") == job["plan"] == latest["plan"]
-    wire = float(tab.text("#plan-note").split("×")[0])
+    assert tab.text("#plan-note").replace("\xa0", " ").endswith(f": {job['plan']}")
+    assert job["plan"] == latest["plan"]
+    wire = float(tab.text("#plan").removesuffix("×"))
     assert wire == pytest.approx(latest["wire_cf"], rel=0.01), "what is on the wire, not the CF"
     assert wire != pytest.approx(job["cf"], rel=0.1)
     assert "by the policy auto: " in tab.text("#changed")
@@ -228,7 +229,7 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     levels = (level.model_copy(update={"codec": "int8", "cf": 3.9, "sums": sums}),)
     recorded.play(2, levels=levels, cf=3.9, loss=9.0)  # it no longer falls, so the efficiency alone counts
     shows(tab, "#risk-word", "low")
-    assert tab.text("#plan") == "8 bits"
+    assert tab.text("#plan-note").endswith(": 8 bits")
     tab.until(lambda: "8 bits" in tab.text("#chart-cf .legend"), "the chart names what was sent")
     shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
     low = tab.page.evaluate(shape)
@@ -251,7 +252,7 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
     for _ in range(7):
         reasons.add(recorded.play().reason)
         tab.until(lambda: tab.text("#facts [data-fact=window] dd") == str(recorded.window - 1), "the window")
-        seen.append(tab.text("#plan").removeprefix("largest "))
+        seen.append(tab.text("#plan-note").partition(": largest ")[2] or tab.text("#plan"))
     assert seen == ["dense", "10\xa0%", "5\xa0%", "2.5\xa0%", "10\xa0%", "2.5\xa0%", "2.5\xa0%"]
     assert len(reasons) > 5
     for chart in CHARTS:
@@ -272,7 +273,7 @@ def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_
     assert tab.text("#plan-next") == "Next: largest 0.625 %"
     recorded.play(levels=())  # nothing to judge by: the decision stays while the ranks send the minimum
     tab.wait("!document.querySelector('#gate').hidden")
-    assert "Chosen 160×, sent 10×" in tab.text("#gate")
+    assert "Chosen CF 160, sent CF 10" in tab.text("#gate")
 
 
 def test_loss_is_hidden_when_never_logged(controller: Controller, open_page: OpenPage) -> None:

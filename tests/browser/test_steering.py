@@ -82,12 +82,13 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     tab.page.locator("#steer-cf").fill("33.5")
     tab.page.locator("#steer-pin").click()
     tab.shows(
-        "#steer-question", "Pin 33.5×, whatever it costs, for “pinned”? Now: largest 10 %, exploring, epoch "
+        "#steer-question",
+        "Pin CF 33.5, whatever it costs, for “pinned”? Now: largest 10 %, exploring, epoch ",
     )
     assert order_of(steered, "pinned") is None, "asking orders nothing"
     tab.page.locator("#steer-yes").click()
     result(tab, TAKEN)
-    tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: pin 33.5× (“a test”).")
+    tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: pin CF 33.5 (“a test”).")
     assert tab.text("#phase") == "Ordered by alice"
     recorded.play()
     tab.shows("#steer-now", "In force: alice: pin largest 2.99 % (“a test”).")

@@ -46,7 +46,7 @@ def test_a_slow_link_is_worth_compressing_for_and_a_fast_one_is_not() -> None:
     slow = asked(*JOB, "--link", "100mbit", "--optimizer", "sgd")
     assert slow["compress"]
     assert slow["sentence"].startswith(
-        f"Compress with {slow['chosen']} ({in_words(slow)}): a dense step takes "
+        f"Compress with {slow['chosen']} ({in_words(slow)}), 12.7x fewer bytes: a dense step takes "
     )
     dense, *others = slow["rows"]
     assert (dense["plan"], dense["speedup"]) == ("dense", 1.0)
@@ -192,15 +192,15 @@ def test_errors_say_what_to_give(words: tuple[str, ...], says: str, monkeypatch:
     assert says in " ".join(done.output.split())
 
 
-def step(seconds: float) -> StepTime:
-    return StepTime(compute=seconds, compress=0.0, exposed=0.0, decompress=0.0)
+def step(seconds: float) -> tuple[StepTime, float]:
+    return StepTime(compute=seconds, compress=0.0, exposed=0.0, decompress=0.0), 1e6 * seconds
 
 
 def test_a_gain_within_the_margin_is_not_worth_it() -> None:
     """And a codec of unknown efficiency is never advised, however fast."""
     plans = (Plan("bf16", 2.0), Plan("threshold", 1000.0))
 
-    def steps(codec: str, cf: float) -> StepTime:
+    def steps(codec: str, cf: float) -> tuple[StepTime, float]:
         return step({"dense": 1.0, "bf16": 0.97, "threshold": 0.1}[codec])
 
     near = advise(plans, steps, "sgd", 0.02, margin=0.05, ranks=4)

@@ -1,7 +1,7 @@
 """Plans for people: which of a decision's candidates are shown first, and why another one is not in force."""
 
 from gravac.policies import parse
-from gravac.protocol import Candidate, Decision
+from gravac.protocol import Candidate, Decision, PlanCost
 from gravac_controller.views.plans import plan_views
 from tools.harness.cluster import job_spec
 
@@ -123,3 +123,24 @@ def test_dense_is_in_force_whatever_the_codec() -> None:
     rows = (measured(None, 1.0, "chosen", 40.0, 1.0), row("bf16", 2.0, "untried", efficiency=1.0))
     dense, other = plan_views(decision(*rows, codec=None, cf=1.0), JOB)
     assert (dense.why, other.why) == ("in force", "not measured")
+
+
+def test_the_strength_of_a_plan_is_its_bytes_as_the_job_registered_them() -> None:
+    costs = [
+        PlanCost(codec=codec, cf=cf, payload_bytes=nbytes, link_bytes=3.0 * nbytes, messages=2.0)
+        for codec, cf, nbytes in ((None, 1.0, 12_300), (None, 25.0, 300), ("topk+twobit", 36.0, 100))
+    ]
+    rows = (
+        measured(None, 1.0, "chosen", 40.0, 1.0),
+        row(None, 25.0, "untried", efficiency=0.99),
+        row("topk+twobit", 36.0, "untried", efficiency=0.99),
+        row("bf16", 2.0, "untried", efficiency=1.0),
+    )
+    job = JOB.model_copy(update={"plans": tuple(costs)})
+    views = plan_views(decision(*rows, codec=None, cf=1.0), job)
+    assert {view.words: view.wire_cf for view in views} == {
+        "dense": 1.0,
+        "largest 4 %, 16 bits": 41.0,
+        "largest 2.78 %, 2 bits": 123.0,
+        "16 bits": None,
+    }

@@ -55,5 +55,5 @@ def test_the_page_is_true(tmp_path: Path) -> None:
     assert page.removed == []
     assert page.commands[0] == 'pip install ".[accelerate]"  # in a clone of gravac'
     printed = page.run(tmp_path, GRAVAC_POLICY="static:cf=10", GRAVAC_WINDOW="20")
-    assert "ended after 96 steps: held topk+bf16 · 10x" in printed
+    assert "ended after 96 steps: held topk+bf16 at CF 10" in printed
     assert "page http://" in printed

@@ -111,7 +111,7 @@ def test_the_page_is_true(tmp_path: Path) -> None:
     assert page.removed == []
     assert page.commands[0] == 'pip install ".[lightning]"  # in a clone of gravac'
     printed = page.run(tmp_path, GRAVAC_POLICY="static:cf=10", GRAVAC_WINDOW="20")
-    assert "ended after 192 steps: held topk+bf16 · 10x" in printed
+    assert "ended after 192 steps: held topk+bf16 at CF 10" in printed
     assert "page http://" in printed
     (checkpoint,) = tmp_path.glob("lightning_logs/version_0/checkpoints/*.gravac")
     assert len(list(checkpoint.iterdir())) == 2

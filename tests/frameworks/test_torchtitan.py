@@ -27,7 +27,7 @@ def test_the_page_is_true(tmp_path: Path) -> None:
     assert page.removed == ["torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"]
     assert page.commands[0] == 'pip install ".[torchtitan]"  # in a clone of gravac'
     printed = page.run(tmp_path, GRAVAC_POLICY="static:cf=10", GRAVAC_WINDOW="20")
-    assert "ended after 100 steps: held topk+bf16 · 10x" in printed
+    assert "ended after 100 steps: held topk+bf16 at CF 10" in printed
     assert "page http://" in printed
     losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", printed)]
     assert len(losses) == 5

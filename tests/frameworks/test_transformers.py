@@ -103,7 +103,7 @@ def test_the_page_is_true(tmp_path: Path) -> None:
     assert page.removed == []
     assert page.commands[0] == 'pip install ".[transformers]"  # in a clone of gravac'
     printed = page.run(tmp_path, GRAVAC_POLICY="static:cf=10", GRAVAC_WINDOW="20")
-    assert "ended after 100 steps: held topk+bf16 · 10x" in printed
+    assert "ended after 100 steps: held topk+bf16 at CF 10" in printed
     assert "page http://" in printed
     states = [json.loads(path.read_text()) for path in tmp_path.glob("gpt2-bytes/*/trainer_state.json")]
     assert any("gravac/cf" in line for state in states for line in state["log_history"])

@@ -47,9 +47,8 @@ def test_the_reason_of_a_trial_has_its_evidence() -> None:
     job.windows(10)
     tried = next(decision for decision in job.decisions if decision.rule == "explore")
     assert tried.reason == (
-        "Dense steps take 1.37 s, 1.07 s of it waiting for the network; 7 levels sends 10.1 times less than "
-        "dense and is expected to keep 98 % of the progress per step: trying it, predicted 3.07 times the useful "
-        "throughput."
+        "Dense steps take 1.37 s, 1.07 s of it waiting for the network; 7 levels sends 10.1x fewer bytes and "
+        "is expected to keep 98 % of the progress per step: trying it, predicted 3.07 times the useful throughput."
     )
     rows = {Plan(row.codec, row.cf): row for row in job.last.candidates}
     assert rows[SEVEN].verdict == "chosen", "five levels are as fast within the error of both, and keep less"

@@ -50,7 +50,7 @@ def test_three_lines_on_a_slow_network() -> None:
         "Network: 78 % of a step is exposed communication (1.07 s of 1.37 s).",
         "Why: 2 ranks exchange 12.8 MB of gradients a step; of a step, computation 22 %, waiting for the network "
         "78 %.",
-        "Next: compress gradients 10.1x with 7 levels: steps of about 437 ms, each of which is expected to keep 98 % "
+        "Next: send 10.1x fewer bytes with 7 levels: steps of about 437 ms, each of which is expected to keep 98 % "
         'of the progress, so 143 useful samples/s, 3.07 times those of dense, by policy="auto".',
     ]
     rows = {Plan(row.codec, row.cf): row for row in job.last.candidates}

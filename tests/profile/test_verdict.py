@@ -12,6 +12,7 @@ from gravac.profile import Measurement
 from gravac.profile.forecast import Question
 from gravac.profile.patterns import WORDS
 from gravac.profile.verdict import DRIVERS, OTHERWISE, Verdict, judge
+from gravac.wording import format_fewer
 from gravac_controller.report.verdict_page import page
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.profiles import MAIN, Made, late, of, recorded
@@ -54,7 +55,7 @@ def test_a_step_that_waits(tmp_path: Path) -> None:
     )
     assert found.forecast is not None
     chosen = found.forecast.chosen
-    assert following.startswith(f"Next: compress gradients {chosen.cf:g}x with {chosen.label} (")
+    assert following.startswith(f"Next: send {format_fewer(chosen.wire_cf)} with {chosen.label} (")
     assert following.endswith(" of the progress under AdamW, by gravac.Agent(model, optimizer).")
     assert chosen.step.seconds < dense(found)
     assert dense(found) == pytest.approx(1.0), "the recorded exchange takes what it took"

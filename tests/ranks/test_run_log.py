@@ -23,12 +23,12 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
     begin, end = (line for line in unconfigured if line.startswith("gravac: "))
     assert re.fullmatch(
         rf"gravac: job job0: page http://127\.0\.0\.1:\d+, journal {journal}/journal\.jsonl \(2 ranks, "
-        r"sending topk\+bf16 · 10x\)",
+        r"sending topk\+bf16 at CF 10\)",
         begin,
     )
     assert re.fullmatch(
-        rf"gravac: job job0 ended after 45 steps: held topk\+bf16 · 10x for 100 %% of steps, \d+(\.\d)?x fewer bytes, "
-        rf"replay with: gravac replay {journal} --check".replace("%%", "%"),
+        rf"gravac: job job0 ended after 45 steps: held topk\+bf16 at CF 10 for 100 %% of steps, "
+        rf"\d+(\.\d)?x fewer bytes, replay with: gravac replay {journal} --check".replace("%%", "%"),
         end,
     )
     missing = [line for line in unconfigured if "plain torch" in line]
@@ -52,7 +52,7 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
 
     assert [line for line in torchs if "job job3: decided in process" in line] == [
         "ours INFO job job3: decided in process, without a page, journal "
-        f"{tmp_path / 'job3' / 'journal.jsonl'} (2 ranks on an emulated link of 1 Mbit/s, sending topk+bf16 · 10x)"
+        f"{tmp_path / 'job3' / 'journal.jsonl'} (2 ranks on an emulated link of 1 Mbit/s, sending topk+bf16 at CF 10)"
     ]
     others = other_optimizers(Recording.from_trace(read_trace(tmp_path / "job3" / "journal.jsonl")))
     assert "times the useful throughput with gravac.optim.AdamW (by topk+twobit at CF " in others

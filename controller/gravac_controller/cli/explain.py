@@ -225,12 +225,15 @@ def _plans(rows: Sequence[PlanView]) -> Listing:
     """Return the table of plans. Only the policy that decides by gains has them."""
     by_efficiency = any(row.efficiency is not None for row in rows)
     useful_head, kept = ("Useful/s", "η") if by_efficiency else ("T_comp", "Gain")
-    leaving = ("Window", "Samples/s", kept)
-    table = Listing(("Plan",), (kept, "Samples/s", useful_head, "Window"), prose="Why", leaving=leaving)
+    strengths = ("Fewer bytes",) if any(row.wire_cf is not None for row in rows) else ()
+    leaving = ("Window", "Samples/s", kept, *strengths)
+    heads = (*strengths, kept, "Samples/s", useful_head, "Window")
+    table = Listing(("Plan",), heads, prose="Why", leaving=leaving)
     for row in rows:
         about = "" if row.predicted_samples_per_second is None else "~"
         table.add_row(
             row.words,
+            *(f"{number(row.wire_cf)}x" for _ in strengths),
             number(row.efficiency if by_efficiency else row.gain),
             _about(about, speed(row)),
             _about(about, useful(row)),
@@ -258,6 +261,5 @@ def _since(found: Explanation) -> str:
     efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))
     return (
         f"{text}, efficiency η {efficiency}, useful throughput {number(found.mean('useful_samples_per_second'))} "
-        f"samples/s{gain}, backlog {number(found.mean('backlog'))}, wire CF "
-        f"{number(found.mean('wire_cf'))}."
+        f"samples/s{gain}, backlog {number(found.mean('backlog'))}, {number(found.mean('wire_cf'))}x fewer bytes."
     )

@@ -49,8 +49,9 @@ def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
     gain = f"  gain {number(view.gain)}" if job.decision.epsilon else ""
     text = (
         f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  {plan_in_words(view.codec, report.cf)} "
-        f"({report.phase})  {seconds(view.step_seconds)}/step  η {_efficiency(view)}  useful "
-        f"{number(view.useful_samples_per_second)}/s{gain}  backlog {number(view.backlog)}{loss}"
+        f"({report.phase})  {number(view.wire_cf)}x fewer bytes  {seconds(view.step_seconds)}/step  "
+        f"η {_efficiency(view)}  useful {number(view.useful_samples_per_second)}/s{gain}  "
+        f"backlog {number(view.backlog)}{loss}"
     )
     if after is not None and after.changed:
         text += f"\n{clock(after.time)}  {job.job}  epoch {after.decision.epoch}: {printable(after.decision.reason)}"
@@ -124,7 +125,7 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
         "backlog": number(latest.backlog),
         "residual": number(latest.residual_ratio),
         "risk": "unknown" if job.risk is None else job.risk.level,
-        "wire CF": number(latest.wire_cf),
+        "fewer bytes": f"{number(latest.wire_cf)}x",
         "sent": f"{size(totals.payload_bytes)} of {size(totals.dense_bytes)}",
         "loss": number(report.loss),
         "faults": f"{totals.nonfinite_steps} non-finite, {totals.failed_steps} failed",

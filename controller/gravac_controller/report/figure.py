@@ -130,8 +130,8 @@ def factor_ticks(highest: float) -> list[float]:
 
 
 def factor_label(cf: float) -> str:
-    """A CF as the live page writes it."""
-    return "dense" if cf == 1 else f"{cf:,.0f}×"
+    """A CF at the axis."""
+    return "dense" if cf == 1 else f"{cf:,.0f}"
 
 
 def _line(axes: "Axes", points: Sequence[tuple[float, float]], number: int) -> list[Any]:

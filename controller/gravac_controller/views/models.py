@@ -239,6 +239,9 @@ class PlanView(Candidate):
     """What the policy knows about one plan, and what that means."""
 
     words: Text = Field(description="The plan in a few plain words.")
+    wire_cf: float | None = Field(
+        description="dense bytes / payload bytes, expected when the job started; null: it states none."
+    )
     why: Text = Field(description="Why it is the one in force, or why it is not.")
     notable: bool = Field(
         description="Whether it is in force, was measured, or is one of the next three by prediction."

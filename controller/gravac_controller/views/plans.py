@@ -28,6 +28,7 @@ def plan_views(decision: Decision, spec: JobSpec) -> tuple[PlanView, ...]:
         PlanView(
             **dict(row),
             words=plan_in_words(row.codec or spec.compressor, row.cf),
+            wire_cf=spec.wire_cf(row.codec, row.cf),
             why=_why(row, chosen, decision, accepted_loss(spec.policy)),
             notable=place < len(first),
         )

@@ -254,7 +254,7 @@ def _compared(
         # A plan that sends a hundredth waits for some ms, and as much is noise of a step.
         waits = abs(now.exposed - was.exposed)
         doubled = max(now.exposed, was.exposed) >= TWICE * min(now.exposed, was.exposed)
-        away = doubled and waits > beliefs.noise * was.step and waits * table.by_plan[plan].fewer > allowed
+        away = doubled and waits > beliefs.noise * was.step and waits * table.by_plan[plan].lighter > allowed
         slower = now.exposed > was.exposed
     if away:  # noise goes both ways
         count = beliefs.off + 1 if beliefs.slower == slower else 1
@@ -333,7 +333,7 @@ def _kept(
         "efficiency": min(1.0, max(LOWEST, mean)),
         "steps": min(MOST_STEPS, steps),
         "shown": report.window,
-        "noise": beliefs.confirmed,
+        "confirmed": beliefs.confirmed,
     }
     return _with(beliefs, row.model_copy(update=shown))
 
@@ -544,10 +544,10 @@ def _evidence(
         if row.efficiency is None or steps <= most:
             continue
         best, shown, most = row.efficiency, row.steps, steps
-        if row.noise is not None and facts.kept is not None:  # a noisier gradient loses less by delays
+        if row.confirmed is not None and facts.kept is not None:  # a noisier gradient loses less by delays
             times = facts.kept.noise_times
             now = efficiency.times_by_noise(times, beliefs.confirmed)
-            best = max(LOWEST, 1.0 - (1.0 - best) * now / efficiency.times_by_noise(times, row.noise))
+            best = max(LOWEST, 1.0 - (1.0 - best) * now / efficiency.times_by_noise(times, row.confirmed))
     return best, shown, most
 
 

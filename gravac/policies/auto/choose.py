@@ -94,7 +94,7 @@ class Choice:
         window_steps: Of the next window; None: the job's.
         rows: What is believed of every plan.
         before: Plan in force until now.
-        base: Plan that the choice is compared with.
+        base: Plan that a trial must beat, and that is held again where it does not.
         option: Best other plan, of a search that ended with dense.
         toward: Plan that a trial is on the way to, as that one sends far more than was ever sent; None: to none.
         cause: Why a search began.
@@ -377,7 +377,7 @@ class Search:
             option.plan,
             "explore",
             window_steps=trials.TRIAL_STEPS,
-            base=self.plan if self.row(self.plan).keeps and self.lesson.settled else back.plan,
+            base=back.plan,
             toward=toward,
             cause=cause,
             trial_limit=self._limit(option),

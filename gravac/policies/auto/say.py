@@ -6,7 +6,7 @@ from gravac.policies.auto.table import PlanTable
 from gravac.policies.base import DENSE, Plan
 from gravac.protocol import KnownRule
 from gravac.signals import efficiency
-from gravac.wording import format_number, format_percent
+from gravac.wording import format_fewer, format_number, format_percent
 from gravac.wording import format_seconds as _seconds
 
 RESTART = "The plans are not those that this job began with: measuring dense steps again."
@@ -38,7 +38,7 @@ def say(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[Know
                 "looking again if the next window says the same."
             )
         case "held":
-            return "hold", _held(choice)
+            return "hold", _held(choice, table)
         case "tried_at_once":
             return "explore", at_once(table, choice.row(choice.plan))
         case "tried":
@@ -55,7 +55,8 @@ def at_once(table: PlanTable, row: Belief) -> str:
     late = row.facts.late
     return (
         f"On this network dense steps exchange gradients for about {_seconds(table.dense.exchange or 0.0)}; "
-        f"{row.facts.label} takes about {_seconds(row.facts.exchange or 0.0)} and {keeps(row)}: trying it at once"
+        f"{row.facts.label} sends {format_fewer(table.wire_cf(row.facts))}, takes about "
+        f"{_seconds(row.facts.exchange or 0.0)} and {keeps(row)}: trying it at once"
         f"{young if late else ''}."
     )
 
@@ -106,14 +107,15 @@ def _cause(choice: Choice, table: PlanTable) -> str:
     return ""
 
 
-def _held(choice: Choice) -> str:
+def _held(choice: Choice, table: PlanTable) -> str:
     row = choice.row(choice.plan)
     seen = row.measured
     waits = "" if seen is None else f", {_seconds(seen.exposed_seconds)} of it waiting for the network"
     if choice.plan == DENSE:
         return f"Staying dense: steps take {_seconds(row.seconds)}{waits}, and no other plan is predicted to win."
     kept = keeps(row, "of the progress")
-    return f"Holding {row.facts.label}: steps take {_seconds(row.seconds)}{waits}, and each {kept}."
+    sends = format_fewer(table.wire_cf(row.facts))
+    return f"Holding {row.facts.label}, {sends}: steps take {_seconds(row.seconds)}{waits}, and each {kept}."
 
 
 def _tried(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[KnownRule, str]:
@@ -133,8 +135,8 @@ def _tried(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[K
         )
     if choice.toward is not None:
         return rule, (
-            f"{beginning}{times}. Dense steps send {format_number(table.dense.link_bytes / option.facts.link_bytes)} "
-            f"times more than {option.facts.label}, and more than ten times what was sent so far: trying that first."
+            f"{beginning}{times}. Dense steps send more than ten times what was sent so far, and "
+            f"{option.facts.label} {format_fewer(table.wire_cf(option.facts))}: trying that first."
         )
     score = option.score / max(1e-30, base.score)
     kept, noise = option.facts.kept, ""
@@ -145,7 +147,7 @@ def _tried(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[K
     ):
         noise = f", as {format_percent(1.0 - confirmed)} of the mean gradient is noise"
     return rule, (
-        f"{beginning}{times}; {option.facts.label} sends {format_number(option.facts.fewer)} times less than dense and "
+        f"{beginning}{times}; {option.facts.label} sends {format_fewer(table.wire_cf(option.facts))} and "
         f"{keeps(option)}{noise}: trying it, predicted {format_number(score)} times the useful throughput"
         f"{' of dense' if choice.base == DENSE and choice.before != DENSE else ''}."
     )

@@ -39,7 +39,7 @@ class PlanFacts:
         values: Codec without its coding, which changes no value.
         payload_bytes: Handed to collectives in a step.
         link_bytes: Put on a rank's link in a step.
-        fewer: Times fewer than dense.
+        lighter: Times fewer of them than dense.
         exchange: Seconds of the exchange on the network as measured at the start; None: it was not.
         size: ``link_bytes``, and what the link carries during the latency of the messages, where that is known.
         coding: Seconds to encode and decode, as measured elsewhere.
@@ -53,7 +53,7 @@ class PlanFacts:
     values: str
     payload_bytes: int
     link_bytes: float
-    fewer: float
+    lighter: float
     exchange: float | None
     size: float
     coding: float
@@ -115,6 +115,10 @@ class PlanTable:
     def dense(self) -> PlanFacts:
         """The first row."""
         return self.rows[0]
+
+    def wire_cf(self, row: PlanFacts) -> float:
+        """Return how many times fewer bytes a plan hands to collectives than dense does."""
+        return self.dense.payload_bytes / max(1, row.payload_bytes)
 
 
 def table_of(listed: tuple[str, ...], bound: float, spec: JobSpec) -> PlanTable:
@@ -184,7 +188,7 @@ def _rows(
                 values=codec.removesuffix(CODING),
                 payload_bytes=cost.payload_bytes,
                 link_bytes=max(1e-9, cost.link_bytes),
-                fewer=dense.link_bytes / max(1e-9, cost.link_bytes),
+                lighter=dense.link_bytes / max(1e-9, cost.link_bytes),
                 exchange=cost.seconds,
                 size=max(1e-9, (cost.seconds or 0.0) * dense.link_bytes / (dense.seconds or 1.0))
                 if known

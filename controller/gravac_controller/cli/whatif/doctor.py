@@ -176,7 +176,7 @@ def _of_sizes(
     named, kind = NAMES.get(optimizer, ""), KINDS[optimizer]
     advice = advise(
         usual_plans(kind=kind),
-        lambda codec, cf: job.step(codec, cf, between),
+        lambda codec, cf: (job.step(codec, cf, between), job.volume(codec, cf, between).payload_bytes),
         kind,
         bound,
         ranks=ranks,
@@ -266,12 +266,13 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
     table = Listing(
         ("Plan",),
-        ("Step", "Network", "η", "Useful throughput", "Within the bound"),
-        leaving=("Network", "Within the bound", "η"),
+        ("Fewer bytes", "Step", "Network", "η", "Useful throughput", "Within the bound"),
+        leaving=("Network", "Within the bound", "η", "Fewer bytes"),
     )
     for row in result["rows"]:
         table.add_row(
             plan_in_words(row["codec"], row["cf"]) + (" *" if row["plan"] == result["chosen"] else ""),
+            f"{number(row['wire_cf'])}x",
             seconds(row["step_seconds"]),
             seconds(row["exposed_seconds"]),
             number(row["efficiency"]),

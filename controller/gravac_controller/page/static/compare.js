@@ -2,7 +2,7 @@
 
 import { Charts } from "./charts.js";
 import { $, el, setHidden } from "./dom.js";
-import { bytes, cf, count, digits, duration, fine, known, percent, ratio, seconds, tick, tickPercent, tickSeconds, times } from "./format.js";
+import { bytes, count, digits, duration, fine, known, percent, ratio, seconds, strength, tick, tickPercent, tickSeconds, times } from "./format.js";
 import { SPECS } from "./specs.js";
 
 const COLORS = ["--blue", "--orange", "--green", "--purple", "--red", "--ink"], DASHES = [undefined, [7, 5], [2, 4]];
@@ -13,7 +13,7 @@ const FIGURES = [
   ["On the wire", "wire_cf", times], ["Steps", "steps", count], ["Time in windows", "seconds", duration],
 ];
 const LINES = [
-  { id: "cf", title: "Compression", of: (row) => row.wire, format: cf, axis: cf, stepped: true },
+  { id: "cf", title: "Compression", of: (row) => row.wire, format: strength, axis: strength, stepped: true },
   { id: "efficiency", title: "Statistical efficiency", of: (row) => row.efficiency, format: ratio, axis: tick },
   { id: "gain", title: "Gain", of: (row) => row.gain, format: digits, axis: tickPercent },
   { id: "steps", title: "Step time", of: (row) => row.seconds / (row.last - row.first + 1), format: seconds, axis: tickSeconds },

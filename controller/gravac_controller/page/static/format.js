@@ -34,10 +34,15 @@ export function large(value) {
   return count(value);
 }
 
-/** A compression factor: "dense", "40×", "1.5×". */
-export function cf(value) {
+/** A compression factor, which a codec is set to: "dense", "CF 40", "CF 1.5". */
+export const cf = (value) => factor(value, (text) => `CF ${text}`);
+
+/** How many times fewer bytes than dense: "dense", "40×", "1.5×". */
+export const strength = (value) => factor(value, (text) => `${text}×`);
+
+function factor(value, words) {
   if (!known(value)) return NONE;
-  return value === 1 ? "dense" : `${trimmed(value)}×`;
+  return value === 1 ? "dense" : words(trimmed(value));
 }
 
 /** What a decision (slim) changed: "dense → 3 levels, Huffman", or the plan alone. */
@@ -50,6 +55,14 @@ const trimmed = (value) => (value >= 100 ? whole.format(value) : String(Number(v
 
 /** A ratio of two quantities: "4.2×". */
 export const times = (value) => (known(value) ? `${digits(value)}×` : NONE);
+
+/** How many times fewer bytes than dense a plan of a job takes, as the job registered it; null: it did not. */
+export function registered(spec, codec, value) {
+  const bytesOf = (fits) => spec.plans.find(fits)?.payload_bytes ?? null;
+  const dense = bytesOf((cost) => cost.cf === 1);
+  const sent = value === 1 ? dense : bytesOf((cost) => cost.cf === value && (cost.codec ?? spec.compressor) === (codec ?? spec.compressor));
+  return dense > 0 && sent > 0 ? dense / sent : null;
+}
 
 export function bytes(value) {
   if (!known(value)) return NONE;

@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { $, el, setHidden, setText } from "./dom.js";
-import { cf, clock, count, digits, known, NONE, planChange, times } from "./format.js";
+import { cf, clock, count, digits, known, NONE, planChange, registered, times } from "./format.js";
 import { showSpeed } from "./speed.js";
 import { showTiles } from "./tiles.js";
 import { OPERATOR_RULES, PHASE, PHASE_LONG, nameOf } from "./words.js";
@@ -19,8 +19,8 @@ export function showHero(state) {
 function showPlan(state) {
   const { job } = state, report = job.latest?.report ?? null, decision = state.inForce;
   setText($("plan-title"), report === null ? "To be sent" : "Sent, last window");
-  setText($("plan"), job.plan.replaceAll(" %", "\u00a0%"));
-  setText($("plan-note"), fewer(job));
+  setText($("plan"), sent(job));
+  setText($("plan-note"), planNote(job));
   setHidden($("plan-next"), report === null || decision.epoch === report.epoch || decision.plan === job.plan || job.state !== "running");
   setText($("plan-next"), `Next: ${decision.plan}`);
   const order = job.override, coming = job.override_waiting;
@@ -32,10 +32,16 @@ function showPlan(state) {
   setText($("gate"), gate);
 }
 
-function fewer({ latest, phase, cf: sent }) {
+/** How many times fewer bytes than dense: as sent; before the first window as registered. */
+function sent({ latest, codec, cf: factor, spec }) {
+  return factor === 1 ? "dense" : times(latest === null ? registered(spec, codec, factor) : latest.wire_cf);
+}
+
+function planNote({ latest, phase, plan, cf: sent }) {
   if (phase === "fallback" || phase === "warmup") return PHASE_LONG[phase];
   if (sent === 1) return "the whole gradient";
-  return known(latest?.wire_cf) ? `${times(latest.wire_cf)} fewer bytes on the wire` : "not sent yet";
+  const words = plan.replaceAll(" %", "\u00a0%");
+  return latest === null ? `not sent yet: ${words}` : `fewer bytes on the wire: ${words}`;
 }
 
 /** Said only when the ranks sent something else than the decision's candidate, under that same decision. */
@@ -56,10 +62,10 @@ function showChange(state) {
   setText($("reason"), view.reason);
 }
 
-/** The title of the tab. It names a plan only while that is current. */
+/** The title of the tab. It states what is sent only while that is current. */
 export function showTitle(job, status) {
   const current = ["running", "ended", "replay"].includes(status.key);
-  const text = job === null ? "gravac" : `${current ? job.plan : status.word} · ${job.job}`;
+  const text = job === null ? "gravac" : `${current ? sent(job) : status.word} · ${job.job}`;
   if (document.title !== text) document.title = text;
 }
 

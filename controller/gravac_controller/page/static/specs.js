@@ -1,6 +1,6 @@
 // What each chart shows: its series by column of rows.Columns, their look, and how a value is written.
 
-import { cf, digits, fine, ratio, seconds, tick, tickPercent, tickSeconds, times } from "./format.js";
+import { cf, digits, fine, ratio, seconds, strength, tick, tickPercent, tickSeconds, times } from "./format.js";
 
 const STACK = [
   ["Compute", "--phase-compute", null], ["Data wait", "--phase-wait", "dots"], ["Compress", "--phase-compress", "up"],
@@ -31,19 +31,19 @@ const cfSplits = (u, axis, low, high) => (high > 60 ? [1, 10, 100, 1e3, 1e4, 1e5
 
 /** Two columns of an entry, and as text: a plan and how far it compresses. */
 const both = (name, value) => (columns, at) => (columns[value][at] === null ? null : [columns[name][at], columns[value][at]]);
-const planText = ([plan, value]) => (value === 1 ? plan : `${plan} · ${times(value)}`);
+const planText = (words) => ([plan, value]) => (value === 1 ? plan : `${plan} · ${words(value)}`);
 
 /** From somewhat below the least efficiency, at most 0.9, up to 1. */
 const efficiencyRange = (u, low) => [Math.max(0, Math.min(0.9, (low ?? 1) - 0.03)), 1.01];
 
 export const SPECS = [
   {
-    id: "cf", title: "Compression", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: cf,
+    id: "cf", title: "Compression", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: strength,
     note: "Dense bytes per byte on the wire. ▼ marks a decision that changed something.",
     series: [
-      line("Sent", "wire", "--blue", planText, { stepped: true, area: true, width: 2.5, value: both("plan", "wire") }),
-      line("CF sent", "cf", "--green", cf, { dash: DOT, stepped: true, width: 1.5, optional: "hasGain" }),
-      line("CF chosen", "chosen", "--orange", planText, { dash: DASH, stepped: true, value: both("chosenPlan", "chosen"), optional: "hasGain" }),
+      line("Sent", "wire", "--blue", planText(times), { stepped: true, area: true, width: 2.5, value: both("plan", "wire") }),
+      line("Set to", "cf", "--green", cf, { dash: DOT, stepped: true, width: 1.5, optional: "hasGain" }),
+      line("Chosen", "chosen", "--orange", planText(cf), { dash: DASH, stepped: true, value: both("chosenPlan", "chosen"), optional: "hasGain" }),
     ],
   },
   {

@@ -1,7 +1,7 @@
 // The candidates the policy knows, and the ranks of the last window.
 
 import { $, bar, el, setHidden, setText } from "./dom.js";
-import { bytes, count, digits, known, percent, ratio, seconds } from "./format.js";
+import { bytes, count, digits, known, percent, ratio, registered, seconds, times } from "./format.js";
 import { VERDICT, nameOf } from "./words.js";
 
 const MOST_RANKS = 64;
@@ -32,7 +32,7 @@ $("candidates-all").addEventListener("click", () => {
 export function showCandidates({ candidates, plan, epsilon, rule }, { policy, spec }) {
   redraw = () => showCandidates({ candidates, plan, epsilon, rule }, { policy, spec });
   const paper = policy === "gravac", ordered = rule === "pinned", accepted = spec.policy.settings.bound ?? ACCEPTED;
-  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), wanted: row.plan === plan, shown: row.plan === plan || row.window !== null,
+  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), fewer: registered(spec, row.codec, row.cf), wanted: row.plan === plan, shown: row.plan === plan || row.window !== null,
     loses: !paper && row.plan !== plan && tooMuch(row, accepted) }));
   const next = rows.filter((row) => !row.shown && row.verdict === "untried" && known(row.useful)).sort((a, b) => b.useful - a.useful).slice(0, NEXT);
   const few = rows.filter((row) => paper || row.shown || next.includes(row));
@@ -48,7 +48,7 @@ export function showCandidates({ candidates, plan, epsilon, rule }, { policy, sp
     const columns = paper ? [["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"], ["T_comp", true, "T_sys × gain"]]
       : [["Useful", true, "samples per second × η"], ["Against now", true, "useful throughput against the plan in force"], ["η", true, "statistical efficiency, expected", "spare"]];
     return [
-      head([["Plan"], ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
+      head([["Plan"], ...(paper ? [] : [["Fewer bytes", true, "than dense, as expected when the job started", "spare"]]), ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
       el("tbody", {}, ...shown.map((row) => candidateRow(row, best, force, paper, ordered))),
     ];
   });
@@ -71,7 +71,7 @@ function candidateRow(row, best, force, paper, ordered) {
   const measure = el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null,
     el("span", { class: "value" }, `${row.guessed ? "≈ " : ""}${digits(useful)}`));
   const figures = paper ? [num(digits(row.gain)), num(digits(row.samples_per_second)), measure]
-    : [measure, num(wanted || !known(useful) || !(force > 0) ? "" : than(useful / force - 1)), el("td", { class: "num spare" }, ratio(row.efficiency))];
+    : [el("td", { class: "num spare" }, times(row.fewer)), measure, num(wanted || !known(useful) || !(force > 0) ? "" : than(useful / force - 1)), el("td", { class: "num spare" }, ratio(row.efficiency))];
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
     el("th", { scope: "row", title: row.codec }, row.plan), ...figures,
     el("td", { class: "verdict" }, row.loses ? why(row) : nameOf(VERDICT, verdict)), num(row.window === null ? "–" : count(row.window)));
