@@ -29,6 +29,8 @@ class Communicator(ABC):
     size: int
     scatters_whole: bool = False
     """Whether ``scatter_sum`` is an all-reduce of which each rank keeps its part, as with gloo."""
+    issued: int = 0
+    """Operations that this rank has issued. A failure that leaves it as it was came before the other ranks wait."""
 
     @abstractmethod
     def sum(self, x: Tensor) -> Work:
@@ -92,6 +94,7 @@ class ProcessGroupCommunicator(Communicator):
 
     def _issued(self, work: dist.Work | None) -> Work:
         assert work is not None  # None: this rank is not in the group
+        self.issued += 1
         return work
 
 

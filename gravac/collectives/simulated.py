@@ -90,6 +90,7 @@ class _Simulated(Communicator):
         return self._meet(x, for_me, out)
 
     def _meet(self, x: Tensor, combine: Callable[[list[Tensor]], Tensor], out: Tensor) -> Work:
+        self.issued += 1
         self._world.meet(self.rank, x, combine, out)
         return Done()
 

@@ -291,7 +291,7 @@ class BucketChannel:
             draft = None if plan.cf == 1.0 else self._blank(plan, gradient, key, 0.0)
         if draft is None:
             return None
-        transfer = draft.send(plan.cf)
+        transfer = self._issue(draft, plan, gradient, key, own)
         # If it is not finite, the memory must stay between its two calls: ``rollback`` knows an overflow by that.
         if finite:
             try:
@@ -308,6 +308,19 @@ class BucketChannel:
             kept = payload.decoded
             kept.values = kept.energy = kept.inner = None
         return transfer
+
+    def _issue(self, draft: Draft, plan: StepPlan, gradient: Tensor, key: Key, own: BucketSums) -> Exchange:
+        """Send a draft. Where that fails before its first collective, send zeros: later ones would meet wrong ones."""
+        ends = self._rank.aggregators[plan.codec].communicator
+        issued = ends.issued
+        try:
+            return draft.send(plan.cf)
+        except Exception:
+            if ends.issued != issued:
+                raise
+            log.exception("sending bucket %d failed; this rank sends zeros in this step", self.bucket.number)
+            own.failed = True
+            return self._blank(plan, gradient, key, 0.0).send(plan.cf)
 
     def _prepare(
         self, plan: StepPlan, gradient: Tensor, key: Key, own: BucketSums, survey: Survey

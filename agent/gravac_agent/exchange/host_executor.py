@@ -83,6 +83,8 @@ class HostExecutor:
         self._to_wait_for: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
         self._step: StepRecord | None = None
+        self._broken: Exception | None = None
+        """What a collective raised. This rank issues none after it: they would meet other ones than they should."""
         self._threads = (
             threading.Thread(target=self._run, name="gravac-exchange", daemon=True),
             threading.Thread(target=self._wait, name="gravac-wait", daemon=True),
@@ -216,6 +218,9 @@ class HostExecutor:
         """Encode a bucket and issue its collective. After the last bucket, issue the tick."""
         step = self._step
         assert step is not None
+        if self._broken is not None:
+            self._fail(submitted, self._broken)
+            return
         step.overflows |= submitted.buffer.dtype == torch.float16
         begin = time.monotonic()
         try:
@@ -239,6 +244,7 @@ class HostExecutor:
                 # Right behind the last bucket, and before any transfer is waited for, so it costs no round of its own.
                 self._issue_tick(step)
         except Exception as error:  # a collective could not be issued: report it where DDP waits
+            self._broken = error
             self._fail(submitted, error)
         # A collective of several rounds waits inside ``encode``, which is no work of this thread.
         for wait_begin, wait_end in self._metered.pop_waits():

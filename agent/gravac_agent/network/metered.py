@@ -24,8 +24,7 @@ class Metered(ProcessGroupCommunicator):
         return waits
 
     def _issued(self, work: dist.Work | None) -> Work:
-        assert work is not None
-        return _MeteredWork(work, self._waits)
+        return _MeteredWork(super()._issued(work), self._waits)
 
 
 @dataclass(slots=True)

@@ -65,7 +65,8 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
         if seconds > 4 * enough:  # a bucket may be empty now
             nbytes = max(LEAST_BYTES, min(nbytes, int(1.25 * enough * rates[-1])))
     agreed = max(rates[-2:]) < AGREE * min(rates[-2:])
-    # The machine may have been busy in one of two. It was in several that differ, and after a wait a bucket is not empty.
+    # The machine may have been busy in one of the two. Where none agree it was in several, and a bucket that fills
+    # meanwhile lets the next one through at once.
     bandwidth = max(rates[-2:]) if agreed else median(rates[-3:])
     return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
 

@@ -121,6 +121,8 @@ class StreamExecutor:
         self._line = device.new_stream() if link is not None else self._side
         self._timer = device.timer()
         self._step: DeviceStep | None = None
+        self._broken: Exception | None = None
+        """What a collective raised. This rank issues none after it: they would meet other ones than they should."""
 
     def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         self._step = DeviceStep(plan, number, Survey(surveyed))
@@ -288,6 +290,8 @@ class StreamExecutor:
         """Encode a bucket and issue its collective."""
         submitted, begin = queued.submitted, self._timer.mark(self._side)
         try:
+            if self._broken is not None:
+                raise self._broken
             key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
             sent, queued.raw, _ = queued.channel.encode(
                 step.plan, submitted.buffer, key, step.sums, step.survey
@@ -296,7 +300,7 @@ class StreamExecutor:
             step.dense_bytes += queued.transfer.payload_bytes if sent is None else submitted.buffer.nbytes
             step.payload_bytes += queued.transfer.payload_bytes
         except Exception as error:
-            queued.error = error
+            queued.error = self._broken = error
         step.activity.append(("compress", begin, self._timer.mark(self._side)))
 
     def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
@@ -310,6 +314,8 @@ class StreamExecutor:
 
     def _sum_tick(self, step: DeviceStep, directive: Directive, fingerprint: tuple[int, int, int]) -> None:
         try:
+            if self._broken is not None:
+                raise self._broken
             statistics = self.encoder.aggregators[step.plan.codec].local_statistics()
             numbers = self.tick_codec.numbers(
                 step.sums, directive, fingerprint, statistics, self.encoder.raw_mean.pop()

@@ -57,7 +57,7 @@ class Seen(Record):
     """What this job measured of a plan.
 
     ``fresh``: its times are of today's network and computation. ``efficiency``: η by the newest ``steps`` that showed
-    it, the last of them in window ``shown``; ``noise``: ρ then. ``failures``: how often it left the bound, the last
+    it, the last of them in window ``shown``; ``confirmed``: ρ then. ``failures``: how often it left the bound, the last
     time with a share ``tenth`` of the energy in the largest tenth of the elements; it is not taken again before window
     ``barred``. ``until``: it is not tried before this window, as its trial gave no settled step.
     """
@@ -71,7 +71,7 @@ class Seen(Record):
     efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
     steps: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     shown: Count = 0
-    noise: Annotated[float, Field(ge=0, le=1)] | None = None
+    confirmed: Annotated[float, Field(ge=0, le=1)] | None = None
     failures: Count = 0
     barred: Count = 0
     tenth: Annotated[float, Field(ge=0, le=1)] | None = None

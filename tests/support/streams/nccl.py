@@ -69,7 +69,7 @@ class SimulatedNccl(Communicator):
     def __init__(self, device: SimulatedDevice, meetings: Meetings, rank: int) -> None:
         self._device, self._meetings = device, meetings
         self.rank, self.size = rank, meetings.size
-        self._issued = 0
+        self.issued = 0
 
     def sum(self, x: Tensor) -> Work:
         return self._queue(x, x, _sum)
@@ -97,9 +97,9 @@ class SimulatedNccl(Communicator):
         return x.chunk(self.size)[self.rank]
 
     def _queue(self, out: Tensor, x: Tensor, combine: Callable[[list[Tensor]], Tensor]) -> Work:
-        device, meetings, number = self._device, self._meetings, self._issued
+        device, meetings, number = self._device, self._meetings, self.issued
         assert device.running is not None, "a collective was issued outside of a stream's work"
-        self._issued += 1
+        self.issued += 1
         if out is not x:
             poison(out)
         stream = SimulatedStream(f"collective {number}")

@@ -92,6 +92,7 @@ class _Ends(Communicator):
 
             def done(*args: Any) -> _Ended:
                 operation(*args)
+                self.issued += 1
                 return _Ended()
 
             return done
