@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("part", "starts", "ranks"), [("kills", 3, None), ("worlds", 3, [2, 3, 2])], ids=["kills", "worlds"]
+    ("part", "starts", "ranks"),
+    [("kills", 3, None), ("worlds", 3, [2, 3, 2]), ("alone", 3, [2, 1, 2])],
+    ids=["kills", "worlds", "alone"],
 )
 def test_nothing_is_lost_at_a_restart(
     part: str, starts: int, ranks: list[int] | None, tmp_path: Path

@@ -53,9 +53,10 @@ def test_a_setup_that_fails_on_one_rank_fails_on_all_at_once(run_each: RunEach) 
                 assert f"SetupError: another rank cannot start: rank {culprit}: " in result["error"], case
 
 
-def test_a_rank_without_an_agent_is_named(run_ranks: RunRanks) -> None:
-    """Soon, and in the error."""
-    for result in run_ranks("no_agent_on_rank_1", 3, fresh=True)[::2]:
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_rank_without_an_agent_is_named(run_ranks: RunRanks, trains: bool) -> None:
+    """Soon, and in the error. Also one that trains under plain DDP, whose collectives are others."""
+    for result in run_ranks("no_agent_on_rank_1", 3, fresh=True, trains=trains)[::2]:
         said = "rank 1 has not started an Agent yet: every rank must, in the same order"
         assert any(said in text for text in result["logged"]), result
         assert f"PeerError: {said}" in result["error"]

@@ -22,6 +22,8 @@ ONE_HOST = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0
 COMPRESSED = {"GRAVAC_WINDOW": "5", "GRAVAC_POLICY": "static:cf=20", "GRAVAC_FALLBACK_WINDOWS": "100"}
 """With a controller that rank 0 starts. Ranks compress in every step but the first, also before the controller is up
 and where policy ``auto`` would not: a dense step leaves no residual that could be lost."""
+BY_DEFAULT = {"GRAVAC_WINDOW": "5", "GRAVAC_LINK": "10mbit"}
+"""Policy ``auto``, on a link where it compresses."""
 IN_PROCESS = COMPRESSED | {"GRAVAC_CONTROLLER": "none", "GRAVAC_COLLECTIVE": "gather"}
 """Decisions that do not depend on measured times, so that two runs can be compared bit for bit."""
 MOST_STEPS = 100
@@ -74,17 +76,44 @@ def joining(folder: Path, chance: random.Random) -> dict[str, Any]:
     try:
         wait_for_steps(first, 2, 5 * EVERY)
         second = Torchrun(folder, [*shared, "--nproc-per-node", "1"], 400, EVERY, COMPRESSED)
-        ranks = wait_for_steps(first, 3, 5 * EVERY)
-        second.process.kill()
-        children = [rank["pid"] for rank in ranks if parent(rank["pid"]) in (1, second.process.pid)]
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
+        lose(second, wait_for_steps(first, 3, 5 * EVERY))
         wait_for_steps(first, 2, 5 * EVERY)
     finally:
         first.end()
         if second is not None:
             second.end()
     return {"exit code": 0, "ranks": ranks_of(folder)} | checked(folder, [2, 3, 2])
+
+
+def alone(folder: Path, chance: random.Random) -> dict[str, Any]:
+    """2 hosts of a rank each; the second one is lost, so the first trains alone; a new second one joins it."""
+    port = chance.randint(20_000, 30_000)
+    shared = ["--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-id", "elastic", "--max-restarts", "9"]
+    shared += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=3"]
+    arguments = [*shared, "--nproc-per-node", "1"]
+    hosts = [Torchrun(folder, arguments, 100_000, EVERY, BY_DEFAULT) for _ in range(2)]
+    try:
+        lose(hosts[1], wait_for_steps(hosts[0], 2, 6 * EVERY))
+        wait_for_steps(hosts[0], 1, 4 * EVERY)
+        hosts.append(Torchrun(folder, arguments, 100_000, EVERY, BY_DEFAULT))
+        wait_for_steps(hosts[0], 2, 4 * EVERY)
+    finally:
+        for host in hosts:
+            host.end()
+    return {"exit code": 0, "ranks": ranks_of(folder)} | checked(folder, [2, 1, 2])
+
+
+def lose(host: Torchrun, ranks: list[dict[str, Any]]) -> None:
+    """SIGKILL a host's torchrun and its ranks, as where the host loses power.
+
+    Args:
+        host: Its torchrun.
+        ranks: Of all hosts.
+    """
+    host.process.kill()
+    for rank in ranks:
+        if parent(rank["pid"]) in (1, host.process.pid):
+            os.kill(rank["pid"], signal.SIGKILL)
 
 
 def exact(folder: Path, chance: random.Random) -> dict[str, Any]:
@@ -147,7 +176,7 @@ def checked(folder: Path, ranks: list[int] | None = None) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.elastic", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="kills, worlds, joining, exact [all]")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="kills, worlds, joining, alone, exact [all]")
     parser.add_argument("--kills", type=int, default=20, help="how often a rank is killed [20]")
     parser.add_argument("--seed", type=int, default=1, help="which rank, and when, follows from it [1]")
     parser.add_argument("--folder", type=Path, help="where to keep everything [a temporary folder]")
@@ -159,6 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
         "kills": lambda place, chance: kills(place, given.kills, chance),
         "worlds": worlds,
         "joining": joining,
+        "alone": alone,
         "exact": exact,
     }
     if unknown := set(given.parts) - parts.keys():

@@ -67,22 +67,36 @@ def _samples(trace: Path) -> list[int]:
     return [line.record.samples for line in read_trace(trace) if isinstance(line.record, WindowReport)]
 
 
-def no_agent_on_rank_1(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Rank 1 makes no agent. The others give up after 5 s."""
+def no_agent_on_rank_1(rank: int, world: int, folder: str, trains: bool) -> dict[str, Any]:
+    """Rank 1 makes no agent, and waits, or ``trains`` under plain DDP. The others give up some seconds later."""
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     lines, error, before = Lines(), "", time.monotonic()
     if rank == 1:
-        time.sleep(8)
+        try:
+            train(module, optimizer, rank, range(1)) if trains else time.sleep(8)
+        except RuntimeError as caught:  # the other ranks have ended
+            error = str(caught)
+        _end_soon(trains)
         return {"logged": [], "error": error, "seconds": 0.0}
-    agreement.LATE_SECONDS = 1.0
+    if not trains:
+        agreement.LATE_SECONDS = 1.0
     logging.getLogger("gravac.agent").addHandler(lines)
     try:
-        with Agent(module, optimizer, data_dir=folder, controller=None, agreement_seconds=5):
+        with Agent(
+            module, optimizer, data_dir=folder, controller=None, agreement_seconds=14 if trains else 5
+        ):
             pass
     except Exception as caught:
         error = f"{type(caught).__name__}: {caught}"
+    _end_soon(trains)
     return {"logged": lines.texts, "error": error, "seconds": time.monotonic() - before}
+
+
+def _end_soon(wanted: bool) -> None:
+    """End this process when its result is written. A group in which a collective waits cannot be destroyed."""
+    if wanted:
+        threading.Timer(2.0, os._exit, (0,)).start()
 
 
 def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]:
