@@ -89,17 +89,21 @@ def alone(folder: Path, chance: random.Random) -> dict[str, Any]:
     """2 hosts of a rank each; the second one is lost, so the first trains alone; a new second one joins it."""
     port = chance.randint(20_000, 30_000)
     shared = ["--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-id", "elastic", "--max-restarts", "9"]
-    shared += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=3"]
-    arguments = [*shared, "--nproc-per-node", "1"]
-    hosts = [Torchrun(folder, arguments, 100_000, EVERY, BY_DEFAULT) for _ in range(2)]
+    shared += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--nproc-per-node", "1"]
+
+    def host(first: bool) -> Torchrun:
+        conf = ["--rdzv-conf", f"last_call_timeout=3,is_host={int(first)}"]  # the store is not to be lost
+        return Torchrun(folder, [*shared, *conf], 100_000, EVERY, BY_DEFAULT)
+
+    hosts = [host(first=True), host(first=False)]
     try:
         lose(hosts[1], wait_for_steps(hosts[0], 2, 6 * EVERY))
         wait_for_steps(hosts[0], 1, 4 * EVERY)
-        hosts.append(Torchrun(folder, arguments, 100_000, EVERY, BY_DEFAULT))
+        hosts.append(host(first=False))
         wait_for_steps(hosts[0], 2, 4 * EVERY)
     finally:
-        for host in hosts:
-            host.end()
+        for one in hosts:
+            one.end()
     return {"exit code": 0, "ranks": ranks_of(folder)} | checked(folder, [2, 1, 2])
 
 

@@ -35,6 +35,7 @@ from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.settings import AgentSettings, spelled
+from gravac_agent.setup.coding_times import measure_coding, with_coding
 from gravac_agent.setup.describe import environment, model_shape, optimizer_spec, revision, trained_shapes
 from gravac_agent.setup.plan_costs import (
     ShardedGradient,
@@ -223,7 +224,19 @@ def agree(
             spec.optimizer_kind,
             spec.memory.partition(":")[0] != "none",
         )
-        spec = spec.model_copy(update={"plans": costs})
+        coding = measure_coding(
+            costs if builder.network is not None else (),
+            settings.compressor,
+            settings.memory,
+            elements,
+            averaged,
+            builder.device,
+            trained[0].dtype,
+        )
+    if coding:
+        costs = with_coding(costs, coding, tick_group)
+    spec = spec.model_copy(update={"plans": costs})
+    with fail_together(tick_group):
         start = Directive.of(rule.fitted(spec).start().decision, codecs)
     return Agreement(
         spec, start, text, tick_group, metered, device, builder, encoder, tracker, followed, coordinates
