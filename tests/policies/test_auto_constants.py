@@ -14,7 +14,7 @@ from gravac.policies.auto.plans import plans
 from gravac.policies.auto.settings import AutoState, Beliefs, Coding, Seen
 from gravac.policies.auto.table import PlanFacts, PlanTable, table_of
 from gravac.policies.base import DENSE
-from gravac.protocol import GainCurve, PlanCost, WindowReport
+from gravac.protocol import PlanCost, WindowReport
 from gravac.signals.efficiency import Efficiency
 from tests.support.efficiencies import fixed_efficiencies
 from tools.harness.cluster import job_spec
@@ -194,22 +194,31 @@ def test_what_is_known_first_of_the_noise_is_of_all_windows_so_far(usual: float,
     assert (choice.plan == plan) == holds
 
 
-@pytest.mark.parametrize(("share", "wakes"), [(0.54, False), (0.56, True)])
+@pytest.mark.parametrize(
+    ("share", "before", "wakes"), [(0.54, 0.5, False), (0.56, 0.5, True), (0.99, None, False)]
+)
 def test_what_a_plan_lost_counts_no_more_once_the_gradient_compresses_better(
-    share: float, wakes: bool
+    share: float, before: float | None, wakes: bool
 ) -> None:
-    """A tenth more energy in a tenth of the elements."""
+    """A tenth more energy in a tenth of the elements, under the same plan: after Top-k each other plan's has more."""
     job = held(World(megabits=30.0))
     curve = job.reports[-1].curve
     assert curve is not None
-    report = job.reports[-1].model_copy(update={"curve": _with_tenth(curve, share)})
-    row = seen(Plan("nearest:levels=3", 17.3), efficiency=0.5, steps=50.0, failures=1, tenth=0.5)
-    found = after(job, report, {"seen": (*state_of(job).beliefs.seen, row)})
-    assert (found.row(row.plan).steps == 0.0) == wakes
+    gains = (*curve.gains[:20], share, *curve.gains[21:])
+    report = job.reports[-1].model_copy(update={"curve": curve.model_copy(update={"gains": gains})})
+    lost = seen(Plan("nearest:levels=3", 17.3), efficiency=0.5, steps=50.0, failures=1, tenth=0.1)
+    mine = rule.row_of(state_of(job).beliefs, job.plan).model_copy(update={"tenth": before})
+    others = (each for each in state_of(job).beliefs.seen if each.plan != job.plan)
+    found = after(job, report, {"seen": (*others, mine, lost)})
+    assert (found.row(lost.plan).steps == 0.0) == wakes
+    assert rule.row_of(found.beliefs, job.plan).tenth == (share if wakes or before is None else before)
 
 
-def _with_tenth(curve: GainCurve, share: float) -> GainCurve:
-    return curve.model_copy(update={"gains": (*curve.gains[:20], share, *curve.gains[21:])})
+def test_after_a_plan_is_left_shares_are_compared_from_then_on() -> None:
+    beliefs = Beliefs(seen=(seen(DENSE, tenth=0.5), seen(SEVEN, tenth=0.3)))
+    found = rule.failed(beliefs, SEVEN, 4)
+    assert [row.tenth for row in found.seen] == [None, None]
+    assert rule.row_of(found, SEVEN).failures == 1
 
 
 # What follows for the efficiency of plans.

@@ -37,8 +37,9 @@ NEWEST = 0.2
 """Weight of a window of the held plan in its times, and in the noise of the gradient. [share; chosen]"""
 RISEN = 1.1
 """Energy that has risen by so much counts as another. Gradients that have come from a loss that jumped: a few large
-steps in different directions outweigh all others there, and look like noise. Where a tenth of a gradient's elements
-have, it compresses better now, so what a plan lost before says nothing any more (under SGD). [times; chosen]"""
+steps in different directions outweigh all others there, and look like noise. Where a tenth of the elements have, under
+the same plan, gradients compress better now, so what a plan lost before says nothing any more (under SGD).
+[times; chosen]"""
 TRIAL_PROGRESS = 5
 """Steps next to a dense reference that a trial needs to show what a plan loses. [steps; chosen]"""
 MOST_STEPS = 200.0
@@ -164,10 +165,10 @@ def learn(
         change["spent"] = min(1e12, beliefs.spent + trials.cost(report.seconds, steps, held))
     if table.telling and level is not None and level.sums.steps:
         change |= _noise(beliefs, level)
-    share = tenth_of(report) if table.telling else None
-    if share is not None and any(row.tenth is not None and share > RISEN * row.tenth for row in beliefs.seen):
-        change["seen"] = tuple(_woken(row, share) for row in beliefs.seen)
     beliefs = beliefs.model_copy(update=change)
+    share = tenth_of(report) if table.telling else None
+    if share is not None:
+        beliefs = _woken(beliefs, plan, share)
     now = NO_TIMES
     if found is not None:
         now = Times(found.step_seconds, min(found.exposed_seconds or 0.0, found.step_seconds))
@@ -206,11 +207,29 @@ def nothing(beliefs: Beliefs, plan: Plan = DENSE) -> Lesson:
     return Lesson(beliefs, plan, False, None, None, NO_TIMES, False, False)
 
 
-def _woken(row: Seen, share: float) -> Seen:
-    """Return a row without the efficiency that it failed by, where gradients compress better now."""
-    if row.tenth is None or not share > RISEN * row.tenth:
-        return row
-    return row.model_copy(update={"efficiency": None, "steps": 0.0, "tenth": None, "barred": 0})
+def _woken(beliefs: Beliefs, plan: Plan, share: float) -> Beliefs:
+    """Return the beliefs without what plans lost, where gradients compress better than when the last one was left.
+
+    Args:
+        beliefs: Before the window.
+        plan: In force. A curve shows gradient and residual, so only those of one plan compare.
+        share: Of the energy in the largest tenth of the elements.
+    """
+    row = row_of(beliefs, plan)
+    if row.tenth is not None and share <= RISEN * row.tenth:
+        return beliefs
+    seen = beliefs.seen
+    if row.tenth is not None:
+        forgotten = {"efficiency": None, "steps": 0.0, "barred": 0}
+        seen = tuple(each.model_copy(update=forgotten) if each.failures else each for each in seen)
+    beliefs = beliefs.model_copy(update={"seen": seen})
+    return _with(beliefs, row_of(beliefs, plan).model_copy(update={"tenth": share}))
+
+
+def tenth_of(report: WindowReport) -> float | None:
+    """Return the share of energy in the largest tenth of the elements; None without a curve."""
+    gain = None if report.curve is None else report.curve.gains[_TENTH]
+    return None if gain is None else min(1.0, gain)
 
 
 def _own_of(beliefs: Beliefs) -> float:
@@ -350,22 +369,18 @@ def _tried(table: PlanTable, level: LevelSums, expected: Efficiency) -> Shown | 
     return Shown(min(expected.high, likely), sums.progress_steps)
 
 
-def failed(beliefs: Beliefs, plan: Plan, report: WindowReport) -> Beliefs:
-    """Note that a plan was left, or not held, because of its efficiency."""
+def failed(beliefs: Beliefs, plan: Plan, window: int) -> Beliefs:
+    """Note that a plan was left, or not held, because of its efficiency in a window."""
+    seen = tuple(each.model_copy(update={"tenth": None}) for each in beliefs.seen)
     row = row_of(beliefs, plan)
-    row = row.model_copy(update={"failures": row.failures + 1, "tenth": tenth_of(report)})
-    return _with(beliefs, row.model_copy(update={"barred": report.window + _halving(row)}))
+    row = row.model_copy(update={"failures": row.failures + 1, "tenth": None})
+    beliefs = beliefs.model_copy(update={"seen": seen})
+    return _with(beliefs, row.model_copy(update={"barred": window + _halving(row)}))
 
 
 def rested(beliefs: Beliefs, plan: Plan, until: int) -> Beliefs:
     """Note that a plan is not tried before a window."""
     return _with(beliefs, row_of(beliefs, plan).model_copy(update={"until": until}))
-
-
-def tenth_of(report: WindowReport) -> float | None:
-    """Return the share of energy in the largest tenth of the elements; None without a curve."""
-    gain = None if report.curve is None else report.curve.gains[_TENTH]
-    return None if gain is None else min(1.0, gain)
 
 
 def row_of(beliefs: Beliefs, plan: Plan) -> Seen:

@@ -212,7 +212,9 @@ class Search:
 
     def _leave(self) -> Choice:
         """Give up the plan in force because of its efficiency."""
-        self.change(beliefs=failed(self.beliefs, self.plan, self.report), outside=0, trials=MOST_TRIALS - 1)
+        self.change(
+            beliefs=failed(self.beliefs, self.plan, self.report.window), outside=0, trials=MOST_TRIALS - 1
+        )
         return self._search(left=True)
 
     def _better_or_hold(self, mine: Belief) -> Choice:
@@ -239,7 +241,7 @@ class Search:
         """Try the plan that is predicted best, or hold the best that was measured."""
         mine, lesson = self.row(self.plan), self.lesson
         if not left and not mine.keeps and lesson.settled:
-            self.change(beliefs=failed(self.beliefs, self.plan, self.report))
+            self.change(beliefs=failed(self.beliefs, self.plan, self.report.window))
             left = True
         measured = [row for row in self.rows if row.fresh and row.keeps and not row.resting]
         best, dense = self._mildest(measured), self.row(DENSE)

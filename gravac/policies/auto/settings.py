@@ -57,9 +57,10 @@ class Seen(Record):
     """What this job measured of a plan.
 
     ``fresh``: its times are of today's network and computation. ``efficiency``: η by the newest ``steps`` that showed
-    it, the last of them in window ``shown``; ``confirmed``: ρ then. ``failures``: how often it left the bound, the last
-    time with a share ``tenth`` of the energy in the largest tenth of the elements; it is not taken again before window
-    ``barred``. ``until``: it is not tried before this window, as its trial gave no settled step.
+    it, the last of them in window ``shown``; ``confirmed``: ρ then. ``failures``: how often it left the bound; it is
+    not taken again before window ``barred``. ``tenth``: share of the energy in the largest tenth of the elements, in
+    the first window under it since a plan was last left. ``until``: it is not tried before this window, as its trial
+    gave no settled step.
     """
 
     codec: Choice | None
