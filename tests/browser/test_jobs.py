@@ -36,7 +36,7 @@ def test_choosing_a_job(controller: Controller, open_page: OpenPage) -> None:
     entries = tab.page.locator("#job-select option").all_inner_texts()
     assert [entry.split(" · ")[:2] for entry in entries] == [["one", "running"], ["two", "running"]]
     tab.page.locator("#job-select").select_option("two")
-    tab.wait("document.querySelector('#plan').textContent.startsWith('largest')")
+    tab.wait("document.querySelector('#plan-note').textContent.includes(': largest')")
     assert tab.page.evaluate("location.hash") == "#job=two"
     one.play()
     tab.page.wait_for_timeout(800)

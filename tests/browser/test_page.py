@@ -177,7 +177,7 @@ def test_the_first_plan_is_the_one_in_force_and_others_say_why_not(
             plan
         )
         assert float(re.findall(r"[\d.]+", said[plan])[0]) == pytest.approx(100 * (1 - kept), abs=0.51)
-    against = tab.page.locator("#candidates tbody td:nth-child(3)").all_inner_texts()
+    against = tab.page.locator("#candidates tbody td:nth-child(4)").all_inner_texts()
     assert against[0] == ""
     assert all(re.fullmatch(r"(\d+(\.\d)? % (more|less))?", text) for text in against)
     assert tab.page.locator("#ranks thead th").nth(1).inner_text() == "Speed (fastest rank: 1)"

@@ -64,6 +64,8 @@ def at_once(table: PlanTable, row: Belief) -> str:
 def keeps(row: Belief, each: str = "of the progress per step") -> str:
     """Return what a plan keeps, and whether that was measured."""
     kept = format_percent(row.efficiency or 0.0)
+    if row.steps < 1.0 and row.doubtful:
+        return f"may keep enough, {_measured(row.efficiency or 0.0, row.efficiency_error)} {each} as expected"
     if row.steps < 1.0:
         return f"is expected to keep {kept} {each}"
     return f"keeps {_measured(row.efficiency or 0.0, row.efficiency_error)} {each}, as measured"

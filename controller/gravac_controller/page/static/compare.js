@@ -69,7 +69,7 @@ export class Comparison {
   }
 }
 
-/** One axis for all jobs. Where a job has no window its entry is undefined, and its line goes on; unknown is null. */
+/** One axis for all jobs. Where a job has no window its entry is undefined: its line goes on; unknown is null. */
 function columns(jobs, place) {
   const xs = [...new Set(jobs.flatMap(({ rows }) => rows.map((row) => place(row, rows[0]))))].sort((a, b) => a - b);
   const at = new Map(xs.map((x, i) => [x, i]));

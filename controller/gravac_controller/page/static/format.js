@@ -34,7 +34,7 @@ export function large(value) {
   return count(value);
 }
 
-/** A compression factor, which a codec is set to: "dense", "CF 40", "CF 1.5". */
+/** A compression factor: "dense", "CF 40", "CF 1.5". */
 export const cf = (value) => factor(value, (text) => `CF ${text}`);
 
 /** How many times fewer bytes than dense: "dense", "40×", "1.5×". */
@@ -56,12 +56,12 @@ const trimmed = (value) => (value >= 100 ? whole.format(value) : String(Number(v
 /** A ratio of two quantities: "4.2×". */
 export const times = (value) => (known(value) ? `${digits(value)}×` : NONE);
 
-/** How many times fewer bytes than dense a plan of a job takes, as the job registered it; null: it did not. */
-export function registered(spec, codec, value) {
-  const bytesOf = (fits) => spec.plans.find(fits)?.payload_bytes ?? null;
-  const dense = bytesOf((cost) => cost.cf === 1);
-  const sent = value === 1 ? dense : bytesOf((cost) => cost.cf === value && (cost.codec ?? spec.compressor) === (codec ?? spec.compressor));
-  return dense > 0 && sent > 0 ? dense / sent : null;
+/** How many times fewer bytes than dense a plan takes, as the job registered it; null: it did not. */
+export function registered({ plans, compressor }, codec, value) {
+  const name = (known) => known ?? compressor;
+  const bytesOf = (fits) => plans.find(fits)?.payload_bytes;
+  return bytesOf((cost) => cost.cf === 1)
+    / bytesOf((cost) => cost.cf === value && (value === 1 || name(cost.codec) === name(codec))) || null;
 }
 
 export function bytes(value) {

@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { $, el, setHidden, setText } from "./dom.js";
-import { cf, clock, count, digits, known, NONE, planChange, registered, times } from "./format.js";
+import { cf, clock, count, digits, known, NONE, planChange, times } from "./format.js";
 import { showSpeed } from "./speed.js";
 import { showTiles } from "./tiles.js";
 import { OPERATOR_RULES, PHASE, PHASE_LONG, nameOf } from "./words.js";
@@ -15,7 +15,7 @@ export function showHero(state) {
   showTiles(job);
 }
 
-/** What the ranks sent in the last window, by the bytes on the wire; and what is about to follow. */
+/** What the ranks sent in the last window, and what is about to follow. */
 function showPlan(state) {
   const { job } = state, report = job.latest?.report ?? null, decision = state.inForce;
   setText($("plan-title"), report === null ? "To be sent" : "Sent, last window");
@@ -32,10 +32,8 @@ function showPlan(state) {
   setText($("gate"), gate);
 }
 
-/** How many times fewer bytes than dense: as sent; before the first window as registered. */
-function sent({ latest, codec, cf: factor, spec }) {
-  return factor === 1 ? "dense" : times(latest === null ? registered(spec, codec, factor) : latest.wire_cf);
-}
+/** How many times fewer bytes than dense. */
+const sent = ({ latest, cf: factor }) => (factor === 1 ? "dense" : times(latest?.wire_cf));
 
 function planNote({ latest, phase, plan, cf: sent }) {
   if (phase === "fallback" || phase === "warmup") return PHASE_LONG[phase];
@@ -44,7 +42,7 @@ function planNote({ latest, phase, plan, cf: sent }) {
   return latest === null ? `not sent yet: ${words}` : `fewer bytes on the wire: ${words}`;
 }
 
-/** Said only when the ranks sent something else than the decision's candidate, under that same decision. */
+/** Said only when the ranks sent something else than the decision's candidate under it. */
 function gateSentence(decision, report) {
   if (report === null || report.phase === "fallback" || report.epoch !== decision.epoch) return "";
   if (report.cf === decision.cf) return "";

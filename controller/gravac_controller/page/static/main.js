@@ -1,4 +1,4 @@
-// Wiring: what feeds the page (a running job, a trace with its server, a report), the screen, and what works everywhere.
+// Wiring: what feeds the page (a running job, a trace, a report), the screen, and what works everywhere.
 
 import { $ } from "./dom.js";
 import { pageKeys, showKeys } from "./keys.js";

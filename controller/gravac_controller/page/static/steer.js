@@ -1,4 +1,4 @@
-// Steering: pin a CF, send uncompressed gradients, pause exploration, resume the policy. Only where the controller allows it.
+// Steering: pin a plan, go dense, pause, resume. Only where the controller allows it.
 //
 // The user types the token. It stays in the memory of this module: never in the address, a cookie or storage.
 
@@ -113,7 +113,7 @@ export class Steer {
   }
 }
 
-/** Whether the controller itself refused. Without an answer, or with a proxy's 502 or 504, it may have accepted the order. */
+/** Whether the controller refused. Without an answer, or with a proxy's 502 or 504, it may have accepted. */
 const refused = (error) => error instanceof HttpError && error.status !== 502 && error.status !== 504;
 
 const WHAT = {

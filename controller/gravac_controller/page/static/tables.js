@@ -20,7 +20,7 @@ const ACCEPTED = 0.02, ROUNDING = 1e-3;  // as gravac.signals.risk and .efficien
 const NEXT = 3;  // plans that were not tried, by prediction
 const WHAT = {
   gravac: "Policy gravac chooses the highest T_comp = T_sys × gain (T_sys: samples per second) of the factors with enough gain.",
-  auto: "Useful: T_sys × η, samples per second that count as much as those of dense training. Policy auto chooses the plan with the most that keeps its bound. ≈: predicted, not measured.",
+  auto: "Useful: T_sys × η, samples per second that count as those of dense training. Policy auto chooses the plan with the most that keeps its bound. ≈: predicted.",
 };
 let showAll = false, redraw = null;
 $("candidates-all").addEventListener("click", () => {
@@ -28,7 +28,7 @@ $("candidates-all").addEventListener("click", () => {
   redraw();
 });
 
-/** The plans as a decision (slim) knew them: those in force or measured and the next by prediction; the rest on demand. */
+/** The plans as a decision (slim) knew them: in force, measured, the next by prediction; the rest on demand. */
 export function showCandidates({ candidates, plan, epsilon, rule }, { policy, spec }) {
   redraw = () => showCandidates({ candidates, plan, epsilon, rule }, { policy, spec });
   const paper = policy === "gravac", ordered = rule === "pinned", accepted = spec.policy.settings.bound ?? ACCEPTED;
@@ -48,7 +48,7 @@ export function showCandidates({ candidates, plan, epsilon, rule }, { policy, sp
     const columns = paper ? [["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"], ["T_comp", true, "T_sys × gain"]]
       : [["Useful", true, "samples per second × η"], ["Against now", true, "useful throughput against the plan in force"], ["η", true, "statistical efficiency, expected", "spare"]];
     return [
-      head([["Plan"], ...(paper ? [] : [["Fewer bytes", true, "than dense, as expected when the job started", "spare"]]), ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
+      head([["Plan"], ...(paper ? [] : [["Fewer bytes", true, "than dense, as expected", "spare"]]), ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
       el("tbody", {}, ...shown.map((row) => candidateRow(row, best, force, paper, ordered))),
     ];
   });
