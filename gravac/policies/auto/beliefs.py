@@ -342,6 +342,8 @@ def _kept(
         found = _tried(table, level, expected)
     if found is None or found.steps <= 0:
         return beliefs
+    if table.telling and facts.random and expected is not None and found.likely >= expected.likely:
+        return beliefs  # the backlog shows what comes late, not what was rounded at random
     likely = found.likely
     if expected is not None and facts.kept is not None and facts.kept.unseen:
         likely = min(likely, expected.likely)

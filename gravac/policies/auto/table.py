@@ -64,6 +64,11 @@ class PlanFacts:
         """Whether it sends late what the optimizer bears late."""
         return self.kept is not None and self.kept.late
 
+    @property
+    def random(self) -> bool:
+        """Whether it rounds at random, which delays nothing."""
+        return self.kept is not None and self.kept.noise_times == 1.0
+
     def expected(self, confirmed: float | None, step: int) -> Efficiency | None:
         """Return η of the plan as simulated; None: unknown.
 
