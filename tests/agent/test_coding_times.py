@@ -45,18 +45,22 @@ def test_a_slow_machine_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         return compress(self, *given, **named)
 
     def slow_decompress(self: Nearest, *given: Any, **named: Any) -> None:
-        time.sleep(0.01)
+        time.sleep(0.02)
         decompress(self, *given, **named)
 
     monkeypatch.setattr(coding_times, "HOST_ELEMENTS", ELEMENTS // 2)
     plan = Plan("nearest:levels=7", 10.1)
-    (usual,) = measured(cost(plan))
+
+    def least(one: PlanCost, ranks: int = 2) -> float:  # the machine may be busy
+        return min(measured(one, ranks=ranks)[0] for _ in range(3))
+
+    usual = least(cost(plan))
     monkeypatch.setattr(Nearest, "compress", slow_compress)
     monkeypatch.setattr(Nearest, "decompress", slow_decompress)
-    two, eight, three = measured(cost(plan)), measured(cost(plan), ranks=8), measured(cost(plan, 3), ranks=8)
-    assert two[0] > usual + 2 * 0.03
-    assert eight[0] - two[0] == pytest.approx(2 * 6 * 0.01, rel=0.3), "two buckets, six more payloads"
-    assert three[0] - two[0] == pytest.approx(2 * 0.01, rel=0.5)
+    two, eight, three = least(cost(plan)), least(cost(plan), ranks=8), least(cost(plan, 3), ranks=8)
+    assert two > usual + 2 * 0.03
+    assert eight - two == pytest.approx(2 * 6 * 0.02, rel=0.4), "two buckets, six more payloads"
+    assert eight - three == pytest.approx(2 * 5 * 0.02, rel=0.4)
 
 
 def test_what_cannot_be_measured_stays_as_stated() -> None:
