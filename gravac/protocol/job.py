@@ -149,7 +149,7 @@ class PlanCost(Record):
     messages: Annotated[float, Field(ge=0, le=1e15)]  # sent one after the other
     decoded: Count | None = None  # payloads that the rank decodes; null: unknown
     seconds: Seconds | None = None  # of the exchange on the measured network; null: not measured
-    coding_seconds: Seconds | None = None  # of encoding and decoding, as measured elsewhere; null: unknown
+    coding_seconds: Seconds | None = None  # of encoding and decoding, measured at the start; null: unknown
     kept: Kept | None = None  # null: not simulated
 
 

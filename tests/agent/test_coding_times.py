@@ -23,8 +23,7 @@ def cost(plan: Plan, decoded: int | None = None) -> PlanCost:
 
 
 def measured(*costs: PlanCost, elements: int = ELEMENTS, ranks: int = 2) -> list[float]:
-    device, dtype = torch.device("cpu"), torch.float32
-    return measure_coding(costs, "topk+bf16", "residual", elements, ranks, device, dtype)
+    return measure_coding(costs, "topk+bf16", "residual", elements, ranks, torch.float32)
 
 
 def test_every_plan_of_auto_is_measured_and_the_random_numbers_of_the_trainer_stay() -> None:
@@ -48,7 +47,7 @@ def test_a_slow_machine_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.02)
         decompress(self, *given, **named)
 
-    monkeypatch.setattr(coding_times, "HOST_ELEMENTS", ELEMENTS // 2)
+    monkeypatch.setattr(coding_times, "MOST_ELEMENTS", ELEMENTS // 2)
     plan = Plan("nearest:levels=7", 10.1)
 
     def least(one: PlanCost, ranks: int = 2) -> float:  # the machine may be busy

@@ -161,7 +161,10 @@ def test_top_of_a_trace_tells_each_window_and_each_change() -> None:
     lines = run("top", TRACE).splitlines()
     assert len([line for line in lines if "  step " in line]) == 8
     assert [int(found[1]) for line in lines if (found := re.search(r"epoch (\d):", line))] == [1, 2, 3]
-    assert "step 400  largest 10 % (hold)  10x fewer bytes  220 ms/step  η 0.7 (0.6–0.8)  useful 204/s" in lines[-1]
+    assert (
+        "step 400  largest 10 % (hold)  10x fewer bytes  220 ms/step  η 0.7 (0.6–0.8)  useful 204/s"
+        in lines[-1]
+    )
     objects = [json.loads(one) for one in run("top", TRACE, "--json").splitlines()]
     assert [one["window"]["report"]["window"] for one in objects] == list(range(8))
     assert all(one["decision"]["decision"]["window"] == one["window"]["report"]["window"] for one in objects)

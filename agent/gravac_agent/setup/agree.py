@@ -225,12 +225,13 @@ def agree(
             spec.memory.partition(":")[0] != "none",
         )
         coding = measure_coding(
-            costs if builder.network is not None else (),
+            costs
+            if builder.network is not None and device is None
+            else (),  # kernels of a device compile for long
             settings.compressor,
             settings.memory,
             elements,
             averaged,
-            builder.device,
             trained[0].dtype,
         )
     if coding:

@@ -42,7 +42,7 @@ class PlanFacts:
         lighter: Times fewer of them than dense.
         exchange: Seconds of the exchange on the network as measured at the start; None: it was not.
         size: ``link_bytes``, and what the link carries during the latency of the messages, where that is known.
-        coding: Seconds to encode and decode, as measured elsewhere.
+        coding: Seconds to encode and decode, as measured when the job started, or else elsewhere.
         kept: Expected efficiency; None: unknown.
     """
 
