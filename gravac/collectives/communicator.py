@@ -30,7 +30,7 @@ class Communicator(ABC):
     scatters_whole: bool = False
     """Whether ``scatter_sum`` is an all-reduce of which each rank keeps its part, as with gloo."""
     issued: int = 0
-    """Operations that this rank has issued. A failure that leaves it as it was came before the other ranks wait."""
+    """Operations that this rank began to issue. A failure that leaves it as it was came before the first one."""
 
     @abstractmethod
     def sum(self, x: Tensor) -> Work:
@@ -75,26 +75,31 @@ class ProcessGroupCommunicator(Communicator):
         self.scatters_whole = dist.get_backend(group) == "gloo"
 
     def sum(self, x: Tensor) -> Work:
-        return self._issued(dist.all_reduce(x, group=self.group, async_op=True))
+        self.issued += 1
+        return self._in_flight(dist.all_reduce(x, group=self.group, async_op=True))
 
     def maximum(self, x: Tensor) -> Work:
-        return self._issued(dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True))
+        self.issued += 1
+        return self._in_flight(dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True))
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
-        return self._issued(_all_gather(out, x, group=self.group, async_op=True))
+        self.issued += 1
+        return self._in_flight(_all_gather(out, x, group=self.group, async_op=True))
 
     def broadcast(self, x: Tensor, root: int) -> Work:
-        return self._issued(dist.broadcast(x, group=self.group, group_src=root, async_op=True))
+        self.issued += 1
+        return self._in_flight(dist.broadcast(x, group=self.group, group_src=root, async_op=True))
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
-        return self._issued(dist.all_to_all_single(out, x, group=self.group, async_op=True))
+        self.issued += 1
+        return self._in_flight(dist.all_to_all_single(out, x, group=self.group, async_op=True))
 
     def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
-        return self._issued(_reduce_scatter(out, x, group=self.group, async_op=True))
-
-    def _issued(self, work: dist.Work | None) -> Work:
-        assert work is not None  # None: this rank is not in the group
         self.issued += 1
+        return self._in_flight(_reduce_scatter(out, x, group=self.group, async_op=True))
+
+    def _in_flight(self, work: dist.Work | None) -> Work:
+        assert work is not None  # None: this rank is not in the group
         return work
 
 

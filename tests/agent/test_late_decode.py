@@ -39,6 +39,7 @@ class Alone(Communicator):
     def gather(self, out: Tensor, x: Tensor) -> Any:
         out.copy_(x)
         self.count += 1
+        self.issued += 1
         if self.count - 1 != self.breaks:
             return Done()
         if self.at_once:

@@ -23,8 +23,8 @@ class Metered(ProcessGroupCommunicator):
         waits, self._waits = self._waits, []
         return waits
 
-    def _issued(self, work: dist.Work | None) -> Work:
-        return _MeteredWork(super()._issued(work), self._waits)
+    def _in_flight(self, work: dist.Work | None) -> Work:
+        return _MeteredWork(super()._in_flight(work), self._waits)
 
 
 @dataclass(slots=True)

@@ -91,8 +91,8 @@ class _Ends(Communicator):
             operation = getattr(object.__getattribute__(self, "_ends"), name)
 
             def done(*args: Any) -> _Ended:
-                operation(*args)
                 self.issued += 1
+                operation(*args)
                 return _Ended()
 
             return done
