@@ -3,7 +3,6 @@
 import logging
 import time
 from dataclasses import dataclass, field
-from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ log = logging.getLogger("gravac.agent")
 
 LONG_ENOUGH = 0.02
 """Seconds of a transfer that is long enough: no larger one is tried."""
-AGREE, MOST_CHECKS = 1.25, 4
+AGREE, MOST_CHECKS = 1.25, 6
 """The last two long transfers agree if their rates differ by less than this factor. Of so many the last count."""
 LEAST_BYTES = 8 << 10
 MOST_BYTES = 8 << 20
@@ -64,10 +63,11 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
             break
         if seconds > 4 * enough:  # a bucket may be empty now
             nbytes = max(LEAST_BYTES, min(nbytes, int(1.25 * enough * rates[-1])))
-    agreed = max(rates[-2:]) < AGREE * min(rates[-2:])
-    # The machine may have been busy in one of the two. Where none agree it was in several, and a bucket that fills
-    # meanwhile lets the next one through at once.
-    bandwidth = max(rates[-2:]) if agreed else median(rates[-3:])
+    bandwidth = max(rates[-2:])  # the machine may have been busy in the other one
+    if bandwidth >= AGREE * min(
+        rates[-2:]
+    ):  # in several: while none sent, a bucket filled, and one was too fast
+        bandwidth = sorted(rates[2:])[-2]
     return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
 
 
