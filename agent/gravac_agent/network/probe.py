@@ -17,7 +17,8 @@ log = logging.getLogger("gravac.agent")
 LONG_ENOUGH = 0.02
 """Seconds of a transfer that is long enough: no larger one is tried."""
 AGREE, MOST_CHECKS = 1.25, 6
-"""The last two long transfers agree if their rates differ by less than this factor. Of so many the last count."""
+"""The last two long transfers agree if their rates differ by less than this factor. If none of so many do, the
+second best counts."""
 LEAST_BYTES = 8 << 10
 MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
@@ -64,9 +65,8 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
         if seconds > 4 * enough:  # a bucket may be empty now
             nbytes = max(LEAST_BYTES, min(nbytes, int(1.25 * enough * rates[-1])))
     bandwidth = max(rates[-2:])  # the machine may have been busy in the other one
-    if bandwidth >= AGREE * min(
-        rates[-2:]
-    ):  # in several: while none sent, a bucket filled, and one was too fast
+    if bandwidth >= AGREE * min(rates[-2:]):
+        # It was in several. While none sent, a bucket may have filled, so that the quickest was too quick.
         bandwidth = sorted(rates[2:])[-2]
     return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
 

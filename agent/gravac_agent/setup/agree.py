@@ -224,10 +224,9 @@ def agree(
             spec.optimizer_kind,
             spec.memory.partition(":")[0] != "none",
         )
+        # Not on a device, where the kernels of every plan would compile first.
         coding = measure_coding(
-            costs
-            if builder.network is not None and device is None
-            else (),  # kernels of a device compile for long
+            costs if builder.network is not None and device is None else (),
             settings.compressor,
             settings.memory,
             elements,
