@@ -29,10 +29,11 @@ $("candidates-all").addEventListener("click", () => {
 });
 
 /** The plans as a decision (slim) knew them: in force, measured, the next by prediction; the rest on demand. */
-export function showCandidates({ candidates, plan, epsilon, rule }, { policy, spec }) {
-  redraw = () => showCandidates({ candidates, plan, epsilon, rule }, { policy, spec });
+export function showCandidates({ candidates, plan, epsilon, rule }, job) {
+  redraw = () => showCandidates({ candidates, plan, epsilon, rule }, job);
+  const { policy, spec, latest } = job;
   const paper = policy === "gravac", ordered = rule === "pinned", accepted = spec.policy.settings.bound ?? ACCEPTED;
-  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), fewer: registered(spec, row.codec, row.cf), wanted: row.plan === plan, shown: row.plan === plan || row.window !== null,
+  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), fewer: latest?.plan === row.plan ? latest.wire_cf : registered(spec, row.codec, row.cf), wanted: row.plan === plan, shown: row.plan === plan || row.window !== null,
     loses: !paper && row.plan !== plan && tooMuch(row, accepted) }));
   const next = rows.filter((row) => !row.shown && row.verdict === "untried" && known(row.useful)).sort((a, b) => b.useful - a.useful).slice(0, NEXT);
   const few = rows.filter((row) => paper || row.shown || next.includes(row));
@@ -48,7 +49,7 @@ export function showCandidates({ candidates, plan, epsilon, rule }, { policy, sp
     const columns = paper ? [["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"], ["T_comp", true, "T_sys × gain"]]
       : [["Useful", true, "samples per second × η"], ["Against now", true, "useful throughput against the plan in force"], ["η", true, "statistical efficiency, expected", "spare"]];
     return [
-      head([["Plan"], ...(paper ? [] : [["Fewer bytes", true, "than dense, as expected", "spare"]]), ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
+      head([["Plan"], ...(paper ? [] : [["Fewer bytes", true, "than dense: as sent, else as expected", "spare"]]), ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
       el("tbody", {}, ...shown.map((row) => candidateRow(row, best, force, paper, ordered))),
     ];
   });
