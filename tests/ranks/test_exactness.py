@@ -34,8 +34,9 @@ def test_an_observer_says_at_the_end_whether_it_is_the_network(run_ranks: RunRan
     assert re.match(r"Network: \d+ % of a step is exposed communication \(", slow[0]), slow
     assert slow[1].startswith("Why: 2 ranks exchange ")
     assert "the noise scale of the gradient is" in slow[1]
+    # Which plan pays depends on how long this machine takes to encode.
     assert re.search(
-        r"Next: send .*x fewer bytes with .*, each of which is expected to keep 9\d % .* useful samples/s, "
+        r"Next: send .*x fewer bytes with .*, each of which is expected to keep (9\d|100) % .* useful samples/s, "
         r"[\d.]+ times",
         slow[2],
     )

@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import operator
 import os
 import threading
 import time
@@ -70,9 +71,18 @@ def copied(rank: int, world: int, folder: str) -> dict[str, Any]:
     return found
 
 
-def _counts() -> list[int]:
-    open_files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-    return [threads, open_files, len(dist.distributed_c10d._world.pg_names)]
+def _counts(most: list[int] | None = None) -> list[int]:
+    """Threads, open files, and groups. Waits until there are no more than ``most`` of each.
+
+    A peer's connection to the store is closed by the store's own thread, when it gets to it.
+    """
+    deadline = time.monotonic() + 10
+    while True:
+        open_files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        counts = [threads, open_files, len(dist.distributed_c10d._world.pg_names)]
+        if most is None or time.monotonic() > deadline or all(map(operator.le, counts, most)):
+            return counts
+        time.sleep(0.02)
 
 
 def sweep(rank: int, world: int, folder: str, trials: int) -> dict[str, Any]:
@@ -94,7 +104,7 @@ def sweep(rank: int, world: int, folder: str, trials: int) -> dict[str, Any]:
             pass
         fingerprints.append(fingerprint(module))
         del module, optimizer
-        counts.append(_counts())
+        counts.append(_counts(counts[1] if trial else None))
     return {
         "counts": counts,
         "threads": [one.name for one in threading.enumerate()],
