@@ -255,6 +255,13 @@ def test_one_bad_window_changes_nothing() -> None:
         assert job.last.epoch == epoch
 
 
+def test_the_reason_to_hold_shows_what_was_sent() -> None:
+    job = Job(SLOW)
+    held(job)
+    dense = job.reports[-1].dense_bytes
+    assert ", 25.0x fewer bytes: steps take " in job.windows(1, payload_bytes=dense // 25).reason
+
+
 def test_a_slow_and_then_a_fast_window_are_noise() -> None:
     job = Job(SLOW)
     plan, epoch = held(job), job.last.epoch

@@ -99,6 +99,7 @@ class Choice:
         toward: Plan that a trial is on the way to, as that one sends far more than was ever sent; None: to none.
         cause: Why a search began.
         trial_limit: Seconds from which a step ends the trial; None: no trial.
+        sent_cf: Dense bytes / payload bytes of the window, as sent; None: not known.
     """
 
     what: What
@@ -112,6 +113,7 @@ class Choice:
     toward: Plan | None = None
     cause: Cause = NO_CAUSE
     trial_limit: float | None = None
+    sent_cf: float | None = None
 
     def row(self, plan: Plan) -> Belief:
         """Return what is believed of a plan."""
@@ -235,7 +237,8 @@ class Search:
                 looks = self.state.looks + 1 if due else self.state.looks
                 self.change(trials=MOST_TRIALS, looks=looks, unlooked=0)
                 return self._try(step, mine, Cause(unlooked=unlooked if due else 0), toward)
-        return self._choice("held", self.plan, "hold")
+        sent, dense_bytes = self.report.payload_bytes, self.report.dense_bytes
+        return self._choice("held", self.plan, "hold", sent_cf=dense_bytes / sent if sent else None)
 
     def _search(self, was: Times | None = None, left: bool = False) -> Choice:
         """Try the plan that is predicted best, or hold the best that was measured."""

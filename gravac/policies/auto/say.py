@@ -116,7 +116,7 @@ def _held(choice: Choice, table: PlanTable) -> str:
     if choice.plan == DENSE:
         return f"Staying dense: steps take {_seconds(row.seconds)}{waits}, and no other plan is predicted to win."
     kept = keeps(row, "of the progress")
-    sends = format_fewer(table.wire_cf(row.facts))
+    sends = format_fewer(choice.sent_cf or table.wire_cf(row.facts))
     return f"Holding {row.facts.label}, {sends}: steps take {_seconds(row.seconds)}{waits}, and each {kept}."
 
 
