@@ -10,6 +10,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
 from gravac.kernels import Scalar, SelectionHint
+from gravac.kernels.tiled import Values as TiledValues
 from gravac.offers import UNKNOWN, Offer
 from gravac.transaction import Transaction
 
@@ -65,6 +66,14 @@ class Compressor(Transaction, ABC):
         Returns:
             Dtype and length of each part; None if the size depends on more than the arguments.
         """
+
+    def message_values(self, dtype: torch.dtype) -> TiledValues | None:
+        """Return how a whole message made on a device sends values (``kernels.tiled``); None: there is no such message.
+
+        Args:
+            dtype: The dtype that values have on the wire.
+        """
+        return None
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> "Layout":
         """Return what is known of all payloads of such a tensor, to be made once; see ``specs`` for the arguments."""

@@ -9,6 +9,7 @@ from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.compressors.sparse.selector import PLAIN
+from gravac.kernels.tiled import Values as TiledValues
 from gravac.offers import Offer
 
 
@@ -67,6 +68,9 @@ class BF16(Quantizer):
     half = torch.bfloat16
     relative_error = 2.0**-9
     smallest_error = 2.0**-134  # half the step of the smallest numbers
+
+    def kept_values(self) -> TiledValues | None:
+        return "bfloat16" if self.half == torch.bfloat16 else None
 
     def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(self.half, numel),)

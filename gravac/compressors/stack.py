@@ -17,6 +17,7 @@ from gravac.compressors.sparse.chunktopk import ChunkTopK
 from gravac.compressors.sparse.selector import Selector
 from gravac.compressors.sparse.topk import TopK
 from gravac.kernels import Scalar, SelectionHint
+from gravac.kernels.tiled import Values as TiledValues
 
 
 class Stack(Compressor):
@@ -73,6 +74,9 @@ class Stack(Compressor):
         assert places is not None
         assert values is not None
         return *values, *places[1:]
+
+    def message_values(self, dtype: torch.dtype) -> TiledValues | None:
+        return None if self.selector.message_values(torch.float32) is None else self.quantizer.kept_values()
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         return self._rounded(self.selector.compress(x, cf, key, torch.float32), key, dtype)

@@ -9,6 +9,10 @@ BINS = 4096
 """Bins of a float32's magnitude: its 8 bits of exponent and the highest 4 of its significand."""
 COARSE_SHIFT = 19
 """Bits of a float32 below those of its bin."""
+SUM_BLOCK = 4096
+"""Elements whose squares a program on a GPU adds up."""
+LEVEL_BINS = 256
+"""Bins above a level, 64 for twice the magnitude."""
 AT_ONCE = 1 << 18
 """Elements processed at a time on a CPU, so that intermediate results stay in its cache."""
 STEP = 32

@@ -87,6 +87,27 @@ class ResidualPart(FlatMemory):
         self.stage, self.sent = _Stage.REMOVED, (compressor, payload)
         return self.residual
 
+    def sent_by_device(self, places: Tensor) -> bool:
+        """Take what a device left in ``out`` of ``pending_sum`` for the residual after the step.
+
+        Args:
+            places: What it sent, int64 or int32.
+
+        Returns:
+            Whether the device has to undo a step that does not count, as there is no second buffer. Then call
+            ``settled_by_device`` once that is queued.
+        """
+        self.offered = None
+        if self.stage is None:
+            self.draft_has_residual, self.sent_places = True, (places,) if self.keeps_before else None
+            return False
+        self.stage, self.after = _Stage.REMOVED, (self.has_residual, True)
+        return True
+
+    def settled_by_device(self) -> None:
+        """Note that the device keeps or undoes the step, by a tensor that the host has not read."""
+        self.has_residual, self.stage, self.unsettled = True, _Stage.DECIDED, False
+
     def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         stage, residual = self.stage, self.residual
         if not self.unsettled and stage is not _Stage.EMPTIED:

@@ -168,8 +168,7 @@ class BucketChannel:
         rank, memory, self.partial, self.senders = self._rank, self.memory, False, None
         if self.dense:
             plan = plan.dense()
-        # Asked before this step gives the memory a residual.
-        raw = not self.uses_memory or (plan.idle and not rank.memory.transforms and not memory.has_residual)
+        raw = self.sends_raw(plan)  # asked before this step gives the memory a residual
         if not gradient.numel():  # DDP sends parameters without elements too, and codecs need not know them
             return EncodedBucket(None, raw)
         if gradient.is_sparse:
@@ -188,12 +187,40 @@ class BucketChannel:
         unsettled = memory.unsettled
         if unsettled and (plan.codec, plan.cf) not in self._holds_little:
             self._holds_little[plan.codec, plan.cf] = _held_bytes(transfer) <= 4 * gradient.numel()
-        if self.partial and rank.counts_senders and isinstance(transfer, Gathered):
-            n = transfer.header.layout.numel
-            if self._senders is None:
-                self._senders = torch.empty(n, device=gradient.device, dtype=torch.uint8)
-            self.senders = transfer.senders = self._senders
+        if self.partial and isinstance(transfer, Gathered):
+            transfer.senders = self.count_senders(transfer.header.layout.numel, gradient.device)
         return EncodedBucket(transfer, False, unsettled)
+
+    def begin_message(self, plan: StepPlan, gradient: Tensor) -> None:
+        """Prepare the memory for a message that a device makes in one piece, of the largest elements."""
+        rank = self._rank
+        self.partial, self.senders = True, None
+        self.memory.keeps_before = rank.cuts and rank.aggregators[plan.codec].leaves_out
+        self.memory.gradient_stays = rank.gradients_stay and not self.memory.keeps_before
+        if rank.raw_mean.wanted:
+            self._signs = rank.raw_mean.add(self._signs, self.bucket.number, gradient)
+
+    def begin_raw(self, gradient: Tensor) -> None:
+        """Take note of a gradient that is sent as it is and measured elsewhere."""
+        self.partial, self.senders, self.failures = False, None, 0
+        if self._rank.raw_mean.wanted:
+            self._signs = self._rank.raw_mean.add(self._signs, self.bucket.number, gradient)
+
+    def count_senders(self, numel: int, device: torch.device) -> Tensor | None:
+        """Return where to count who sent each element of the step's mean; None: no optimizer wants to know."""
+        if not self._rank.counts_senders:
+            return None
+        if self._senders is None:
+            self._senders = torch.empty(numel, device=device, dtype=torch.uint8)
+        self.senders = self._senders
+        return self.senders
+
+    def sends_raw(self, plan: StepPlan) -> bool:
+        """Return whether the next step sends the gradient itself under a plan. It is equal on all ranks."""
+        if not self.uses_memory:
+            return True
+        idle = plan.idle or self.dense
+        return idle and not self._rank.memory.transforms and not self.memory.has_residual
 
     def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         """Keep the residual if the step counts, or undo the step. It never raises.
@@ -360,7 +387,7 @@ class BucketChannel:
         clamped = None if limit == math.inf else self._clamped(gradient, compensated, limit, dense)
         if measured:  # in a dense step, too: it measures the gain before anything is sent at a new CF
             x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
-            draft = self._route(plan).prepare(x, measured, key, gradient.dtype, magnitudes)
+            draft = self.route(plan).prepare(x, measured, key, gradient.dtype, magnitudes)
             energies = [draft.kept_energy(cf) for cf in measured]
         own.gradient_sq, own.compensated_sq = compensated.gradient_sq, compensated.sq
         own.minimum_sq, own.candidate_sq = energies[0], energies[-1]
@@ -442,14 +469,15 @@ class BucketChannel:
         own.residual_sq += sq * share**2
         own.residual_dot_gradient += dot_gradient * share
 
-    def _route(self, plan: StepPlan) -> BucketAggregator:
+    def route(self, plan: StepPlan) -> BucketAggregator:
+        """Return what the plan's aggregator knows of the bucket."""
         route = self.routes[plan.codec]
         if route is None:
             route = self.routes[plan.codec] = self._rank.aggregators[plan.codec].open(self.bucket)
         return route
 
     def _blank(self, plan: StepPlan, gradient: Tensor, key: Key, value: float) -> Draft:
-        return self._route(plan).blank(plan.cf, key, gradient.dtype, gradient.device, value)
+        return self.route(plan).blank(plan.cf, key, gradient.dtype, gradient.device, value)
 
 
 def _held_bytes(transfer: Transfer) -> int:

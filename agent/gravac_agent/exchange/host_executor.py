@@ -445,6 +445,7 @@ class HostExecutor:
             submitted.out.mul_(submitted.factor)
         if step is not None:
             step.finite &= finite
+            step.raw &= bucket.raw
             if step.mean_sq is not None:
                 mean_sq = float(norm_sq(submitted.out)) / submitted.factor**2 if bucket.raw else None
                 step.mean_sq = None if mean_sq is None else step.mean_sq + mean_sq

@@ -49,6 +49,8 @@ class RawMeanMeter:
         default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32, device="cpu"), init=False
     )
     _energy: Scalar = field(default=0.0, init=False)
+    _measured: bool = field(default=False, init=False)
+    """Whether the running step has measured a bucket."""
 
     def add(self, signed: SignedSums | None, number: int, gradient: Tensor) -> SignedSums | None:
         """Add a bucket's raw gradient, before anything changes it.
@@ -58,6 +60,7 @@ class RawMeanMeter:
             number: Number of the bucket.
             gradient: Shape ``(n,)``.
         """
+        self._measured = True
         try:
             every = -(-gradient.numel() // MOST_SAMPLED) | 1  # odd, so that it meets all columns of a matrix
             sample = gradient[::every]
@@ -77,10 +80,12 @@ class RawMeanMeter:
 
     def pop(self) -> list[Scalar]:
         """Return the ``SIZE`` numbers of the step, and begin the next one. They are 0 if nothing was measured."""
-        sums = self._sums.clone().unbind() if on_device(self._sums) else self._sums.tolist()
+        if not self._measured:
+            return list(NOT_MEASURED)
+        sums = self._sums.double().unbind() if on_device(self._sums) else self._sums.tolist()
         found: list[Scalar] = [*sums, self._energy]
         self._sums.zero_()
-        self._energy = 0.0
+        self._energy, self._measured = 0.0, False
         return found
 
     def _signs(self, number: int, sample: Tensor) -> SignedSums:

@@ -75,7 +75,10 @@ class StepResult:
     dense_bytes: int = 0
     payload_bytes: int = 0
     mean_sq: float | None = 0.0
-    """‖mean over ranks of the raw gradients‖², the same on all ranks. None unless every bucket was sent raw."""
+    """‖mean over ranks of the raw gradients‖², the same on all ranks. None unless every bucket was sent raw; on a
+    device, also in a step that is not surveyed."""
+    raw: bool = True
+    """Whether every bucket was sent raw, so that the mean is that of the raw gradients."""
     finite: bool = True
     """False if the mean overflowed the gradients' format. It is equal on all ranks, since all hold the same bits."""
     curve: Curve | None = None

@@ -181,6 +181,8 @@ def agree(
             "optimizer": spec.optimizer
             and spec.optimizer.name,  # torch's AdamW and gravac.optim's step differently
             "gravac": __version__,
+            "Triton kernels": device is not None
+            and backend.gpu_kernels(device.device),  # they make other messages
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },
         tick_group,

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from gravac.collectives import ProcessGroupCommunicator
+from gravac.kernels.backend import gpu_kernels
 from gravac.memories import Memory
 from gravac.protocol import JobSpec
 from gravac.whatif import Recording
@@ -172,4 +173,5 @@ def _executor(
         tick_codec=tick_codec,
         announcement=announcement,
         seed=settings.seed,
+        compiled=gpu_kernels(agreed.device.device),
     )

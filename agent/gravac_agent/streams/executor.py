@@ -19,6 +19,7 @@ from torch import Tensor
 from gravac.collectives import Communicator, InPlace, Transfer, Work
 from gravac.compressors import Key
 from gravac.kernels import Scalar, Tally
+from gravac.kernels.step_sums import square
 from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
@@ -29,6 +30,7 @@ from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
 from gravac_agent.network.link import Link
+from gravac_agent.streams.messages import Messages, SentMessage
 from gravac_agent.streams.tick import DeviceTick, factor_of
 
 _PATIENCE_SECONDS = 10.0
@@ -43,9 +45,16 @@ class QueuedBucket:
     channel: BucketChannel
     transfer: Transfer | None = None
     """None if encoding failed, or has not begun yet on a simulated device."""
+    message: SentMessage | None = None
+    """Instead of a transfer, where the device makes whole messages."""
     raw: bool = False
     """The mean will be that of the raw gradients."""
     error: Exception | None = None
+
+    @property
+    def sent(self) -> Transfer | SentMessage | None:
+        """What is in flight."""
+        return self.message or self.transfer
 
     @property
     def in_place(self) -> bool:
@@ -64,6 +73,8 @@ class DeviceStep:
     buckets: list[QueuedBucket] = field(default_factory=list)
     dense_bytes: int = 0
     payload_bytes: int = 0
+    raw: bool = True
+    """Whether every bucket was sent raw."""
     mean_sq: Scalar | None = 0.0
     activity: list[tuple[Activity, int, int]] = field(default_factory=list)
     """What the stream did, between which marks of the timer."""
@@ -75,7 +86,7 @@ class DeviceStep:
     counts: Tensor | None = None
     """Whether the step counts, bool of shape ``()`` on the device."""
     copies: list[Tensor] = field(default_factory=list)
-    """What the host reads after the step: the tick, two numbers, and the histograms of a survey."""
+    """What the host reads after the step: the tick with two numbers, and the histograms of a survey."""
     ended: DeviceEvent | None = None
     """Reached when all of the step is done."""
     error: Exception | None = None
@@ -95,6 +106,7 @@ class StreamExecutor:
         tick_codec: Packs and unpacks ticks.
         announcement: What this rank announces in each tick.
         seed: Seed of all random numbers.
+        compiled: Whether all ranks have compiled kernels for the device, which make whole messages of some plans.
     """
 
     defers_result = True
@@ -111,12 +123,14 @@ class StreamExecutor:
         tick_codec: TickCodec,
         announcement: Announcement,
         seed: int,
+        compiled: bool,
     ) -> None:
         self.encoder, self.tick_codec = encoder, tick_codec
         self.device = device
         self._dense, self._link, self._announcement = dense, link, announcement
         self._seed, self._rank = seed, tick_codec.rank
         self._ticks = DeviceTick(device, ticks)
+        self._messages = Messages(encoder, compiled)
         self._side = device.new_stream()
         self._line = device.new_stream() if link is not None else self._side
         self._timer = device.timer()
@@ -171,9 +185,9 @@ class StreamExecutor:
         if not step.ended.query():  # the next step begins long after; this hardly ever waits
             step.ended.synchronize()
         self.check()
-        vector, numbers, *histograms = step.copies
-        tick = self.tick_codec.unpack(vector)
-        counts, mean_sq = numbers.tolist()
+        vector, *histograms = step.copies
+        tick = self.tick_codec.unpack(vector[:-2])
+        counts, mean_sq = vector[-2:].tolist()
         for tallied, energies in zip(histograms[::2], histograms[1::2], strict=True):
             step.survey.read(Tally(tallied.clone(), energies.clone()))
         self._ticks.release(step.copies)
@@ -185,6 +199,7 @@ class StreamExecutor:
             step.dense_bytes,
             step.payload_bytes,
             None if step.mean_sq is None else mean_sq,
+            step.raw,
             bool(counts),
             step.survey.curve,
             step.host_seconds,
@@ -288,27 +303,45 @@ class StreamExecutor:
 
     def _encode(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Encode a bucket and issue its collective."""
-        submitted, begin = queued.submitted, self._timer.mark(self._side)
+        begin = self._timer.mark(self._side)
         try:
             if self._broken is not None:
                 raise self._broken
-            key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
-            sent, queued.raw, _ = queued.channel.encode(
-                step.plan, submitted.buffer, key, step.sums, step.survey
-            )
-            queued.transfer = sent or self._dense(submitted)
-            step.dense_bytes += queued.transfer.payload_bytes if sent is None else submitted.buffer.nbytes
-            step.payload_bytes += queued.transfer.payload_bytes
+            dense_bytes = self._send(step, queued)
+            assert queued.sent is not None
+            step.dense_bytes += dense_bytes or queued.sent.payload_bytes
+            step.payload_bytes += queued.sent.payload_bytes
         except Exception as error:
             queued.error = self._broken = error
         step.activity.append(("compress", begin, self._timer.mark(self._side)))
 
+    def _send(self, step: DeviceStep, queued: QueuedBucket) -> int:
+        """Issue a bucket's collective, and return the bytes of its gradient; 0: those that are sent."""
+        channel, submitted, plan = queued.channel, queued.submitted, step.plan
+        gradient, number = submitted.buffer, submitted.bucket.number
+        layout = None if submitted.sharded else self._messages.layout(channel, plan, gradient)
+        if layout is not None:
+            row = self._ticks.row(number)
+            sent = self._messages.send(channel, plan, layout, gradient, step.sums, step.survey, row)
+            queued.message = sent
+            return gradient.nbytes
+        quick = channel.sends_raw(plan) and gradient.numel() and not gradient.is_sparse
+        if quick and not step.survey.wanted and self._messages.able:
+            channel.begin_raw(gradient)
+            square(gradient, self._ticks.row(number))
+            queued.raw, queued.transfer = True, self._dense(submitted)
+            return 0
+        key = Key(self._seed, step.number, number, self._rank)
+        exchange, queued.raw, _ = channel.encode(plan, gradient, key, step.sums, step.survey)
+        queued.transfer = exchange or self._dense(submitted)
+        return 0 if exchange is None else gradient.nbytes
+
     def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
         """Keep the link's stream busy for as long as the emulated link needs for a bucket."""
         try:
-            if queued.transfer is not None:
-                self.device.wait_work(queued.transfer.work)
-                self.device.delay(link.seconds(queued.transfer.sent_bytes))
+            if queued.sent is not None:
+                self.device.wait_work(queued.sent.work)
+                self.device.delay(link.seconds(queued.sent.sent_bytes))
         except Exception as error:
             queued.error = error
 
@@ -334,9 +367,9 @@ class StreamExecutor:
         fitting = list[Tensor]()
         for queued in step.buckets:
             try:
+                if self._link is None and queued.sent is not None:  # else its stream has waited
+                    self.device.wait_work(queued.sent.work)
                 if queued.transfer is not None:
-                    if self._link is None:  # else its stream has waited
-                        self.device.wait_work(queued.transfer.work)
                     fits = self.encoder.means.fits(queued.transfer, queued.submitted.out, queued.in_place)
                     if fits is not None:
                         fitting.append(fits)
@@ -354,13 +387,20 @@ class StreamExecutor:
         """Settle the memory, write the mean into the buffer, and complete the future."""
         submitted, begin = queued.submitted, self._timer.mark(self._side)
         try:
-            if queued.error is not None or queued.transfer is None or step.counts is None:
+            if queued.error is not None or queued.sent is None or step.counts is None:
                 raise queued.error or step.error or RuntimeError("no tick")
+            step.raw &= queued.raw
+            if queued.message is not None:
+                step.mean_sq = None
+                queued.message.settle(submitted.buffer, submitted.out, step.counts)
+                submitted.future.set_result(submitted.out)
+                return
+            assert queued.transfer is not None
             # Before the mean overwrites the gradient, which may have to undo the step.
             if not submitted.buffer.is_sparse:
                 queued.channel.resolve(submitted.buffer, step.counts)
             self.encoder.means.write_unread(queued.transfer, submitted.out, queued.in_place)
-            if queued.raw and step.mean_sq is not None:
+            if queued.raw and step.mean_sq is not None and (step.survey.wanted or not self._messages.able):
                 step.mean_sq = step.mean_sq + norm_sq(submitted.out)
             else:
                 step.mean_sq = None
@@ -371,23 +411,26 @@ class StreamExecutor:
             submitted.future.set_result(submitted.out)
         except Exception as error:
             self._fail(step, queued, error)
-        step.activity.append(("decompress", begin, self._timer.mark(self._side)))
+        finally:
+            step.activity.append(("decompress", begin, self._timer.mark(self._side)))
 
     def _fetch(self, step: DeviceStep) -> None:
         """Copy to the host's memory what ``wait_step`` reads."""
         if step.error is not None or step.tick is None or step.counts is None:
             return
         try:
-            counts = step.counts.double()
-            mean_sq = step.mean_sq if isinstance(step.mean_sq, Tensor) else torch.zeros_like(counts)
-            numbers = torch.stack([counts, mean_sq])
+            self._ticks.end(step.tick, step.counts, step.mean_sq)
             histograms = [one for tally in step.survey.unread for one in (tally.counts, tally.energies)]
-            step.copies = self._ticks.fetch([step.tick, numbers, *histograms])
+            step.copies = self._ticks.fetch([step.tick, *histograms])
             step.buckets, step.survey.unread = [], []  # frees the payloads
         except Exception as error:
             step.error = error
 
     def _undo(self, buckets: list[QueuedBucket]) -> None:
         for queued in buckets:
+            if queued.message is not None:
+                gradient = queued.submitted.buffer
+                never = torch.zeros((), dtype=torch.bool, device=gradient.device)
+                queued.message.settle(gradient, torch.empty_like(gradient), never)
             if queued.transfer is not None and not queued.submitted.buffer.is_sparse:
                 queued.channel.resolve(queued.submitted.buffer, False)

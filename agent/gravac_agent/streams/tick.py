@@ -8,15 +8,18 @@ from torch import Tensor
 
 from gravac.collectives import Communicator, Work
 from gravac.kernels import Scalar
+from gravac.kernels.step_sums import ROW, add_rows
 from gravac_agent.devices import Device
 from gravac_agent.exchange.tick import FLAGS, NAMES
 
-_FLAGS = tuple(name in FLAGS for name in NAMES)
 _NONFINITE = NAMES.index("nonfinite")
+_LAST_FLAG = _NONFINITE + len(FLAGS) - 1
+_ENDS = 2
+"""Numbers behind the tick, for the host: whether the step counts, and ‖mean‖²."""
 
 
 class DeviceTick:
-    """One rank's vectors. Its buffers in the host's memory are used again once the step has been read.
+    """One rank's vectors. Their buffers are used again once the step has been read.
 
     Args:
         device: Where the sums are.
@@ -25,13 +28,22 @@ class DeviceTick:
 
     def __init__(self, device: Device, communicator: Communicator) -> None:
         self._device, self._communicator = device, communicator
-        self._staging: dict[int, Tensor] = {}
+        self._vectors: dict[int, tuple[Tensor, Tensor]] = {}
         self._arrived: dict[tuple[int, torch.dtype], list[Tensor]] = {}
         self._places: dict[tuple[int, ...], Tensor] = {}
-        self._flags = torch.tensor(_FLAGS, dtype=torch.bool, device="cpu").to(device.device)
+        self._rows = torch.zeros(0, ROW, dtype=torch.float64, device=device.device)
+        self._counts = torch.zeros((), dtype=torch.bool, device=device.device)
+
+    def row(self, number: int) -> Tensor:
+        """Return where the sums of a bucket go that are made in one piece, float64 of shape ``(ROW,)``."""
+        if number >= len(self._rows):
+            more = torch.zeros(2 * number + 8, ROW, dtype=torch.float64, device=self._device.device)
+            more[: len(self._rows)] = self._rows
+            self._rows = more
+        return self._rows[number]
 
     def sum(self, numbers: Sequence[Scalar]) -> tuple[Tensor, Work]:
-        """Make this rank's vector on the device, and start its sum over ranks.
+        """Make this rank's vector on the device, with all rows in it, and start its sum over ranks.
 
         If the rank is not finite its energies become 0. NaN among them would hide the flags of all ranks.
 
@@ -39,26 +51,26 @@ class DeviceTick:
             numbers: ``TickCodec.numbers``, in which any may be a tensor.
 
         Returns:
-            The vector, float64 of shape ``(len(numbers),)``, and the all-reduce.
+            The vector, float64 of shape ``(len(numbers) + 2,)``, and the all-reduce of all but the last two.
         """
         size = len(numbers)
-        if size not in self._staging:
-            self._staging[size] = self._device.pinned(size, torch.float64)
-        staging = self._staging[size]
+        if size not in self._vectors:
+            vector = torch.zeros(size + _ENDS, dtype=torch.float64, device=self._device.device)
+            self._vectors[size] = self._device.pinned(size, torch.float64), vector
+        staging, vector = self._vectors[size]
         staging.copy_(
             torch.tensor(
                 [0.0 if isinstance(x, Tensor) else x for x in numbers], dtype=torch.float64, device="cpu"
             )
         )
-        vector = torch.empty(size, dtype=torch.float64, device=self._device.device)
-        vector.copy_(staging, non_blocking=True)
+        own = vector[:size]
+        own.copy_(staging, non_blocking=True)
         places = tuple(place for place, number in enumerate(numbers) if isinstance(number, Tensor))
         if places:
-            known = torch.stack([number.double() for number in numbers if isinstance(number, Tensor)])
-            vector.index_copy_(0, self._places_of(places), known)
-        head = vector[: len(NAMES)]
-        head.copy_(torch.where((head[_NONFINITE] > 0.0) & ~self._flags, 0.0, head))
-        return vector, self._communicator.sum(vector)
+            known = torch.stack([number for number in numbers if isinstance(number, Tensor)])
+            own.index_copy_(0, self._places_of(places), known)
+        add_rows(self._rows, vector, len(NAMES), _LAST_FLAG)
+        return vector, self._communicator.sum(own)
 
     def _places_of(self, places: tuple[int, ...]) -> Tensor:
         if places not in self._places:
@@ -74,10 +86,16 @@ class DeviceTick:
             vector: The sum over ranks.
             fitting: Whether each mean fits that may not, equal on all ranks.
         """
-        counts = vector[_NONFINITE] == 0.0
+        counts = torch.eq(vector[_NONFINITE], 0.0, out=self._counts)
         for one in fitting:
-            counts = counts & one
+            counts.logical_and_(one)
         return counts
+
+    def end(self, vector: Tensor, counts: Tensor, mean_sq: Scalar | None) -> None:
+        """Write what the host also reads behind the tick: whether the step counts, and ‖mean‖²."""
+        vector[-_ENDS].copy_(counts)
+        if isinstance(mean_sq, Tensor):
+            vector[-1].copy_(mean_sq)
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copy flat tensors to the host's memory, without waiting.

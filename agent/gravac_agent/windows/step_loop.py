@@ -158,7 +158,7 @@ class StepLoop:
             self._note("nonfinite", f"Step {self.step}: {what} on {sums.nonfinite:.0f} rank(s).")
         if encoder.raw_mean.wanted:
             amplification = encoder.memory.amplification
-            self.clipper.end_step(sums, tick.raw_mean, result.mean_sq is not None, amplification)
+            self.clipper.end_step(sums, tick.raw_mean, result.raw, amplification)
         elif counts:
             self.clipper.residual_sq = max(0.0, sums.residual_sq) / self._averaged
         self.pass_on_notes()

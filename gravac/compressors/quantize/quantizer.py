@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload, Traits
+from gravac.kernels.tiled import Values as TiledValues
 
 ROUNDED = Traits(
     unbiased=True,
@@ -26,6 +27,10 @@ ROUNDED = Traits(
 
 class Quantizer(Compressor):
     """A codec that decodes to a whole tensor. Subclasses implement ``decode`` instead of ``decompress``."""
+
+    def kept_values(self) -> TiledValues | None:
+        """Return how a whole message made on a device sends a selector's values, rounded by this; None: it cannot."""
+        return None
 
     @abstractmethod
     def decode(self, payload: Payload) -> Tensor:

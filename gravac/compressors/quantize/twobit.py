@@ -9,6 +9,8 @@ from torch import Tensor
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer, chosen_block
 from gravac.kernels import dequantize_two_bits, packed_bytes, quantize_two_bits
+from gravac.kernels.tiled import BLOCK
+from gravac.kernels.tiled import Values as TiledValues
 
 
 class TwoBit(Quantizer):
@@ -29,6 +31,9 @@ class TwoBit(Quantizer):
 
     def __init__(self, *, block: int = 128) -> None:
         self.block = chosen_block(self.name, block)
+
+    def kept_values(self) -> TiledValues | None:
+        return "twobit" if self.block == BLOCK else None
 
     def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         blocks = -(-numel // self.block)

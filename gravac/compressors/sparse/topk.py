@@ -8,6 +8,7 @@ from torch import Tensor
 from gravac.compressors.base import Bound, Key, Payload, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Indexed
 from gravac.kernels import SelectionHint, Sifted, take_top
+from gravac.kernels.tiled import Values as TiledValues
 from gravac.offers import Offer
 
 
@@ -66,6 +67,10 @@ class TopK(Indexed):
             values = taken if dtype == torch.float32 else to_wire(taken, dtype)
             payloads.append(self._payload(values, support, numel, cf, key))
         return payloads
+
+    def message_values(self, dtype: torch.dtype) -> TiledValues | None:
+        ways: dict[torch.dtype, TiledValues] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+        return ways.get(dtype)
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=kept_count(numel, cf) / numel)

@@ -1,8 +1,11 @@
 """Runs every kernel once, on a few elements, so that none is compiled in a step."""
 
+from typing import get_args
+
 import torch
 
 from gravac import kernels
+from gravac.kernels import step_sums, tiled
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -50,3 +53,21 @@ def run_all(device: torch.device) -> None:
             kernels.step_aged(param, grad, first, second, ages, arrived, table, rates, 0.9)
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)
+    _run_tiled(x)
+
+
+def _run_tiled(x: torch.Tensor) -> None:
+    """Launch the kernels of whole messages: each way to send values, by a draft and in place."""
+    counts = torch.ones((), dtype=torch.bool, device=x.device)
+    row = torch.zeros(1, step_sums.ROW, dtype=torch.float64, device=x.device)
+    senders = torch.zeros(x.numel(), dtype=torch.uint8, device=x.device)
+    for values in get_args(tiled.Values):
+        buffers = tiled.TiledBuffers(tiled.TiledLayout(x.numel(), x.numel() // 16, values), 1, x.device)
+        for dtype in _FLOATS[:2]:
+            gradient, p = x.to(dtype), x.clone()
+            for residual in (None, p):
+                tiled.encode(buffers, gradient, residual, p, row[0])
+            tiled.decode(buffers, counts, gradient, gradient, p, senders, 0)
+    for dtype in _FLOATS:
+        step_sums.square(x.to(dtype), row[0])
+    step_sums.add_rows(row, torch.zeros(16, dtype=torch.float64, device=x.device), 11, 9)

@@ -37,7 +37,11 @@ def main() -> None:
     start = JITFunction.run
 
     def compile_only(kernel: Any, *arguments: Any, **options: Any) -> None:
-        flags = [constant for constant, value in options.items() if constant.isupper() and value is True]
+        flags = [
+            constant if value is True else f"{constant}={value}"
+            for constant, value in options.items()
+            if value is True or constant == "KIND"
+        ]
         name = " ".join((kernel.__module__, kernel.__name__, *flags))
         if name not in made:
             made[name] = start(kernel, *arguments, **{**options, "warmup": True}).asm["ptx"]

@@ -4,7 +4,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors import Key, build
-from gravac.kernels import backend
+from gravac.kernels import backend, step_sums, tiled
 from gravac.kernels.packing import pack_wide, unpack_wide
 from gravac.optim.adam import aged_rule
 from tests.support.maths.backends import on, same, vector
@@ -390,3 +390,99 @@ def test_a_step_waits_for_nothing_and_compiles_nothing() -> None:
     assert not late
     assert int(results[0].sum()) == g.numel()
     assert results[6].unique().numel() == g.numel() // 100
+
+
+@pytest.mark.parametrize("values", get_args(tiled.Values))
+@pytest.mark.parametrize(
+    ("n", "k", "tile", "dtype", "draft", "counts"),
+    [
+        (700, 70, 128, torch.float32, False, True),
+        (2000, 5, 256, torch.float32, False, False),
+        (300, 300, 128, torch.bfloat16, True, True),
+        (777, 50, 256, torch.bfloat16, False, True),
+        (1500, 300, 1024, torch.float32, True, False),
+        *((3_000_001, 180_000, tiled.TILE, dtype, False, True) for dtype in DTYPES[:2] if GPU),
+    ],
+)
+def test_whole_messages(
+    values: tiled.Values, n: int, k: int, tile: int, dtype: torch.dtype, draft: bool, counts: bool
+) -> None:
+    """Two ranks, four steps: one with a gradient that is not finite, one without a residual, one of zeros. On a GPU
+    tiles come in another order, and with them values are rounded in other blocks."""
+    layout, ranks = tiled.TiledLayout(n, k, values, tile=tile), 2
+    theirs, mine = (
+        [tiled.TiledBuffers(layout, ranks, where) for _ in range(ranks)]
+        for where in (torch.device("cpu"), HERE)
+    )
+    residuals = [torch.randn(n) * 0.3 for _ in range(ranks)]
+    for step in range(4):
+        grads = [(torch.randn(n) * (step < 3)).to(dtype) for _ in range(ranks)]
+        if step == 1:
+            grads[1][5], grads[1][7] = math.nan, math.inf
+        found = []
+        for use, buffers in (("reference", theirs), ("cuda", mine)):
+            with on(use):
+                found.append(
+                    [_encoded(buffers[r], grads[r], residuals[r], draft, step) for r in range(ranks)]
+                )
+                for one in buffers:
+                    one.arrived.copy_(torch.stack([each.message for each in buffers]))
+        for rank in range(ranks):
+            (left, row), (right, other) = found[0][rank], (one.cpu() for one in found[1][rank])
+            assert torch.allclose(row, other, rtol=1e-9, equal_nan=True)
+            assert torch.allclose(theirs[rank].level, mine[rank].level.cpu(), rtol=1e-6)
+            mine[rank].level.copy_(theirs[rank].level)
+            if not GPU:
+                assert torch.equal(theirs[rank].message, mine[rank].message)
+                assert torch.equal(theirs[rank].places, mine[rank].places)
+            elif values != "twobit":
+                assert torch.equal(left, right)
+            outs = []
+            for use, buffers, p in (("reference", theirs, left), ("cuda", mine, right)):
+                where = buffers[rank].message.device
+                with on(use):
+                    out, e = grads[rank].clone().to(where), p.clone().to(where)
+                    senders = torch.ones(n, dtype=torch.uint8, device=where)
+                    known = torch.tensor(counts, device=where)
+                    tiled.decode(buffers[rank], known, out, out, None if draft else e, senders, rank)
+                    outs.append((out.cpu(), e.cpu(), senders.cpu()))
+            if not GPU or values != "twobit":
+                same(*outs)
+            residuals[rank] = outs[0][1]
+
+
+def _encoded(
+    buffers: tiled.TiledBuffers, gradient: Tensor, residual: Tensor, draft: bool, step: int
+) -> tuple[Tensor, Tensor]:
+    where = buffers.message.device
+    g, e = gradient.to(where), residual.clone().to(where)
+    row = torch.zeros(step_sums.ROW, dtype=torch.float64, device=where)
+    if not buffers.ready:
+        tiled.first_level(buffers, g, e)
+    p = torch.empty_like(e) if draft else e
+    tiled.encode(buffers, g, None if step == 2 else e, p, row)
+    return p, row
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_a_step(dtype: torch.dtype) -> None:
+    for bad in (None, math.inf):
+        rows, vectors = [], []
+        for use, where in (("reference", torch.device("cpu")), ("cuda", HERE)):
+            with on(use):
+                x = torch.linspace(-1.0, 1.0, 700).to(dtype)
+                if bad:
+                    x[3] = bad
+                table = torch.zeros(3, step_sums.ROW, dtype=torch.float64, device=where)
+                step_sums.square(x.to(where), table[1])
+                table[2] = torch.tensor([4.0, 9.0, 2.0, 3.0, 1.0, 0.5], device=where)
+                vector = torch.arange(13.0, dtype=torch.float64, device=where)
+                vector[7:10] = 0.0
+                step_sums.add_rows(table, vector, 11, 9)
+                rows.append(table.cpu())
+                vectors.append(vector.cpu())
+        assert torch.allclose(*vectors, rtol=1e-12)
+        assert vectors[0][7] == (1.0 if bad else 0.0)
+        assert bool(bad) == (vectors[0][0] == 0.0)
+        assert not rows[0].any()
+        assert not rows[1].any()

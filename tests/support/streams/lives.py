@@ -17,11 +17,18 @@ _CFS = (1.0, 10.0, 4.0, 1.0, 10.0, 2.0)
 _BAD = frozenset({(2, 1), (4, 0)})
 PLAIN = Task("topk", 6, _CFS, _BAD, rescaled=True)
 LINKED = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6))
+WHOLE = Task("topk+twobit", 6, (4.0,) * 6, _BAD, rescaled=True, whole=True)
+"""Whole messages find what they send by the steps before, so the host's executor, which does not, sends others."""
 
 
 @cache
 def _on_host(task: Task) -> list[Outcome]:
     return on_host(task)
+
+
+@cache
+def _at_once(task: Task) -> list[Outcome]:
+    return on_streams(task, None)
 
 
 def trained(executor: type[StreamExecutor], seed: int) -> list[str]:
@@ -34,9 +41,22 @@ def linked(executor: type[StreamExecutor], seed: int) -> list[str]:
     return differences(on_streams(LINKED, seed, executor=executor), _on_host(LINKED))
 
 
+def in_whole_messages(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A training in whole messages, with residuals rescaled, and steps that are not finite."""
+    return differences(on_streams(WHOLE, seed, executor=executor), _at_once(WHOLE))
+
+
 def abandoned(executor: type[StreamExecutor], seed: int) -> list[str]:
     """A backward ends in an exception after two buckets: the memory is as it was, and the host may read it."""
+    return _abandoned(executor, seed, Task("topk", 6, (10.0,) * 4))
 
+
+def abandoned_in_whole_messages(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same; the device undoes it."""
+    return _abandoned(executor, seed, Task("topk+bf16", 6, (4.0,) * 4, whole=True))
+
+
+def _abandoned(executor: type[StreamExecutor], seed: int, task: Task) -> list[str]:
     def each(one: OnStreams) -> list[str]:
         for step in range(3):
             one.step(step)
@@ -53,7 +73,7 @@ def abandoned(executor: type[StreamExecutor], seed: int) -> list[str]:
             if name not in after or not torch.allclose(before[name], after[name], rtol=0.0, atol=1e-6)
         ]
 
-    return _each(Task("topk", 6, (10.0,) * 4), seed, each, executor)
+    return _each(task, seed, each, executor)
 
 
 def closed_within(executor: type[StreamExecutor], seed: int) -> list[str]:
@@ -106,14 +126,23 @@ def asked(executor: type[StreamExecutor], seed: int) -> list[str]:
         one.step(0)
         seen: list[int] = []
         one.executor.run(lambda: seen.append(len(one.executor._step.copies)))  # type: ignore[union-attr]
-        found = [] if seen == [2] else [f"the job saw {seen}"]
+        found = [] if seen == [1] else [f"the job saw {seen}"]
         one.end()
         return found
 
     return _each(Task("topk", 1, (10.0,) * 2), seed, each, executor)
 
 
-LIVES: tuple[Life, ...] = (trained, linked, abandoned, closed_within, freed, asked)
+LIVES: tuple[Life, ...] = (
+    trained,
+    linked,
+    abandoned,
+    closed_within,
+    freed,
+    asked,
+    in_whole_messages,
+    abandoned_in_whole_messages,
+)
 
 
 def _begin(one: OnStreams, step: int, buckets: int) -> None:

@@ -33,6 +33,7 @@ class Task:
         scaled: Whether a GradScaler scales the loss: too much at first, then twice as much after three good steps.
         clip: Largest norm of the mean gradient that is applied. What a step is cut by, the residual is cut by, too.
         regrouped: Whether the first step has other buckets, as that of a new DDP module.
+        whole: Whether the device makes whole messages of the plans that it can.
     """
 
     codec: str
@@ -46,6 +47,7 @@ class Task:
     scaled: bool = False
     clip: float | None = None
     regrouped: bool = False
+    whole: bool = False
 
     def layout(self, step: int) -> list[Bucket]:
         """The buckets of a step, the last layers first, as DDP has them."""

@@ -190,6 +190,7 @@ class OnStreams:
             tick_codec=TickCodec(nccl.rank, nccl.size),
             announcement=self.announcement,
             seed=0,
+            compiled=task.whole,
         )
         self._layout: list[Bucket] = []
         self.buffers: list[Tensor] = []

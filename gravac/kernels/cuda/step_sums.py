@@ -1,0 +1,57 @@
+"""Sums of a step that stay on the device: of buckets, and of their rows into the tick."""
+
+import triton.language as tl
+from torch import Tensor
+
+from gravac.kernels.cuda.blocks import aligned, begin_of, raw, read, room, widened
+from gravac.kernels.cuda.build import jit, launch
+from gravac.kernels.reference import SUM_BLOCK
+
+
+@jit("x")
+def _squares(x: tl.tensor, row: tl.tensor, n: tl.int64, SIZE: tl.constexpr) -> None:
+    begin, at, all_of = begin_of(SIZE), tl.arange(0, SIZE), tl.arange(0, 8)
+    value = widened(read(x + begin, at, room(n, begin, SIZE), SIZE)).to(tl.float64)
+    total = tl.zeros([8], tl.float64) + tl.sum(value * value)
+    tl.atomic_add(row + all_of, total, mask=all_of < 6, sem="relaxed")
+
+
+@jit()
+def _add_rows(
+    rows: tl.tensor,
+    vector: tl.tensor,
+    count: tl.int32,
+    names: tl.int32,
+    last_flag: tl.int32,
+    SIZE: tl.constexpr,
+) -> None:
+    at = tl.arange(0, SIZE)
+    total = tl.load(vector + at, mask=at < names, other=0.0)
+    for number in range(count):
+        row = rows + number * 6
+        gradient, both, sent = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+        inner, dot, sent_dot = tl.load(row + 3), tl.load(row + 4), tl.load(row + 5)
+        kept = tl.where(sent > 0.0, inner * inner / tl.where(sent > 0.0, sent, 1.0), 0.0)
+        finite = (gradient < float("inf")) & (both < float("inf"))
+        total += tl.where((at == 7) & (finite == 0), 1.0, 0.0)
+        total += tl.where(at == 0, gradient, 0.0)
+        total += tl.where(at == 1, both, 0.0)
+        total += tl.where(at == 2, sent, 0.0)
+        total += tl.where((at == 3) | (at == 4), kept, 0.0)
+        total += tl.where(at == 5, tl.maximum(both - 2.0 * inner + sent, 0.0), 0.0)
+        total += tl.where(at == 6, dot - sent_dot, 0.0)
+        tl.store(row + at, tl.zeros([SIZE], tl.float64), mask=at < 6)
+    bad = tl.sum(tl.where(at == 7, total, 0.0))
+    total = tl.where((at < 7) | (at > last_flag), tl.where(bad > 0.0, 0.0, total), total)
+    tl.store(vector + at, tl.where(at == 7, tl.minimum(total, 1.0), total), mask=at < names)
+
+
+def square(x: Tensor, row: Tensor) -> None:
+    """Does what ``gravac.kernels.step_sums.square`` does, in one launch."""
+    n = x.numel()
+    launch(_squares, -(-n // SUM_BLOCK), raw(aligned(x)), row, n, warps=8, SIZE=SUM_BLOCK)
+
+
+def add_rows(rows: Tensor, vector: Tensor, names: int, last_flag: int) -> None:
+    """Does what ``gravac.kernels.step_sums.add_rows`` does, in one launch."""
+    launch(_add_rows, 1, rows, vector, rows.shape[0], names, last_flag, warps=1, SIZE=16)

@@ -1,0 +1,68 @@
+"""How many kernels a bucket and a step queue on a GPU, counted without one: each takes the host some 19 µs."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from tests.support.streams.launches import CountedRank, counted
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+OF_A_STEP = 6
+"""Launches beside those of buckets."""
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CountedRank]]:
+    with counted(monkeypatch) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize(
+    ("codec", "cf", "most"),
+    [
+        pytest.param("topk+bf16", 1.0, 2, id="observing"),
+        ("topk", 10.0, 4),
+        ("topk+bf16", 100.0, 4),
+        ("topk+twobit", 16.6, 4),
+    ],
+)
+def test_whole_messages_take_four_launches_for_any_number_of_ranks(
+    counting: list[CountedRank], codec: str, cf: float, most: int
+) -> None:
+    """And make no tensor and read none: what is measured needs no launch of its own."""
+    for ranks in (2, 16):
+        rank = CountedRank(codec, cf, ranks)
+        counting[:] = [rank]
+        bucket, step = rank.settled()
+        assert bucket.launches == most, bucket.names
+        assert step.launches <= OF_A_STEP, step.names
+        assert (bucket.allocations, bucket.waits) == (0, 0), bucket.names
+        assert (step.allocations, step.waits) == (0, 0), step.names
+
+
+@pytest.mark.parametrize(("codec", "cf"), [("topk+bf16", 1.0), ("topk+twobit", 16.6)])
+def test_a_surveyed_step_waits_for_nothing(counting: list[CountedRank], codec: str, cf: float) -> None:
+    """Three steps of a window count the gradient's magnitudes, which takes launches, and no read."""
+    rank = CountedRank(codec, cf, 2)
+    counting[:] = [rank]
+    bucket, step = rank.settled(surveyed=True)
+    assert 2 < bucket.launches <= 27, bucket.names
+    assert (bucket.waits, step.waits) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("codec", "cf", "two", "sixteen"),
+    [("bf16", 2.0, 68, 96), ("int8", 4.0, 67, 95), ("nearest", 10.0, 403, 957)],
+)
+def test_other_plans_take_no_more_than_today(
+    counting: list[CountedRank], codec: str, cf: float, two: int, sixteen: int
+) -> None:
+    """They have no whole message yet, so launches grow with ranks. The ceilings may only fall."""
+    for ranks, most in ((2, two), (16, sixteen)):
+        rank = CountedRank(codec, cf, ranks)
+        counting[:] = [rank]
+        bucket, step = rank.settled()
+        assert bucket.launches <= most, bucket.names
+        assert step.launches <= 27, step.names
+        assert (bucket.waits, step.waits) == (0, 0)

@@ -1,0 +1,151 @@
+"""Whole messages of a device: any schedule gives the same, nothing is lost, and ranks agree to the bit."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gravac.kernels import tiled
+from gravac_agent.streams import messages
+from tests.support.streams.compare import Outcome, differences
+from tests.support.streams.task import RATE, Net, Task
+from tests.support.streams.training import OnStreams, each_rank, on_host, on_streams
+
+CODECS = ("topk", "topk+bf16", "topk+twobit")
+STEPS = 12
+BAD = frozenset({(3, 1), (4, 0), (7, 0), (7, 1)})
+
+
+def whole(codec: str = "topk+twobit", buckets: int = 6, **changes: Any) -> Task:
+    return Task(codec, buckets, (4.0,) * STEPS, whole=True, **changes)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each message."""
+    numbers: list[int] = []
+    send = messages.Messages.send
+
+    def noted(self: messages.Messages, channel: Any, *arguments: Any) -> messages.SentMessage:
+        numbers.append(channel.bucket.number)
+        return send(self, channel, *arguments)
+
+    monkeypatch.setattr(messages.Messages, "send", noted)
+    return numbers
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"bad": BAD},
+        {"clip": 0.05},
+        {"clip": 0.05, "bad": BAD},
+        {"dtype": torch.bfloat16},
+        {"regrouped": True},
+        {"rescaled": True},
+    ],
+    ids=["plain", "not finite", "clipped", "clipped, not finite", "bfloat16", "regrouped", "rescaled"],
+)
+def test_any_order_of_work_gives_the_same(codec: str, changes: dict[str, Any], sent: list[int]) -> None:
+    task = whole(codec, **changes)
+    first = on_streams(task, 1)
+    assert len(sent) == 2 * sum(len(task.layout(step)) for step in range(STEPS))
+    for one, other in zip(first[0].parameters, first[1].parameters, strict=True):
+        assert torch.equal(one, other)
+    for seed in (2, 3, None):
+        assert not differences(on_streams(task, seed), first)
+
+
+@pytest.mark.parametrize("buckets", [1, 6])
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("bad", [frozenset(), BAD], ids=["finite", "not finite"])
+def test_nothing_is_lost(codec: str, buckets: int, bad: frozenset[tuple[int, int]]) -> None:
+    """The gradients of all steps that count have moved the parameters, or wait."""
+    _check_conservation(whole(codec, buckets, bad=bad))
+
+
+def _check_conservation(task: Task) -> None:
+    total = [torch.zeros_like(one) for one in Net(task).parameters]
+    counted = set(range(STEPS)) - {step for step, _ in task.bad}
+
+    def life(one: OnStreams) -> Outcome:
+        taken = one.net.gradients
+
+        def gradients(step: int, rank: int) -> list[Tensor]:
+            found = taken(step, rank)
+            if step in counted:
+                for bucket, flat in zip(task.layout(step), found, strict=True):
+                    for name, piece in bucket.split(flat):
+                        total[int(name[1:])].view(-1).add_(piece)
+            return found
+
+        one.net.gradients = gradients  # type: ignore[method-assign]
+        return one.train()
+
+    outcomes = each_rank(task, 1, life)
+    for number, (begin, summed) in enumerate(zip(Net(task).parameters, total, strict=True)):
+        waiting = sum(outcome.residual.get(f"p{number}", torch.zeros(1)) for outcome in outcomes)
+        arrived = (begin - outcomes[0].parameters[number]) / RATE
+        mean = (summed.flatten() - waiting) / 2
+        assert torch.allclose(arrived.flatten(), mean, atol=2e-4), number
+    assert any(float(piece.abs().sum()) for piece in outcomes[0].residual.values())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_it_keeps_as_much_as_the_largest_elements(codec: str) -> None:
+    """The level follows from step to step: some slots stay empty, and what exceeds them waits."""
+    task = whole(codec, buckets=1)
+    ours, exact = on_streams(task, 1)[0], on_host(dataclasses.replace(task, whole=False))[0]
+
+    def kept(outcome: Outcome) -> float:
+        sums = [result.tick.sums for result in outcome.results]
+        return sum(one.candidate_sq for one in sums) / sum(one.compensated_sq for one in sums)
+
+    assert 0.97 * kept(exact) < kept(ours) <= 1.01 * kept(exact)
+
+
+@pytest.mark.parametrize("memory", ["residual-bf16", "conef", "none"])
+def test_other_memories_send_otherwise(memory: str, sent: list[int]) -> None:
+    task = whole("topk+bf16", memory=memory)
+    assert not differences(on_streams(task, 1), on_streams(dataclasses.replace(task, whole=False), 1))
+    assert not sent
+
+
+def test_what_fails_before_its_message_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other ranks get a message that sends nothing, later collectives pair, and nothing is lost."""
+    broken: list[tiled.TiledBuffers] = []
+    first_level = tiled.first_level
+
+    def failing(buffers: tiled.TiledBuffers, *given: Any) -> None:
+        if not broken:
+            broken.append(buffers)
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        first_level(buffers, *given)
+
+    monkeypatch.setattr(tiled, "first_level", failing)
+    _check_conservation(whole("topk+bf16"))
+    assert broken
+
+
+def test_what_fails_while_it_is_encoded_is_lost_and_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    encode, calls = tiled.encode, [0]
+
+    def failing(*given: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 40:
+            raise RuntimeError("the driver says no (simulated)")
+        encode(*given)
+
+    monkeypatch.setattr(tiled, "encode", failing)
+    outcomes = on_streams(whole("topk+bf16"), 1)
+    assert sum(result.tick.sums.failed for result in outcomes[0].results) == 1
+    assert "could not be computed and is lost" in caplog.text
+    for one, other in zip(outcomes[0].parameters, outcomes[1].parameters, strict=True):
+        assert torch.equal(one, other)
+        assert one.isfinite().all()

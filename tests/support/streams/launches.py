@@ -1,0 +1,234 @@
+"""What a step queues on a GPU, counted without one: a rank whose host tensors are taken for a GPU's.
+
+Triton's kernels are counted and not run, so values are not those of a training. Of torch's operations those count that
+would start a kernel, a fill or a copy there.
+"""
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gravac import aggregators, kernels, memories
+from gravac.collectives import AllReduce, Communicator, Done
+from gravac.kernels import backend, reference
+from gravac.memories import Bucket
+from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.plan import Directive, StepPlan
+from gravac_agent.exchange.tick import Announcement, TickCodec
+from gravac_agent.streams.executor import StreamExecutor
+from tests.support.streams.at_once import AtOnce
+
+_VIEWS = frozenset(
+    [
+        "_conj",
+        "_reshape_alias",
+        "_unsafe_view",
+        "alias",
+        "as_strided",
+        "chunk",
+        "detach",
+        "expand",
+        "lift_fresh",
+        "permute",
+        "reshape",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "t",
+        "transpose",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "view",
+    ]
+)
+_EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
+_READS = frozenset(("_local_scalar_dense", "item", "nonzero"))
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was queued.
+
+    Attributes:
+        launches: Kernels, fills and copies.
+        allocations: Tensors that were made.
+        waits: Reads for which the host would wait.
+        names: Of the launches, how often each.
+    """
+
+    launches: int = 0
+    allocations: int = 0
+    waits: int = 0
+    names: Counter[str] = field(default_factory=Counter)
+
+
+class _Ends(Communicator):
+    def __init__(self, size: int) -> None:
+        self.rank, self.size = 0, size
+
+    def sum(self, x: Tensor) -> Done:
+        return Done()
+
+    maximum = sum
+
+    def gather(self, out: Tensor, x: Tensor) -> Done:
+        return Done()
+
+    def broadcast(self, x: Tensor, root: int) -> Done:
+        return Done()
+
+    exchange = scatter_sum = gather
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self, rank: "CountedRank") -> None:
+        super().__init__()
+        self._rank = rank
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = str(func.overloadpacket).removeprefix("aten.")
+        self._rank.note(name, kernel=name not in _VIEWS | _EMPTY, given="out" in (kwargs or {}))
+        return found
+
+
+class CountedRank:
+    """One rank that sends two buckets under one plan, its device's work counted.
+
+    Args:
+        codec: Of the plan.
+        cf: Of the plan; 1: dense.
+        ranks: World size.
+        collective: How payloads meet.
+    """
+
+    def __init__(self, codec: str, cf: float, ranks: int, collective: str = "auto") -> None:
+        ends = _Ends(ranks)
+        encoder = Encoder(
+            memories.build("residual"), (codec,), (aggregators.build(codec, ends, collective=collective),)
+        )
+        encoder.memory.world_size, encoder.gradients_stay = ranks, True
+        plan = StepPlan(Directive(1, "hold", cf, cf, 0.0), cf)
+        dense = AllReduce(ends)
+        self._encoder, self._plan = encoder, plan
+        self.executor = StreamExecutor(
+            device=_Quiet(),
+            encoder=encoder,
+            dense=lambda submitted: dense.reduce_in_place(submitted.buffer),
+            ticks=ends,
+            link=None,
+            tick_codec=TickCodec(0, ranks),
+            announcement=Announcement("", plan, None),
+            seed=0,
+            compiled=True,
+        )
+        size = 1 << 17
+        self._buckets = [Bucket(number, (f"p{number}",), (size,), ((size,),)) for number in range(2)]
+        self._buffers = [torch.randn(size) for _ in range(2)]
+        self._step, self._where = 0, ""
+        self.found: dict[str, Counts] = {}
+        for name in ("_encode", "_finish", "_sum_tick", "_decide", "_fetch"):
+            self._watch(name)
+
+    def step(self, surveyed: bool = False) -> None:
+        """Run a step."""
+        executor = self.executor
+        executor.begin_step(self._plan, self._step, surveyed)
+        for bucket, buffer in zip(self._buckets, self._buffers, strict=True):
+            executor.submit(bucket, buffer, bucket is self._buckets[-1])
+        assert executor._step is not None
+        assert executor._step.error is None
+        executor.wait_step()
+        self._encoder.commit()
+        self._step += 1
+
+    def settled(self, surveyed: bool = False) -> tuple[Counts, Counts]:
+        """Return what the first bucket, and what the step beside its buckets, queues in the fourth step."""
+        for _ in range(3):
+            self.step()
+        self.found = {}
+        with _Counting(self):
+            self.step(surveyed)
+        rest = [counts for place, counts in self.found.items() if not place.endswith("1")]
+        bucket = [counts for place, counts in self.found.items() if place.endswith("0")]
+        return _sum(bucket), _sum(counts for counts in rest if counts not in bucket)
+
+    def note(self, name: str, kernel: bool = True, given: bool = False) -> None:
+        """Count one operation."""
+        if not self._where:
+            return
+        counts = self.found.setdefault(self._where, Counts())
+        if name in _READS:
+            counts.waits += 1
+        elif kernel:
+            counts.launches += 1
+            counts.names[name] += 1
+        if name in _EMPTY or (kernel and not given and not name.endswith("_") and name not in _READS):
+            counts.allocations += 1
+
+    def _watch(self, name: str) -> None:
+        inner: Callable[..., None] = getattr(self.executor, name)
+
+        def watched(step: Any, *arguments: Any) -> None:
+            number = arguments[0].submitted.bucket.number if name in ("_encode", "_finish") else ""
+            self._where = f"{name}{number}"
+            try:
+                inner(step, *arguments)
+            finally:
+                self._where = ""
+
+        setattr(self.executor, name, watched)
+
+
+class _Quiet(AtOnce):
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(size, dtype=dtype, device="cpu")
+
+
+def _sum(parts: Any) -> Counts:
+    total = Counts()
+    for part in parts:
+        total.launches += part.launches
+        total.allocations += part.allocations
+        total.waits += part.waits
+        total.names += part.names
+    return total
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["CountedRank"]]:
+    """Take the host for a GPU. Ranks in the list are told of Triton's launches; these are not run."""
+    ranks: list[CountedRank] = []
+    kernels.use("auto")
+    monkeypatch.setattr(backend, "_GPUS", ("cpu",))
+    monkeypatch.setattr(backend, "_gpu", True)
+    monkeypatch.setattr(reference, "AT_ONCE", 1 << 40)
+
+    def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        name = kernel.fn.__name__
+        for rank in ranks:
+            rank.note(name, given=True)
+        _pretend(name, arguments)
+
+    for module in backend._GPU_KERNELS:
+        monkeypatch.setattr(importlib.import_module(f"gravac.kernels.cuda.{module}"), "launch", launch)
+    with kernels.treated_as_device():
+        yield ranks
+
+
+def _pretend(name: str, arguments: tuple[Any, ...]) -> None:
+    """Leave places in bounds where a kernel would have written some."""
+    for number in {"_take": (4, 5), "_find": (3,), "_keep": (3,)}.get(name, ()):
+        with torch.utils._python_dispatch._disable_current_modes():
+            arguments[number].zero_()
