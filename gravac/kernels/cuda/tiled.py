@@ -280,10 +280,9 @@ def _decode(
         tl.store(bins + tl.arange(0, _BINS), tl.zeros([_BINS], tl.int32))
     counted = tl.load(counts) != 0
     undone = (undo != 0) & (counted == 0)
-    if undone:
-        x = widened(read(g + begin, at, left, SIZE))
-        x = tl.where(tl.abs(x) < float("inf"), x, 0.0)
-        write(e + begin, at, read(e + begin, at, left, SIZE) - x, left, SIZE)
+    x = widened(
+        tl.load(g + begin + at, mask=(at < left) & undone, other=0)
+    )  # before the mean takes its place
     nothing = tl.where(counted, 0.0, float("nan"))
     like = tl.load(g + begin)  # its type is that of the mean
     write(out + begin, at, narrowed(tl.zeros([SIZE], tl.float32) + nothing, like), left, SIZE)
@@ -338,6 +337,9 @@ def _decode(
         tl.debug_barrier()
         if not sound:
             write(out + begin, at, narrowed(tl.zeros([SIZE], tl.float32) + float("nan"), like), left, SIZE)
+    if undone:
+        x = tl.where(tl.abs(x) < float("inf"), x, 0.0)
+        write(e + begin, at, read(e + begin, at, left, SIZE) - x, left, SIZE)
 
 
 def encode(buffers: Any, g: Tensor, residual: Tensor | None, p: Tensor, row: Tensor) -> None:
