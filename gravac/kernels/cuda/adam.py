@@ -90,6 +90,7 @@ def step_aged(
         share,
         growth,
         n,
+        warps=8,  # with four, what a thread computes does not fit into its registers on an A100
         WHOLE=len(others) == 1,
         STEP=STEP,
         OLDEST=OLDEST,

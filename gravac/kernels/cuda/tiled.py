@@ -353,7 +353,7 @@ def encode(buffers: Any, g: Tensor, residual: Tensor | None, p: Tensor, row: Ten
         *(gradient, p if residual is None else residual, p, message, control, level, bins, table),
         *(buffers.candidates, buffers.sizes, row, layout.numel, layout.most),
         *(layout.high, layout.words, -(-(layout.words - layout.high) // layout.tiles)),
-        warps=8,
+        warps=16,
         RESIDUAL=residual is not None,
         SIZE=layout.tile,
         AT_ONCE=AT_ONCE,

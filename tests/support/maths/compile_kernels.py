@@ -1,10 +1,14 @@
-"""Compiles Triton's kernels for a GPU that is not there, for the types that training uses. No argument.
+"""Compiles Triton's kernels for GPUs that are not there, for the types that training uses. No argument.
 
 What the interpreter takes the compiler may refuse. And the machine code must keep to the rules: nothing fused, where
-the result would then not be that of plain torch, and no atomic that waits for others.
+the result would then not be that of plain torch, no atomic that waits for others, and no register that does not fit.
+Prints the registers of each.
 """
 
 import re
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +23,19 @@ FUSED = re.compile(r"\bfma\.rn\.f32|\bmad\.f32")
 ORDERED = re.compile(r"\batom\S*\.(acquire|release|acq_rel)\b")
 
 
+GPUS = (80, 90, 100)
+"""Compute capabilities, times ten: A100, H100, B200."""
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+
+
 class Absent:
-    """A GPU of compute capability 8.0."""
+    """A GPU of a compute capability."""
+
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 80, 32)
+        return GPUTarget("cuda", self._capability, 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -33,6 +45,19 @@ class Absent:
 
 
 def main() -> None:
+    for capability in GPUS:
+        made = compiled(capability)
+        for name, code in made.items():
+            assert not FUSED.search(code), f"{name}: a product and a sum are rounded as one"
+            assert not ORDERED.search(code), f"{name}: an atomic waits for all others"
+            registers, spilled = assembled(code, capability)
+            print(f"sm_{capability} {name}: {registers} registers")
+            assert not spilled, f"{name} for sm_{capability}: {spilled} bytes of registers are spilled"
+        print(len(made), "kernels")
+
+
+def compiled(capability: int) -> dict[str, str]:
+    """Return the PTX of each kernel."""
     made: dict[str, str] = {}
     start = JITFunction.run
 
@@ -42,19 +67,42 @@ def main() -> None:
             for constant, value in options.items()
             if value is True or constant == "KIND"
         ]
-        name = " ".join((kernel.__module__, kernel.__name__, *flags))
+        types = [
+            str(one.dtype).removeprefix("torch.") for one in arguments[:1] if isinstance(one, torch.Tensor)
+        ]
+        name = " ".join((kernel.__module__, kernel.__name__, *types, *flags))
         if name not in made:
             made[name] = start(kernel, *arguments, **{**options, "warmup": True}).asm["ptx"]
 
     JITFunction.run = compile_only
-    triton.runtime.driver.set_active(Absent())
-    backend._GPUS = ("cpu",)
-    use("cuda")
-    warm.run_all(torch.device("cpu"))
-    for name, code in made.items():
-        assert not FUSED.search(code), f"{name}: a product and a sum are rounded as one"
-        assert not ORDERED.search(code), f"{name}: an atomic waits for all others"
-    print(len(made), "kernels")
+    try:
+        triton.runtime.driver.set_active(Absent(capability))
+        backend._GPUS = ("cpu",)
+        use("cuda")
+        warm.run_all(torch.device("cpu"))
+    finally:
+        JITFunction.run = start
+    return made
+
+
+def assembled(code: str, capability: int) -> tuple[int, int]:
+    """Return the registers that a thread needs, and the bytes that do not fit into them."""
+    assembler = TOOLS / (
+        "ptxas-blackwell" if capability >= 100 and (TOOLS / "ptxas-blackwell").exists() else "ptxas"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.ptx").write_text(code)
+        suffix = "a" if capability >= 90 else ""
+        said = subprocess.run(
+            [assembler, "-v", f"-arch=sm_{capability}{suffix}", "a.ptx", "-o", "a.cubin"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert not said.returncode, said.stderr
+    spilled = sum(int(one) for one in re.findall(r"(\d+) bytes spill", said.stderr))
+    return max(int(one) for one in re.findall(r"Used (\d+) registers", said.stderr)), spilled
 
 
 if __name__ == "__main__":
