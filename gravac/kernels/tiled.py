@@ -11,7 +11,7 @@ for each block of slots. Tiles may come in any order.
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ MOST_TILES = 1 << 18
 LOWER = 1.0 - SLACK
 """The next level, as a share of the smallest element that is sent."""
 _COUNT_BITS = 13
+_MOST_AGAIN = 6  # to encode with each of two buffers, with a residual and without, and to decode
 _SHIFT = 17  # bits of a float32 below those of its bin
 _KINDS: tuple[Values, ...] = ("float32", "bfloat16", "twobit")
 
@@ -133,8 +134,16 @@ class TiledBuffers:
         self.message = zeros(layout.words, torch.int32)
         self.arrived = zeros(ranks * layout.words, torch.int32).view(ranks, layout.words)
         """A row for each rank."""
+        self.again: dict[object, Any] = {}
+        """Launches of a GPU that were made before, with these buffers and the bucket's."""
         self.ready = False
         """Whether there is a level."""
+
+    def remember(self, key: object, launches: Any) -> None:
+        """Keep launches. Those with a residual that was replaced would keep it, so all go when there are too many."""
+        if len(self.again) >= _MOST_AGAIN:
+            self.again.clear()
+        self.again[key] = launches
 
     def clear(self) -> None:
         """Make the message one that sends nothing."""

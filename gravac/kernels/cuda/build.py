@@ -38,7 +38,7 @@ def jit(*wide: str) -> Callable[[F], F]:
 
 def launch(
     kernel: Callable[..., Any], programs: int, *arguments: Tensor | float, warps: int = 4, **constants: Any
-) -> None:
+) -> "Again | None":
     """Starts programs on the device and current stream of the first argument, and returns at once.
 
     Sums and products are rounded one by one, never fused, so that results equal those of plain torch.
@@ -49,9 +49,12 @@ def launch(
         *arguments: Positional arguments; the first is a tensor.
         warps: Warps per program.
         **constants: Compile-time constants.
+
+    Returns:
+        What launches it again; None where Triton interprets.
     """
     if not programs:
-        return
+        return None
     device = arguments[0].device  # type: ignore[union-attr]  # a tensor always comes first
     # Our threads start with the first GPU as their current one, wherever the model lies.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
@@ -61,10 +64,49 @@ def launch(
         compiled = _compiled.get(variant)
         if compiled is not None:
             compiled[programs, 1, 1](*arguments, *fixed)
-            return
+            return Again(compiled, programs, device, arguments, fixed)
         compiled = kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)  # type: ignore[index]
         if compiled is not None:  # nothing is compiled where Triton interprets
             _compiled[variant] = compiled
+            return Again(compiled, programs, device, arguments, fixed)
+    return None
+
+
+class Again:
+    """Launches a kernel again, without looking at what makes its variant: that takes the host longer than the launch.
+
+    Args:
+        compiled: What Triton has compiled.
+        programs: How many.
+        device: Where.
+        arguments: Of the launch.
+        fixed: Compile-time constants, in order.
+    """
+
+    def __init__(
+        self,
+        compiled: Any,
+        programs: int,
+        device: torch.device,
+        arguments: tuple[Tensor | float, ...],
+        fixed: tuple[Any, ...],
+    ) -> None:
+        self._run, self._device = compiled[programs, 1, 1], device
+        self._arguments, self._fixed = arguments, fixed
+
+    def holding(self, first: int) -> "Again":
+        """Forget the first arguments, which ``__call__`` is given."""
+        self._arguments = (*self._arguments[first:], *self._fixed)
+        self._fixed = ()
+        return self
+
+    def __call__(self, *first: Tensor) -> None:
+        """Launch with other tensors for the first arguments, of the same type and alignment."""
+        if self._device.type != "cuda" or torch.cuda.current_device() == self._device.index:
+            self._run(*first, *self._arguments)
+        else:
+            with torch.cuda.device(self._device):
+                self._run(*first, *self._arguments)
 
 
 def _kind(value: Tensor | float) -> object:

@@ -244,13 +244,13 @@ def _values(
 
 @jit("g", "out", "e")
 def _decode(
+    g: tl.tensor,
+    out: tl.tensor,
+    counts: tl.tensor,
     messages: tl.tensor,
     control: tl.tensor,
     level: tl.tensor,
     bins: tl.tensor,
-    counts: tl.tensor,
-    g: tl.tensor,
-    out: tl.tensor,
     e: tl.tensor,
     senders: tl.tensor,
     n: tl.int64,
@@ -344,37 +344,50 @@ def _decode(
 
 def encode(buffers: Any, g: Tensor, residual: Tensor | None, p: Tensor, row: Tensor) -> None:
     """Does what ``gravac.kernels.tiled.encode`` does, in three launches."""
-    layout, message = buffers.layout, buffers.message
-    gradient = raw(aligned(g))
+    layout, message, gradient = buffers.layout, buffers.message, raw(aligned(g))
+    key = gradient.dtype, residual is None, p.data_ptr(), row.data_ptr()
+    again = buffers.again.get(key)
+    if again is not None:
+        select, place, values = again
+        select(gradient)
+        place()
+        values(gradient)
+        return
     control, level, bins, table = buffers.control, buffers.level, buffers.bins, buffers.table
-    launch(
-        _select,
-        layout.tiles,
-        *(gradient, p if residual is None else residual, p, message, control, level, bins, table),
-        *(buffers.candidates, buffers.sizes, row, layout.numel, layout.most),
-        *(layout.high, layout.words, -(-(layout.words - layout.high) // layout.tiles)),
-        warps=16,
-        RESIDUAL=residual is not None,
-        SIZE=layout.tile,
-        AT_ONCE=AT_ONCE,
+    launched = (
+        launch(
+            _select,
+            layout.tiles,
+            *(gradient, p if residual is None else residual, p, message, control, level, bins, table),
+            *(buffers.candidates, buffers.sizes, row, layout.numel, layout.most),
+            *(layout.high, layout.words, -(-(layout.words - layout.high) // layout.tiles)),
+            warps=16,
+            RESIDUAL=residual is not None,
+            SIZE=layout.tile,
+            AT_ONCE=AT_ONCE,
+        ),
+        launch(
+            _place,
+            layout.tiles,
+            *(p, message, control, level, bins, table, buffers.candidates, buffers.sizes),
+            *(buffers.places, buffers.values, row, float(layout.numel)),
+            *(layout.capacity, layout.high, layout.low, layout.low_bits),
+            SIZE=layout.tile,
+            AT_ONCE=AT_ONCE,
+        ),
+        launch(
+            _values,
+            layout.blocks,
+            *(gradient, p, message, control, buffers.places, buffers.values, row),
+            *(layout.capacity, layout.kept),
+            warps=1,
+            KIND=layout.kind,
+            BLOCK=layout.block,
+        ),
     )
-    launch(
-        _place,
-        layout.tiles,
-        *(p, message, control, level, bins, table, buffers.candidates, buffers.sizes),
-        *(buffers.places, buffers.values, row, float(layout.numel)),
-        *(layout.capacity, layout.high, layout.low, layout.low_bits),
-        SIZE=layout.tile,
-        AT_ONCE=AT_ONCE,
-    )
-    launch(
-        _values,
-        layout.blocks,
-        *(gradient, p, message, control, buffers.places, buffers.values, row, layout.capacity, layout.kept),
-        warps=1,
-        KIND=layout.kind,
-        BLOCK=layout.block,
-    )
+    found = [one.holding(first) for one, first in zip(launched, (1, 0, 1), strict=True) if one is not None]
+    if len(found) == len(launched):
+        buffers.remember(key, found)
 
 
 def decode(
@@ -387,11 +400,20 @@ def decode(
     own: int,
 ) -> None:
     """Does what ``gravac.kernels.tiled.decode`` does, in one launch."""
-    layout, arrived = buffers.layout, buffers.arrived
-    launch(
+    layout, arrived, changing = buffers.layout, buffers.arrived, (raw(g), raw(out), counts.view(torch.uint8))
+    aligned_so = g.data_ptr() % 16, out.data_ptr() % 16, counts.data_ptr() % 16
+    others = (
+        None if residual is None else residual.data_ptr(),
+        None if senders is None else senders.data_ptr(),
+    )
+    again = buffers.again.get((g.dtype, aligned_so, others))
+    if again is not None:
+        again(*changing)
+        return
+    launched = launch(
         _decode,
         layout.tiles,
-        *(arrived, buffers.control, buffers.level, buffers.bins, counts.view(torch.uint8), raw(g), raw(out)),
+        *(*changing, arrived, buffers.control, buffers.level, buffers.bins),
         buffers.values if residual is None else residual,
         arrived.view(torch.uint8) if senders is None else senders,
         *(layout.numel, layout.capacity, layout.tiles, layout.words, layout.high, layout.low, layout.kept),
@@ -403,3 +425,5 @@ def decode(
         BLOCK=layout.block,
         AT_ONCE=AT_ONCE,
     )
+    if launched is not None:
+        buffers.remember((g.dtype, aligned_so, others), launched.holding(3))
