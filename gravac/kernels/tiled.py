@@ -31,6 +31,9 @@ MOST_TILES = 1 << 18
 """Tiles that the table can number."""
 LOWER = 1.0 - SLACK
 """The next level, as a share of the smallest element that is sent."""
+ROOM = 1.5
+"""Room for candidates, next to a ``Sifter``'s: below CF 10 many elements wait just below the level. With 1, a GPT of
+0.3 M had 7 % more energy in the residual than exact Top-k at CF 4, with 1.5 it has 1 %."""
 _COUNT_BITS = 13
 _MOST_AGAIN = 6  # to encode with each of two buffers, with a residual and without, and to decode
 _SHIFT = 17  # bits of a float32 below those of its bin
@@ -101,7 +104,8 @@ class TiledLayout:
     @property
     def most(self) -> int:
         """Candidates for which there is room."""
-        return min(self.numel, int(self.capacity * math.pow(self.numel / self.capacity, 2 * SLACK)) + 1)
+        usual = self.capacity * math.pow(self.numel / self.capacity, 2 * SLACK)
+        return min(self.numel, int(ROOM * usual) + 1)
 
     @property
     def nbytes(self) -> int:
@@ -188,7 +192,17 @@ def encode(buffers: TiledBuffers, g: Tensor, residual: Tensor | None, p: Tensor,
     above = counted.flip(0).cumsum(0).flip(0)
     chosen = int((above > capacity).sum())
     edge = (least + chosen) << _SHIFT if chosen else 0
-    places = reached[: layout.most][bits[: layout.most] >= edge][:capacity]
+    candidates, sizes = reached[: layout.most], bits[: layout.most]
+    # Of the bin below, each tile sends its share of what is left.
+    beside = (
+        ((sizes >= edge - (1 << _SHIFT)) & (sizes < edge)).long() if chosen else torch.zeros_like(candidates)
+    )
+    tile = candidates // layout.tile
+    between = torch.zeros(layout.tiles, dtype=torch.int64, device=tile.device).index_add_(0, tile, beside)
+    spare = capacity - (int(above[chosen]) if chosen < LEVEL_BINS else 0)
+    extra = torch.minimum(spare * between // max(int(counted[chosen - 1]), 1), between)
+    number = beside.cumsum(0) - (between.cumsum(0) - between)[tile]
+    places = candidates[(sizes >= edge) | ((beside > 0) & (number <= extra[tile]))][:capacity]
     values = value.index_select(0, places)
     p.copy_(value)
     sent = _write(buffers, places, values)

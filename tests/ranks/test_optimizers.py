@@ -60,6 +60,8 @@ AGED: list[dict[str, Any]] = [
     {"adapt": True, "scaled": True, "bad_step": 12},
     {"undecodable": True},
     {"streams": True, "compressor": "topk", "scaled": True, "bad_step": 5, "steps": 14},
+    {"streams": True, "whole": True, "bad_step": 12, "clip": 0.5, "restarts": True},
+    {"streams": True, "whole": True, "resume": 15, "compressor": "topk+bf16"},
 ]
 WHOLE: list[dict[str, Any]] = [
     {"compressor": "int4"},

@@ -41,3 +41,24 @@ def test_an_agent_on_streams_trains_as_one_with_threads(run_each: RunEach) -> No
                 assert streams["nonfinite"] >= 3, case
             else:
                 assert streams["nonfinite"] == 1, case
+
+
+def test_an_agent_that_sends_whole_messages_trains_as_well(run_each: RunEach) -> None:
+    """Ranks agree to the bit, and parameters and residuals are as large as those of exact Top-k to a few percent."""
+    cases = [
+        {"compressor": "topk+bf16", "steps": 24, "whole": True},
+        {"compressor": "topk+twobit", "steps": 24, "whole": True, "clip": 0.2, "every": 12},
+        {"compressor": "topk", "steps": 24, "whole": True, "scaled": True},
+    ]
+    for case, ranks in run_each("on_streams", 2, cases):
+        one, other = (rank["streams"] for rank in ranks)
+        assert one["parameters"] == other["parameters"], case
+        for rank in ranks:
+            threads, streams = rank["threads"], rank["streams"]
+            assert streams["parameters"] != threads["parameters"], "another way to choose was taken"
+            assert math.isclose(streams["norm"], threads["norm"], rel_tol=0.01), case
+            if "scaled" not in case:  # gradients may overflow in another step, and the scale is another one then
+                assert math.isclose(streams["residual"], threads["residual"], rel_tol=0.1), case
+            for name in ("step", "windows", "nonfinite", "samples"):
+                assert streams[name] == threads[name], (case, name)
+            assert 0.9 * threads["payload_bytes"] < streams["payload_bytes"] < 1.2 * threads["payload_bytes"]

@@ -26,7 +26,7 @@ _COUNT = tl.constexpr(13)
 _COUNTS = tl.constexpr((1 << 13) - 1)
 _SHIFT = tl.constexpr(17)
 """Bits of a float32 below those of its bin: 64 bins for twice the magnitude."""
-_BINS = tl.constexpr(LEVEL_BINS)
+_BINS, _BIN = tl.constexpr(LEVEL_BINS), tl.constexpr(1 << 17)
 _LOWER = tl.constexpr(0.8)
 """The next level, as a share of what the last element sent has. If magnitudes are exponential and k of n are sent, it
 lets (n/k)^0.2 times as many pass."""
@@ -121,22 +121,32 @@ def _place(
     chosen = tl.sum((above > capacity).to(tl.int32))  # the first bin of which all are sent
     edge = ((least.to(tl.int32, bitcast=True) >> _SHIFT) + chosen) << _SHIFT
     edge = tl.where(chosen > 0, edge, 0)
+    # Of the bin below, each tile sends its share of what is left.
+    bottom = edge - tl.where(chosen > 0, _BIN, 0)
+    spare = (capacity - tl.sum(tl.where(number == chosen, above, 0))).to(tl.int64)
+    middle = tl.maximum(tl.sum(tl.where(number == chosen - 1, counted, 0)), 1).to(tl.int64)
     first, count = tl.load(table + 2 * tile), tl.load(table + 2 * tile + 1)
-    kept = 0
+    kept, between = 0, 0
     for begin in range(0, count, AT_ONCE):
         at = begin + tl.arange(0, AT_ONCE)
-        size = tl.abs(tl.load(sizes + first + at, mask=at < count, other=0.0))
-        kept += tl.sum(((at < count) & (size.to(tl.int32, bitcast=True) >= edge)).to(tl.int32))
+        size = tl.abs(tl.load(sizes + first + at, mask=at < count, other=0.0)).to(tl.int32, bitcast=True)
+        kept += tl.sum(((at < count) & (size >= edge)).to(tl.int32))
+        between += tl.sum(((at < count) & (size >= bottom) & (size < edge)).to(tl.int32))
+    extra = tl.minimum(spare * between // middle, between).to(tl.int32)
+    kept += extra
     before = tl.atomic_add(control + 1, tl.cast(kept, tl.int64) + _ONE, sem="relaxed")
     slots, order = (before & _SLOTS).to(tl.int32), (before >> _TILE).to(tl.int32)
     slots = tl.minimum(slots, capacity)
     kept = tl.minimum(kept, capacity - slots)  # less only where the level was far off
     base = slots.to(tl.int64) + order.to(tl.int64) * (SIZE >> low_bits)
-    done = 0
+    done, seen = 0, 0
     for begin in range(0, count, AT_ONCE):
         at = begin + tl.arange(0, AT_ONCE)
         value = tl.load(sizes + first + at, mask=at < count, other=0.0)
-        here = (at < count) & (tl.abs(value).to(tl.int32, bitcast=True) >= edge)
+        size = tl.abs(value).to(tl.int32, bitcast=True)
+        beside = ((at < count) & (size >= bottom) & (size < edge)).to(tl.int32)
+        here = (at < count) & ((size >= edge) | ((beside > 0) & (seen + tl.cumsum(beside, 0) <= extra)))
+        seen += tl.sum(beside)
         mine = done + tl.cumsum(here.to(tl.int32), 0) - 1
         done += tl.sum(here.to(tl.int32))
         here = here & (mine < kept)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gravac.collectives import Work
 from gravac.kernels import treated_as_device
-from gravac_agent.setup import agree
+from gravac_agent.setup import agree, build
 from tests.support.streams.device import SimulatedDevice, SimulatedStream
 
 
@@ -33,12 +33,19 @@ class AtOnce(SimulatedDevice):
 
 
 @contextmanager
-def streams_for_agents(kind: type[AtOnce] = AtOnce) -> Iterator[None]:
-    """Agents that start in here use streams, and the device's code of all codecs."""
-    chosen = agree.device_of
+def streams_for_agents(kind: type[AtOnce] = AtOnce, whole: bool = False) -> Iterator[None]:
+    """Agents that start in here use streams, and the device's code of all codecs.
+
+    Args:
+        kind: Of the device.
+        whole: Whether plans that a device sends in whole messages are sent so.
+    """
+    chosen, asked = agree.device_of, build.gpu_kernels
     agree.device_of = lambda device: kind()
+    if whole:
+        build.gpu_kernels = lambda device: True
     try:
         with treated_as_device():
             yield
     finally:
-        agree.device_of = chosen
+        agree.device_of, build.gpu_kernels = chosen, asked

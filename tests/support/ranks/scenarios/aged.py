@@ -20,6 +20,7 @@ from gravac.kernels import STEP
 from gravac.memories import Bucket
 from gravac_agent import Agent
 from gravac_agent.exchange.channel import BucketChannel, EncodedBucket
+from gravac_agent.streams.messages import Messages, SentMessage
 from tests.support.ranks.scenarios.closures import Wrapper
 from tests.support.ranks.scenarios.model import batch, fingerprint
 from tests.support.ranks.scenarios.sharded import loss_of, sharded
@@ -66,7 +67,14 @@ def overheard() -> Iterator[Sent]:
             sent[channel.bucket.number] = channel.bucket, encoded.transfer
         return encoded
 
-    with mock.patch.object(BucketChannel, "encode", heard):
+    send = Messages.send
+
+    def told(messages: Messages, channel: BucketChannel, *given: Any) -> SentMessage:
+        message = send(messages, channel, *given)
+        sent[channel.bucket.number] = channel.bucket, message
+        return message
+
+    with mock.patch.object(BucketChannel, "encode", heard), mock.patch.object(Messages, "send", told):
         yield sent
 
 
@@ -96,6 +104,11 @@ class Record:
         """What this rank sent of each parameter, a 1 for each element."""
         found: dict[str, Tensor] = {}
         for bucket, transfer in self._sent.values():
+            if isinstance(transfer, SentMessage):
+                whole = torch.zeros(sum(bucket.numels), dtype=torch.uint8)
+                whole[transfer.buffers.places.long()] = 1
+                found |= dict(zip(bucket.names, whole.split(list(bucket.numels)), strict=True))
+                continue
             payload = transfer.payload
             rows = payload.rows if isinstance(payload, PayloadRows) else (payload,)
             mine = torch.zeros(len(rows), sum(bucket.numels) // len(rows), dtype=torch.uint8)
@@ -170,9 +183,11 @@ def digest(found: list[dict[str, Tensor]]) -> str:
     return whole.hexdigest()
 
 
-def aged(rank: int, world: int, folder: str, *, streams: bool = False, **options: Any) -> dict[str, Any]:
-    """Train with an agent, as ``_trained`` says. ``streams``: on the data path of a device."""
-    with streams_for_agents() if streams else contextlib.nullcontext(), overheard() as sent:
+def aged(
+    rank: int, world: int, folder: str, *, streams: bool = False, whole: bool = False, **options: Any
+) -> dict[str, Any]:
+    """Train with an agent, as ``_trained`` says. ``streams``: on the data path of a device; ``whole``: in messages."""
+    with streams_for_agents(whole=whole) if streams else contextlib.nullcontext(), overheard() as sent:
         return _trained(rank, folder, sent, **options)
 
 

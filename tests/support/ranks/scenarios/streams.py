@@ -24,6 +24,7 @@ def on_streams(
     every: int = 4,
     clip: float | None = None,
     scaled: bool = False,
+    whole: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Train with threads, then with streams; CFs are switched, and one step has a gradient that is not finite.
@@ -37,6 +38,7 @@ def on_streams(
         every: Steps of a window, and of a CF.
         clip: Largest norm that the agent leaves the gradients.
         scaled: Whether to train in float16 with a GradScaler, whose scale grows until gradients overflow.
+        whole: Whether streams send whole messages.
         options: More settings of the agent.
     """
     results: dict[str, Any] = {}
@@ -45,7 +47,7 @@ def on_streams(
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=3, enabled=scaled)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, steps // 3, 0.5)
-        with streams_for_agents() if kind == "streams" else nullcontext():
+        with streams_for_agents(whole=whole) if kind == "streams" else nullcontext():
             with Agent(
                 module,
                 optimizer,
