@@ -19,6 +19,7 @@ from gravac.collectives.communicator import (
     Done,
     ProcessGroupCommunicator,
     Work,
+    backend_of,
     communicator,
 )
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce
@@ -47,6 +48,7 @@ __all__ = [
     "Transfer",
     "Work",
     "Workload",
+    "backend_of",
     "check",
     "choose",
     "communicator",

@@ -68,11 +68,16 @@ class Communicator(ABC):
 
 
 class ProcessGroupCommunicator(Communicator):
-    """A ``torch.distributed`` process group."""
+    """A ``torch.distributed`` process group.
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    Args:
+        group: The group.
+        device: Type of the device that the tensors are on.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: str = "cpu") -> None:
         self.group, self.rank, self.size = group, group.rank(), group.size()
-        self.scatters_whole = dist.get_backend(group) == "gloo"
+        self.scatters_whole = backend_of(group, device) == "gloo"
 
     def sum(self, x: Tensor) -> Work:
         self.issued += 1
@@ -134,6 +139,15 @@ class _Alone(Communicator):
 
 
 ALONE: Communicator = _Alone()
+
+
+def backend_of(group: dist.ProcessGroup, device: str) -> str:
+    """Return the backend that a group has for a type of device, such as ``gloo``; empty: it has none.
+
+    ``torch.distributed.get_backend`` returns what the trainer wrote: also ``cpu:gloo,cuda:nccl``, or ``undefined``.
+    """
+    pairs = (pair.partition(":") for pair in dist.get_backend_config(group).split(","))
+    return {kind: backend for kind, _, backend in pairs}.get(device, "")
 
 
 def communicator(group: dist.ProcessGroup | Communicator) -> Communicator:

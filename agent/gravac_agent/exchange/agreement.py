@@ -27,10 +27,10 @@ PART_SECONDS = 10.0
 
 
 class OwnGroups:
-    """The process groups of one agent, from its start to its end.
+    """The process groups of one agent, from its start to its end. None of them has a communicator on a GPU.
 
-    The agent cannot use DDP's group. DDP issues collectives on it from the training thread (buffers, unused
-    parameters), and the agent from the exchange thread. Their orders would mix, differently on each rank.
+    With threads, the agent cannot use DDP's group. DDP issues collectives on it from the training thread (buffers,
+    unused parameters), and the agent from the exchange thread. Their orders would mix, differently on each rank.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import InPlace, Transfer, communicator, scatter_bytes
+from gravac.collectives import InPlace, ProcessGroupCommunicator, Transfer, backend_of, scatter_bytes
 from gravac.memories import Memory, NoMemory
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.step import SubmittedBucket
@@ -49,8 +49,9 @@ class ShardedHook(ModuleHook):
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
         """Return what issues FSDP2's own reduce-scatter on ``group``, for the exchange thread."""
 
-        ends = communicator(group)
-        multiplies = dist.get_backend(group) == "nccl"
+        device = next(self._model.parameters()).device.type
+        ends = ProcessGroupCommunicator(group, device)
+        multiplies = backend_of(group, device) == "nccl"
 
         def issue(submitted: SubmittedBucket) -> Transfer:
             # A further call of a module adds the number of groups to its bucket's number.

@@ -151,7 +151,7 @@ class AggregatorBuilder:
 
     def _measure(self, group: ProcessGroupCommunicator) -> Network:
         # Not by the metered one: this is no time of a step.
-        found = measure(ProcessGroupCommunicator(group.group), self.device)
+        found = measure(ProcessGroupCommunicator(group.group, self.device.type), self.device)
         if self.everyone is None:
             return found
         slowest = torch.tensor(

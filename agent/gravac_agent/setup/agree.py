@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gravac import aggregators, kernels, memories, policies, registry
-from gravac.collectives import ALONE, ProcessGroupCommunicator
+from gravac.collectives import ALONE, ProcessGroupCommunicator, backend_of
 from gravac.kernels import backend
 from gravac.memories import Memory
 from gravac.policies.base import Policy
@@ -156,9 +156,13 @@ def agree(
     groups.align(module.process_group)
     members = dist.get_process_group_ranks(module.process_group)
     tick_group = groups.new(members, settings.agreement_seconds, "gloo")
-    data_group = groups.new(
-        dist.get_process_group_ranks(exchange_group), None, dist.get_backend(exchange_group)
-    )
+    # On a device one thread issues all collectives, the trainer's too, so DDP's own group keeps their order. A second
+    # NCCL communicator could be in flight beside it, and making one waits for ranks that have no part in it where
+    # ``init_process_group`` has bound a device.
+    data_group = exchange_group
+    if device is None:
+        ranks = dist.get_process_group_ranks(exchange_group)
+        data_group = groups.new(ranks, None, backend_of(exchange_group, "cpu"))
     builder.everyone = None if averaged == spec.world_size else tick_group
     followed: dict[str, nn.Parameter] = {}
     # Progress needs all of a parameter's mean on each rank, in the host's memory.
@@ -189,7 +193,9 @@ def agree(
         follows=("codecs", "sampled"),
     )
     # On a device the host waits for nothing, and so there is nothing to meter.
-    metered = Metered(data_group) if device is None else ProcessGroupCommunicator(data_group)
+    metered = (
+        Metered(data_group) if device is None else ProcessGroupCommunicator(data_group, device.device.type)
+    )
     every = (settings.compressor, *codecs)
     encoder = Encoder(
         memories.build(settings.memory),

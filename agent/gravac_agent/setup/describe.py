@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from gravac import optim
+from gravac.collectives import backend_of
 from gravac.protocol import Environment, ModelShape, OptimizerKind, OptimizerSpec, job
 from gravac.version import __version__
 from gravac_agent.exchange.hook import real_shape
@@ -47,13 +47,14 @@ def _ray_experiment() -> str | None:
 
 def environment(module: DataParallel, commit: str | None) -> Environment:
     """Return versions, backend and device, with the ``commit`` of the trainer's script."""
+    device = next(module.parameters()).device
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
         gravac=__version__,
         platform=platform.platform(),
-        backend=dist.get_backend(module.process_group),
-        device=str(next(module.parameters()).device),
+        backend=backend_of(module.process_group, device.type),
+        device=str(device),
         revision=commit,
     )
 
