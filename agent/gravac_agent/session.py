@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.memories import Bucket
+from gravac.memories import Bucket, NoMemory
 from gravac.policies import ObservePolicy
 from gravac.protocol import End
 from gravac.signals import figures
-from gravac_agent.exchange.agreement import OwnGroups, StartingRanks, agreed_job, fail_together, part
+from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, part, starting
 from gravac_agent.exchange.hook import HookState, leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
@@ -152,8 +152,8 @@ class Session:
             made.callback(lambda: groups.destroy() if self._parted else groups.keep())
             if isinstance(self.module, ReplicatedModel):
                 self.module.connect(seconds, groups)
-            starting = StartingRanks(self.module.process_group, asked.number)
-            with fail_together(self.module.process_group, seconds, starting):
+            present = starting(self.module.process_group, asked.number)
+            with fail_together(self.module.process_group, seconds, present):
                 usage.check(self.module, optimizers, settings.memory, settings.collective)
                 for undo in usage.adapted(optimizers) if settings.adapt_optimizer else ():
                     made.callback(undo)
@@ -232,8 +232,10 @@ class Session:
     def _stop(self) -> None:
         """End this rank's threads, and give the module back with the residual."""
         executor = self.parts.executor
-        self._parted = executor.close() and self._parted
-        self._slot.release(executor.detached(leftover(self.parts.memory)))
+        ended = executor.close()
+        self._parted = ended and self._parted
+        # Where it still waits for another rank, reading the memory of a device would wait, too.
+        self._slot.release(executor.detached(leftover(self.parts.memory)) if ended else NoMemory())
         self.parts.encoder.close()
 
     def state(self) -> AgentState:

@@ -4,6 +4,7 @@ Work on one stream runs in order. Work on two streams runs in any order, except 
 future orders it. The host runs ahead of all of them and waits only where it says so.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,9 +13,16 @@ import torch
 from torch import Tensor
 
 from gravac.collectives import Work
+from gravac.wording import format_seconds
+from gravac_agent.errors import PeerError
 
 Stream = Any
 """A queue of work on a device: ``torch.cuda.Stream``, or a simulated one."""
+
+
+REPORT_SECONDS = 30.0
+"""To name a lost rank, to close the agent and to write the journal, before NCCL's watchdog ends the process."""
+_LONGEST_PAUSE = 0.001
 
 
 class DeviceEvent(Protocol):
@@ -23,18 +31,21 @@ class DeviceEvent(Protocol):
     def query(self) -> bool:
         """Return whether the device has reached it."""
 
-    def synchronize(self) -> None:
-        """Wait on the host until the device has reached it."""
-
 
 class Device(ABC):
     """One accelerator of this process.
 
     Attributes:
         device: Where its tensors are.
+        patience: Seconds that the host waits for the device.
     """
 
     device: torch.device
+    patience: float
+
+    def give_up_before(self, seconds: float) -> None:
+        """Set the patience to less than a timeout of the collectives, at which NCCL's watchdog ends the process."""
+        self.patience = max(seconds / 2, seconds - REPORT_SECONDS)
 
     @abstractmethod
     def new_stream(self) -> Stream:
@@ -74,9 +85,29 @@ class Device(ABC):
             Exception: What the collective raised.
         """
 
-    @abstractmethod
+    def wait_event(self, event: DeviceEvent, what: str) -> None:
+        """Wait on the host until the device has reached an event.
+
+        Args:
+            event: The event.
+            what: What has ended then, for the message.
+
+        Raises:
+            PeerError: It has not within ``patience``.
+        """
+        began = time.monotonic()
+        while not event.query():  # CUDA's own wait would have no end if another rank is gone
+            waited = time.monotonic() - began
+            if waited > self.patience:
+                raise PeerError(
+                    f"{what} has not ended within {format_seconds(self.patience)}: what another rank sends is "
+                    "missing, because it ended, hangs or works on something else"
+                )
+            time.sleep(min(_LONGEST_PAUSE, waited / 16))
+
     def synchronize(self, stream: Stream) -> None:
-        """Wait on the host for all that is queued on ``stream``."""
+        """Wait on the host for all that is queued on ``stream``. Raises as ``wait_event`` does."""
+        self.wait_event(self.record_event(stream), "what is queued on the device")
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Tensor]:

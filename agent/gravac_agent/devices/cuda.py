@@ -49,9 +49,6 @@ class CudaDevice(Device):
     def wait_work(self, work: Work) -> None:
         work.wait()
 
-    def synchronize(self, stream: Stream) -> None:
-        stream.synchronize()
-
     def future(self) -> torch.futures.Future[Tensor]:
         return torch.futures.Future(devices=[self.device])
 

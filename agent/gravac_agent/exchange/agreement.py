@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from gravac_agent.errors import AgreementError, PeerError, SetupError, peer_error
 from gravac_agent.exchange.tick import StepSums, TickCodec
@@ -22,6 +23,8 @@ LATE_SECONDS = 10.0
 """After this wait for the start of another rank it is named."""
 MOST_NAMED = 8
 """Ranks that a message names."""
+ANSWER_SECONDS = 5.0
+"""Longest wait for the answers of other ranks when one is lost."""
 PART_SECONDS = 10.0
 """Longest wait for the other ranks, and for this rank's threads, at the end."""
 
@@ -102,16 +105,17 @@ _last_number = 0
 _kept: list[OwnGroups] = []
 
 
-class StartingRanks:
-    """Which ranks have begun to start an agent, by the store of their process group.
+class PresentRanks:
+    """Which ranks have come to a point, by the store of their process group. This rank comes to it now.
 
     Args:
         group: The ranks.
-        number: Of the agent among those made for these ranks.
+        point: Its name, of which each has one.
+        missed: What the others have, for the message.
     """
 
-    def __init__(self, group: dist.ProcessGroup, number: int) -> None:
-        self._group, self._number = group, number
+    def __init__(self, group: dist.ProcessGroup, point: str, missed: str) -> None:
+        self._group, self._point, self._missed = group, point, missed
         with contextlib.suppress(Exception):  # only a message depends on it
             self._store.set(self._key(group.rank()), "")
 
@@ -127,18 +131,25 @@ class StartingRanks:
         numbers = ", ".join(str(members[rank]) for rank in late[:MOST_NAMED])
         more = f" and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
         ranks = f"rank {numbers} has" if len(late) == 1 else f"ranks {numbers}{more} have"
-        return f"{ranks} not started an Agent yet: every rank must, in the same order"
+        return f"{ranks} {self._missed}"
 
     @property
     def _store(self) -> Any:
         return dist.distributed_c10d._get_process_group_store(self._group)
 
     def _key(self, rank: int) -> str:
-        return f"gravac/agent{self._number}/rank{rank}"
+        return f"gravac/{self._point}/rank{rank}"
+
+
+def starting(group: dist.ProcessGroup, number: int) -> PresentRanks:
+    """Return which ranks have begun to start an agent, the one of a ``number`` among those made for these ranks."""
+    return PresentRanks(
+        group, f"agent{number}", "not started an Agent yet: every rank must, in the same order"
+    )
 
 
 def gather_texts(
-    mine: str, group: dist.ProcessGroup, seconds: float | None = None, starting: StartingRanks | None = None
+    mine: str, group: dist.ProcessGroup, seconds: float | None = None, starting: PresentRanks | None = None
 ) -> list[str]:
     """Gather a text from every rank. All ranks call it.
 
@@ -171,7 +182,7 @@ def gather_texts(
     return [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everyone]
 
 
-def _log_who_is_late(work: dist.Work, starting: StartingRanks) -> None:
+def _log_who_is_late(work: dist.Work, starting: PresentRanks) -> None:
     """Wait for the others for ``LATE_SECONDS``, and log which of them are not there then."""
     until = time.monotonic() + LATE_SECONDS
     while not work.is_completed():
@@ -188,6 +199,28 @@ def _device_of(group: dist.ProcessGroup) -> torch.device:
     if not kinds or "cpu" in kinds:
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device()) if "cuda" in kinds else torch.device(kinds.pop())
+
+
+def timeout_of(group: dist.ProcessGroup, device: torch.device) -> float:
+    """Return the seconds after which a group gives up a collective on a device."""
+    backend: Any = group._get_backend(device)
+    backend = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    timeout = backend.options._timeout if hasattr(backend, "options") else default_pg_timeout
+    return float(timeout.total_seconds())
+
+
+def missing_ranks(group: dist.ProcessGroup, step: int) -> str:
+    """Return which ranks are lost, in a sentence; empty: it is not known. Each rank that has given up a step calls it.
+
+    Args:
+        group: All ranks.
+        step: The step's number.
+    """
+    waiting = PresentRanks(group, f"gave_up{step}", "not come that far")
+    until = time.monotonic() + ANSWER_SECONDS
+    while (text := waiting.absent()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return text
 
 
 def agreed_job(mine: str, given: bool, group: dist.ProcessGroup, seconds: float) -> str:
@@ -213,7 +246,7 @@ def agreed_job(mine: str, given: bool, group: dist.ProcessGroup, seconds: float)
 
 @contextlib.contextmanager
 def fail_together(
-    group: dist.ProcessGroup, seconds: float | None = None, starting: StartingRanks | None = None
+    group: dist.ProcessGroup, seconds: float | None = None, starting: PresentRanks | None = None
 ) -> Iterator[None]:
     """Let a part of the setup that may fail on one rank alone fail on all, so that no rank waits for another.
 

@@ -24,7 +24,7 @@ from gravac.version import __version__
 from gravac_agent.devices.base import Device
 from gravac_agent.devices.cuda import CudaDevice
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import OwnGroups, check_equal, fail_together
+from gravac_agent.exchange.agreement import OwnGroups, check_equal, fail_together, timeout_of
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import unused_everywhere
 from gravac_agent.exchange.plan import Directive
@@ -163,6 +163,8 @@ def agree(
     if device is None:
         ranks = dist.get_process_group_ranks(exchange_group)
         data_group = groups.new(ranks, None, backend_of(exchange_group, "cpu"))
+    else:
+        device.give_up_before(timeout_of(exchange_group, device.device))
     builder.everyone = None if averaged == spec.world_size else tick_group
     followed: dict[str, nn.Parameter] = {}
     # Progress needs all of a parameter's mean on each rank, in the host's memory.

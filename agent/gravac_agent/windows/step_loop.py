@@ -12,11 +12,13 @@ from gravac.protocol import Event, WindowReport
 from gravac.signals.gain import GainTracker
 from gravac.whatif import Recording
 from gravac.wording import format_seconds, plan_in_words
-from gravac_agent.errors import AgreementError
+from gravac_agent.errors import AgreementError, PeerError
+from gravac_agent.exchange.agreement import missing_ranks
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
+from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import Announcement, Tick
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
@@ -134,7 +136,7 @@ class StepLoop:
             Exception: Anything else that a collective raised.
         """
         # Wait for the tick, and commit the step or roll it back.
-        result = self._executor.wait_step()
+        result = self._waited()
         plan, encoder, tick, sums = self.plan, self._encoder, result.tick, result.tick.sums
         # Parts may be finite and their mean not. All ranks hold the same mean, so they need no message about it.
         overflowed = not result.finite and not sums.nonfinite
@@ -212,6 +214,18 @@ class StepLoop:
         self.step += 1
         self.begin_step()
         return counts
+
+    def _waited(self) -> StepResult:
+        """Wait for the step. What is lost is in the journal at once, as a backend's watchdog may end the process."""
+        try:
+            return self._executor.wait_step()
+        except PeerError as error:
+            message = f"Step {self.step}: {error}"
+            if self._executor.defers_result and (lost := missing_ranks(self._group, self.step)):
+                error = PeerError(f"{message}. {lost}")
+                message = str(error)
+            self._note("failed", message)
+            raise error
 
     def _decided(self, tick: Tick) -> Directive:
         """Return the directive that the ranks follow in the step after the next, which may end a trial."""

@@ -1,7 +1,9 @@
 """A device whose streams run everything at once, so that real DDP modules and process groups can be used with it."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +32,30 @@ class AtOnce(SimulatedDevice):
 
     def future(self) -> torch.futures.Future[Tensor]:
         return torch.futures.Future()
+
+
+class Hanging(AtOnce):
+    """Its streams hang at a collective that a rank does not join, and the host goes on, as with NCCL."""
+
+    JOINED_SECONDS = 3.0
+    """Longest wait for a rank that joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hangs = False
+
+    def wait_work(self, work: Any) -> None:
+        until = time.monotonic() + self.JOINED_SECONDS
+        while not (self._hangs or work.is_completed()):
+            self._hangs = time.monotonic() > until
+            time.sleep(0.001)
+
+    def query(self) -> bool:
+        """As an event of any of its streams."""
+        return not self._hangs
+
+    def record_event(self, stream: SimulatedStream) -> Any:
+        return self
 
 
 @contextmanager

@@ -66,10 +66,6 @@ class SimulatedEvent:
         self._device.advance()
         return self.reached()
 
-    def synchronize(self) -> None:
-        assert not self._device.capturing, "CUDA does not let the host wait while work is captured"
-        self._device.run_until(self.reached)
-
 
 class SimulatedFuture:
     """As ``torch.futures.Future``: completed where ``set_result`` is called, on the stream that is current there."""
@@ -110,7 +106,7 @@ class SimulatedDevice(Device):
 
     def __init__(self, seed: int | None, turns: Turns | None = None, rank: int = 0) -> None:
         self._turns, self._rank = turns, rank
-        self.device = torch.device("cpu")
+        self.device, self.patience = torch.device("cpu"), 60.0
         self._random = None if seed is None else random.Random(seed)
         self.main = SimulatedStream("main")
         self.transfers: list[SimulatedStream] = []
@@ -157,10 +153,6 @@ class SimulatedDevice(Device):
 
     def wait_work(self, work: Work) -> None:
         work.wait()
-
-    def synchronize(self, stream: SimulatedStream) -> None:
-        assert not self.capturing, "CUDA does not let the host wait while work is captured"
-        self.run_until(self.end_of(stream))
 
     def future(self) -> Any:
         return SimulatedFuture(self)

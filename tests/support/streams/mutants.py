@@ -11,7 +11,7 @@ from typing import Any
 from gravac_agent.streams import executor as stream_executor
 from gravac_agent.streams.executor import StreamExecutor
 
-DEPENDENCIES = ("wait_stream", "record_stream", "wait_work", "synchronize")
+DEPENDENCIES = ("wait_stream", "record_stream", "wait_work", "wait_event", "synchronize")
 """Calls that order work, or the host. Each is a statement of its own."""
 _SOURCE = Path(stream_executor.__file__)
 

@@ -115,7 +115,7 @@ from tests.support.ranks.scenarios.sharded_jobs import (
     sharded_losses,
     sharded_resumed,
 )
-from tests.support.ranks.scenarios.streams import on_streams
+from tests.support.ranks.scenarios.streams import lost_on_streams, on_streams
 from tests.support.ranks.scenarios.styles import (
     Branchy,
     overflow_under_amp,
@@ -171,6 +171,7 @@ __all__ = [
     "leaves",
     "loads_wrongly",
     "logged",
+    "lost_on_streams",
     "many_steps",
     "memory_fails",
     "mixed_kinds",

@@ -1,16 +1,20 @@
 """The same job with the host's threads and with streams: real DDP modules, whose streams run at once."""
 
 import math
+import time
 from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from gravac_agent import Agent
+from gravac_agent import Agent, AgentError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.streams.executor import StreamExecutor
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, overflow, wrapped
-from tests.support.streams.at_once import streams_for_agents
+from tests.support.streams.at_once import Hanging, streams_for_agents
 
 CFS = (1.0, 10.0, 40.0, 3.0, 1.0, 160.0)
 
@@ -100,6 +104,40 @@ def on_streams(
             "leftover": _after(module, rank),
         }
     return results
+
+
+def lost_on_streams(rank: int, world: int, folder: str, timeout: float) -> dict[str, Any]:
+    """Train until the last rank stops to take part, and say how the first one ends.
+
+    Args:
+        rank: As in every scenario, and so the next two.
+        world: See there.
+        folder: See there.
+        timeout: Of the trainer's process group, in seconds.
+    """
+    group = dist.new_group(timeout=timedelta(seconds=timeout))
+    module = wrapped(buckets=4, process_group=group)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    done, error, lasted = Path(folder, "done"), "", 0.0
+    with streams_for_agents(Hanging):
+        agent = Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=4")
+        agent.start()
+        try:
+            for step in range(8):
+                if step == 5 and rank == world - 1:
+                    while not done.exists():  # hangs, as far as the others can see
+                        time.sleep(0.05)
+                    return {}
+                began = time.monotonic()
+                torch.nn.functional.cross_entropy(*_evaluate(module, rank, step)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        except AgentError as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            agent.__exit__(type(raised), raised, None)
+            lasted = time.monotonic() - began
+    done.touch()
+    return {"error": error, "lasted": lasted}
 
 
 def _finite(module: torch.nn.Module) -> bool:
