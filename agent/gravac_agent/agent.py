@@ -14,6 +14,7 @@ from gravac import memories
 from gravac.policies import ObservePolicy, parse
 from gravac.policies.base import Policy
 from gravac_agent import sinks
+from gravac_agent.devices.cuda import made_current
 from gravac_agent.errors import ClosedError, SetupError
 from gravac_agent.fsdp.attach import exchange_densely
 from gravac_agent.fsdp.replicas import Replicas
@@ -214,7 +215,9 @@ class Agent:
         if self._started:
             raise SetupError("this Agent was started already: call start() once, or use `with` without it")
         if self.settings.enabled:
-            self._session = Session(self._module, self._optimizers, self._asked)
+            devices = (one.device for one in self._module.parameters() if one.requires_grad)
+            with made_current(next(devices, torch.device("cpu"))):
+                self._session = Session(self._module, self._optimizers, self._asked)
         self._started = True
         self._drop_reminder()
 

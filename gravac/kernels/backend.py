@@ -112,7 +112,10 @@ def placed(x: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on a device, without waiting for the copy."""
     if device.type == "cpu":
         return x
-    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
+    if device.type != "cuda":
+        return x.to(device, non_blocking=True)
+    with torch.cuda.device(device):  # else pinning makes a context on the first GPU
+        return x.pin_memory().to(device, non_blocking=True)
 
 
 def lacking() -> str:

@@ -1,6 +1,7 @@
 """CUDA's streams and events."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,11 @@ from gravac_agent.devices.base import Device, DeviceEvent, Stream, Timer
 _PROBE_CYCLES = 10_000_000
 """Cycles that the calibration of ``delay`` takes: a few milliseconds."""
 _LONGEST_CYCLES = 2**62
+
+
+def made_current(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context in which a GPU is the current one, as not every trainer calls ``torch.cuda.set_device``."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class CudaDevice(Device):
@@ -53,19 +59,22 @@ class CudaDevice(Device):
         return torch.futures.Future(devices=[self.device])
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(size, dtype=dtype, pin_memory=True)
+        with made_current(self.device):
+            return torch.zeros(size, dtype=dtype, device="cpu", pin_memory=True)
 
     def timer(self) -> "CudaTimer":
         return CudaTimer()
 
     def delay(self, seconds: float) -> None:
         """Keep the current stream busy. The first call measures the clock, and waits for the GPU."""
-        if self._cycles_per_second is None:
-            self._cycles_per_second = self._measured_clock()
-        torch.cuda._sleep(min(_LONGEST_CYCLES, max(1, int(seconds * self._cycles_per_second))))
+        with made_current(self.device):
+            if self._cycles_per_second is None:
+                self._cycles_per_second = self._measured_clock()
+            torch.cuda._sleep(min(_LONGEST_CYCLES, max(1, int(seconds * self._cycles_per_second))))
 
     def is_capturing(self) -> bool:
-        return torch.cuda.is_current_stream_capturing()
+        with made_current(self.device):
+            return torch.cuda.is_current_stream_capturing()
 
     def _measured_clock(self) -> float:
         torch.cuda._sleep(_PROBE_CYCLES)  # the first launch loads the kernel

@@ -289,7 +289,7 @@ def device_of(device: torch.device) -> Device | None:
     if device.type == "cpu":
         return None
     if device.type == "cuda":
-        return CudaDevice(torch.device("cuda", device.index or 0))
+        return CudaDevice(device)
     raise ValueError(f"gradients on {device.type} are not compressed, only those on cpu and cuda")
 
 

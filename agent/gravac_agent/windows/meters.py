@@ -119,9 +119,10 @@ class TrainerInput:
         before = self.pop_loss()
         self._loss = loss.detach() if isinstance(loss, Tensor) else loss
         if isinstance(self._loss, Tensor) and self._loss.is_cuda:
-            self._loss = self._loss.to("cpu", non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
+            with torch.cuda.device(self._loss.device):  # not always the current one
+                self._loss = self._loss.to("cpu", non_blocking=True)
+                self._arrived = torch.cuda.Event()
+                self._arrived.record()
         return before
 
     def pop_loss(self) -> float | None:
