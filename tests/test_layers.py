@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils._device import _device_constructors
 
 from gravac.policies import AutoPolicy
 from gravac_controller.cli import COMMANDS, MODULES
@@ -285,6 +287,29 @@ def test_no_pickle_between_ranks_or_from_files() -> None:
 
 def test_no_eval() -> None:
     assert breaking(lambda _, file: called(file) & {"eval", "exec", "compile", "__import__"}) == {}
+
+
+MAKERS = {
+    f"torch.{one.__name__}" for one in _device_constructors() if getattr(torch, one.__name__, None) is one
+}
+"""What makes a tensor on the default device, where no device is named."""
+
+
+def test_tensors_name_their_device() -> None:
+    """Else ``torch.set_default_device`` would put them where no gradient is."""
+
+    def nowhere(package: str, file: Path) -> list[str]:
+        calls = [node for node in nodes(file) if isinstance(node, ast.Call)]
+        return [
+            f"line {call.lineno}: {ast.unparse(call)}"
+            for call in calls
+            if package in ("gravac", "gravac_agent")
+            and ast.unparse(call.func) in MAKERS
+            and not any(keyword.arg in ("device", None) for keyword in call.keywords)
+        ]
+
+    assert {"torch.empty", "torch.tensor", "torch.arange"} < MAKERS
+    assert breaking(nowhere) == {}
 
 
 def test_the_folders_of_packages_are_not_packages() -> None:

@@ -59,7 +59,7 @@ def take_top(
         if tensor.dtype != dtype or tensor.shape != (size,) or not tensor.is_contiguous():
             raise _unfit(name, tensor, dtype, size)
     if k == n:  # nothing to select, and no bin holds the boundary
-        torch.arange(n, out=indices)
+        torch.arange(n, out=indices, device=indices.device)
         values.copy_(x)
         if clear:
             x.zero_()

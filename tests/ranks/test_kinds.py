@@ -8,6 +8,7 @@ from gravac.aggregators import AGGREGATORS
 from gravac.compressors import COMPRESSORS
 from gravac.memories import MEMORIES
 from tests.support.ranks.harness import RunEach, RunRanks
+from tests.support.streams.codecs import fast
 
 pytestmark = pytest.mark.distributed
 
@@ -172,3 +173,13 @@ def test_every_codec_and_memory_under_every_default_dtype(run_each: RunEach) -> 
             else:  # a float64 model rounds otherwise, a bfloat16 one by 2^-8 of each parameter
                 within = 0.01 if case["model"] == "float64" else 0.05
                 assert math.isclose(ours["loss"], control["loss"], rel_tol=within), where
+
+
+def test_every_codec_under_another_default_device(run_each: RunEach) -> None:
+    """What ``torch.set_default_device`` says changes no bit: all that is made names its device."""
+    every = [*COMPRESSORS.names(), "topk+bf16", "topk+twobit", *AGGREGATORS.names()]
+    cases = [{"streams": False, "codecs": every}, {"streams": True, "codecs": list(fast())}]
+    for case, ranks in run_each("any_default_device", 2, cases):
+        for rank in ranks:
+            assert rank["meta"] == rank["None"], case
+            assert not any(failed for _, failed in rank["meta"].values()), rank

@@ -107,7 +107,7 @@ class Tick:
     """Means over ranks of the aggregator's statistics."""
     raw_mean: tuple[float, ...] = raw_mean.NOT_MEASURED
     """Sums over ranks of what ``RawMeanMeter`` measured."""
-    sample: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    sample: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64, device="cpu"))
     """Mean over ranks of the sampled raw gradients."""
 
 
@@ -190,7 +190,9 @@ class TickCodec:
         # NaN in one rank's energies would be the sum of all ranks, and hide their flags.
         clean = sums.flagged() if sums.nonfinite else sums
         head = torch.tensor(
-            self.numbers(clean, directive, fingerprint, statistics, measured), dtype=torch.float64
+            self.numbers(clean, directive, fingerprint, statistics, measured),
+            dtype=torch.float64,
+            device="cpu",
         )
         return head if sample is None else torch.cat((head, sample))
 
@@ -216,7 +218,7 @@ class TickCodec:
         pieces have 16 bits."""
         zeros = (0.0,) * (statistics + self.sampled)
         numbers = self.numbers(sums, NOTHING, (1 << 16,) * 3, zeros, raw_mean.NOT_MEASURED)
-        return torch.tensor(numbers, dtype=torch.float64)
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
     def unpack(self, vector: Tensor) -> Tick:
         """Read the sum over ranks of what they packed."""

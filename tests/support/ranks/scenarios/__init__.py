@@ -12,6 +12,7 @@ from tests.support.ranks.scenarios.checkpoints import (
 )
 from tests.support.ranks.scenarios.clipping import clipped
 from tests.support.ranks.scenarios.closures import closures
+from tests.support.ranks.scenarios.default_device import any_default_device
 from tests.support.ranks.scenarios.default_dtype import any_default_dtype
 from tests.support.ranks.scenarios.exactness import (
     conserved,
@@ -132,6 +133,7 @@ __all__ = [
     "aged",
     "aged_shards",
     "another_training",
+    "any_default_device",
     "any_default_dtype",
     "backward_fails",
     "batch",
