@@ -23,7 +23,7 @@ from gravac.collectives.communicator import (
     communicator,
 )
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce
-from gravac.collectives.cost import Network, ring_bytes, scatter_bytes
+from gravac.collectives.cost import Network, crossing, ring_bytes, scatter_bytes
 from gravac.collectives.gather import Gather
 from gravac.collectives.reduce_scatter import ReduceScatter
 from gravac.collectives.shared import SharedSupport
@@ -52,6 +52,7 @@ __all__ = [
     "check",
     "choose",
     "communicator",
+    "crossing",
     "parse_collective",
     "ring_bytes",
     "scatter_bytes",

@@ -1,8 +1,9 @@
 """Predicted seconds of exchanges, by the α-β-γ model: a message of S bytes costs α + S/β, work on an element costs γ.
 
-α is the latency of a message in seconds, β the bandwidth of a rank's link in bytes/s (Hockney 1994; formulas of the
+α is the latency of a message in seconds, β the bandwidth of a link in bytes/s (Hockney 1994; formulas of the
 collectives: Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH). n
-ranks, each with its own link that sends and receives at once. Pure functions.
+ranks, and links that send and receive at once. Each rank has a link, or ranks that follow each other share one. In a
+ring one of them sends over it at a time, so that sharing costs nothing. Pure functions.
 """
 
 from dataclasses import dataclass
@@ -21,22 +22,27 @@ class Network:
     Args:
         latency_seconds: α.
         bytes_per_second: β.
+        ranks_per_link: Ranks that share a link, as those of a host share its network card.
 
     Raises:
-        ValueError: A number is negative or not finite, or the bandwidth is 0.
+        ValueError: A number is negative or not finite, or the bandwidth is 0, or nobody has the link.
     """
 
     latency_seconds: float
     bytes_per_second: float
+    ranks_per_link: int = 1
 
     def __post_init__(self) -> None:
         if not (self.latency_seconds >= 0 and isfinite(self.latency_seconds)):
             raise ValueError(f"latency_seconds={self.latency_seconds} must be finite and not negative")
         if not (self.bytes_per_second > 0 and isfinite(self.bytes_per_second)):
             raise ValueError(f"bytes_per_second={self.bytes_per_second} must be finite and above 0")
+        if self.ranks_per_link < 1:
+            raise ValueError(f"ranks_per_link={self.ranks_per_link} must be at least 1")
 
     def __str__(self) -> str:
-        return f"{1e3 * self.latency_seconds:.3g} ms and {self.bytes_per_second / 1e6:.3g} MB/s"
+        shared = f" for {self.ranks_per_link} ranks together" if self.ranks_per_link > 1 else ""
+        return f"{1e3 * self.latency_seconds:.3g} ms and {self.bytes_per_second / 1e6:.3g} MB/s{shared}"
 
     def seconds(self, messages: int, nbytes: float) -> float:
         """Return the seconds of ``messages`` one after the other that have ``nbytes`` together."""
@@ -67,13 +73,26 @@ def all_gather(network: Network, ranks: int, nbytes: int) -> float:
 
 
 def all_to_all(network: Network, ranks: int, nbytes: int) -> float:
-    """Return the seconds of a pairwise all-to-all of S bytes per rank, S/n for each: (n-1) α + (n-1)/n S/β."""
-    return network.seconds(ranks - 1, (ranks - 1) / ranks * nbytes)
+    """Return the seconds of a pairwise all-to-all of S bytes per rank, S/n for each: (n-1) α + m/n S/β, with the
+    messages m that cross a link."""
+    return network.seconds(ranks - 1, crossing(network.ranks_per_link, ranks) / ranks * nbytes)
+
+
+def crossing(ranks_per_link: int, ranks: int) -> int:
+    """Return how many messages of an all-to-all cross a link in one direction: n-1, or g (n-g) with g ranks on it.
+
+    Where all ranks are on one host, its link is the memory between them, measured as if each had its own.
+    """
+    return ranks - 1 if ranks_per_link >= ranks else ranks_per_link * (ranks - ranks_per_link)
 
 
 def broadcast(network: Network, ranks: int, nbytes: int) -> float:
-    """Return the seconds of a binomial tree: ⌈log2 n⌉ (α + S/β)."""
-    return network.seconds(depth(ranks), depth(ranks) * nbytes)
+    """Return the seconds of a binomial tree: ⌈log2 n⌉ (α + S/β). At the levels between hosts, all ranks of one send."""
+    shared = network.ranks_per_link if network.ranks_per_link < ranks else 1
+    sent = sum(
+        min(shared, ranks - (1 << level)) if 1 << level >= shared else 1 for level in range(depth(ranks))
+    )
+    return network.seconds(depth(ranks), sent * nbytes)
 
 
 def handling(messages: int, elements: float) -> float:

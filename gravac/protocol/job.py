@@ -145,7 +145,7 @@ class PlanCost(Record):
     codec: Choice | None  # of the plan; null: the job's compressor
     cf: CompressionFactor  # of the plan; 1: dense
     payload_bytes: Bytes  # handed to collectives
-    link_bytes: Annotated[float, Field(ge=0, le=1e18)]  # put on the rank's link
+    link_bytes: Annotated[float, Field(ge=0, le=1e18)]  # put on a link, by all ranks that share it
     messages: Annotated[float, Field(ge=0, le=1e15)]  # sent one after the other
     decoded: Count | None = None  # payloads that the rank decodes; null: unknown
     seconds: Seconds | None = None  # of the exchange on the measured network; null: not measured

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -17,6 +17,7 @@ from gravac.collectives import (
     Network,
     Workload,
     choose,
+    crossing,
     scatter_bytes,
 )
 from gravac.collectives.communicator import ALONE
@@ -37,7 +38,7 @@ class Volume:
 
     Attributes:
         messages: sent one after the other.
-        link_bytes: put on the rank's network link.
+        link_bytes: put on a network link, by all ranks that share it.
         payload_bytes: handed to collectives.
         collective: name of the last bucket's collective.
         decoded: payloads that the rank decodes.
@@ -106,7 +107,13 @@ def volume_of_rounds(payload_bytes: float, ranks: int) -> Volume:
 
 
 def volume_of_shards(
-    compressor: str, elements: int, cf: float, ranks: int, calls: int, by_all_reduce: bool
+    compressor: str,
+    elements: int,
+    cf: float,
+    ranks: int,
+    calls: int,
+    by_all_reduce: bool,
+    ranks_per_link: int = 1,
 ) -> Volume:
     """Return the exchange of one gradient that FSDP2 shards: a compressed reduce-scatter for each of its modules.
 
@@ -117,6 +124,7 @@ def volume_of_shards(
         ranks: world size.
         calls: FSDP modules, taken as equally large.
         by_all_reduce: whether the backend's reduce-scatter is an all-reduce, as gloo's is.
+        ranks_per_link: ranks that share a link.
 
     Raises:
         ValueError: ``compressor`` is unknown, or no codec.
@@ -131,7 +139,12 @@ def volume_of_shards(
         2 if (summed and by_all_reduce) or not codec.traits.fixed_size else 1
     )  # where sizes vary, they are sent first
     messages = (calls * each + TICK_ROUNDS) * (ranks - 1.0)
-    link = scatter_bytes(payload, ranks, summed and by_all_reduce)
+    # Sums go in a ring, all else in an all-to-all.
+    link = (
+        scatter_bytes(payload, ranks, by_all_reduce)
+        if summed
+        else crossing(ranks_per_link, ranks) * payload // ranks
+    )
     return Volume(
         messages, link, payload, "reduce-scatter" if summed else "all-to-all", 1 if summed else ranks
     )
@@ -151,7 +164,7 @@ def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Netw
         load = Workload(codec, numel, cf, torch.float32, ranks)
         collective = _collective(load, network, named)
         kind = COLLECTIVES[collective](ALONE)
-        count, nbytes = _linear(lambda at, load=load, kind=kind: kind.seconds(at, load))  # type: ignore[misc]
+        count, nbytes = _linear(lambda at, load=load, kind=kind: kind.seconds(at, load), network)  # type: ignore[misc]
         messages, link = messages + times * count, link + times * nbytes
         payload += times * kind.payload_bytes(load)
     decoded = COLLECTIVES[collective].payloads_decoded(ranks)
@@ -167,12 +180,12 @@ def _collective(load: Workload, network: Network, named: str) -> str:
     return Gather.name if load.ranks <= 2 else choose(network, load).name
 
 
-def _linear(seconds: Callable[[Network], float]) -> tuple[float, float]:
-    """Return the messages and bytes of a time that is messages · α + bytes / β + work."""
-    nothing = seconds(Network(latency_seconds=0.0, bytes_per_second=1e30))
+def _linear(seconds: Callable[[Network], float], network: Network) -> tuple[float, float]:
+    """Return the messages and bytes of a time that is messages · α + bytes / β + work, where links are shared so."""
+    nothing = seconds(replace(network, latency_seconds=0.0, bytes_per_second=1e30))
     return (
-        seconds(Network(latency_seconds=1.0, bytes_per_second=1e30)) - nothing,
-        seconds(Network(latency_seconds=0.0, bytes_per_second=1.0)) - nothing,
+        seconds(replace(network, latency_seconds=1.0, bytes_per_second=1e30)) - nothing,
+        seconds(replace(network, latency_seconds=0.0, bytes_per_second=1.0)) - nothing,
     )
 
 

@@ -1,5 +1,7 @@
 """What the plans of a policy cost in a job, by the cost model."""
 
+from dataclasses import replace
+
 import pytest
 
 from gravac.collectives import Network
@@ -46,6 +48,29 @@ def test_shards_cost_a_reduce_scatter(by_all_reduce: bool, rounds: float) -> Non
     assert summed.link_bytes == pytest.approx(rounds * 400_000, rel=0.01)
     assert dense.seconds == pytest.approx(dense.messages * 1e-4 + dense.link_bytes / 12.5e6, abs=1e-6)
     assert dense.messages - coded.messages == (30 if by_all_reduce else 0)
+
+
+def test_ranks_that_share_a_link_pay_for_each_other() -> None:
+    """Two hosts with eight ranks each: an all-to-all was predicted 64 / 15 times too fast, and a ring was not."""
+    shared = replace(NETWORK, ranks_per_link=8)
+    plans = (Plan(None, 1.0), Plan(None, 10.0), Plan("nearest:levels=7", 10.1))
+    arguments = (plans, "topk+bf16", 1_000_000, 16)
+    names = ("gather", "compressed-all-reduce")
+    for name, changed in zip(names, (1.0, (64 / 15 + 1) / 2), strict=True):
+        own, together = (plan_costs(*arguments, network, name)[2] for network in (NETWORK, shared))
+        assert together.link_bytes / own.link_bytes == pytest.approx(changed, rel=0.01), name
+        seconds = together.messages * 1e-4 + together.link_bytes / 12.5e6
+        assert together.seconds == pytest.approx(seconds, abs=1e-6)
+    for number, own in enumerate(plan_costs(*arguments, NETWORK, "gather")):
+        assert plan_costs(*arguments, shared, "gather")[number] == own, "rings only"
+    shards = ShardedGradient(modules=10, by_all_reduce=False)
+    every = (Plan(None, 1.0), Plan("int8", 4.0))
+    common, alone = (
+        [one.link_bytes for one in plan_costs(every, "topk", 1_000_000, 16, network, "auto", shards)]
+        for network in (shared, NETWORK)
+    )
+    assert common[0] == alone[0]
+    assert common[1] / alone[1] == pytest.approx(64 / 15, rel=0.01)
 
 
 def test_without_a_measured_network_there_are_no_seconds() -> None:

@@ -1,4 +1,4 @@
-"""Whether other machines can reach this one at the address where gloo listens.
+"""Which ranks share a link, and whether other machines can reach this one at the address where gloo listens.
 
 gloo listens at the address that the host's name resolves to, unless GLOO_SOCKET_IFNAME names an interface. A fresh
 Debian resolves it to 127.0.1.1. Then ``init_process_group`` fails on some ranks ("connectFullMesh failed ... Connection
@@ -30,6 +30,15 @@ def warn_of_loopback() -> None:
         return
     if problem is not None:
         log.warning(problem)
+
+
+def link_name() -> str:
+    """Return a name of what this process reaches the network by: its machine's, and that of its network namespace."""
+    try:
+        namespace = os.stat("/proc/thread-self/ns/net").st_ino
+    except OSError:  # not on Linux
+        namespace = 0
+    return f"{socket.gethostname()} {namespace}"
 
 
 def loopback_problem(master: str) -> str | None:

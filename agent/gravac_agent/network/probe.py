@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -100,6 +100,7 @@ class AggregatorBuilder:
         sharded: Whether each rank gets a shard of the mean only, as under FSDP2.
         everyone: Ranks that measure in groups of their own, and agree on the slowest; None: they are one group.
         device: Where the gradients are. Ranks may have different ones.
+        ranks_per_link: Ranks of a group that share a host's link to the others.
     """
 
     collective: str
@@ -109,6 +110,7 @@ class AggregatorBuilder:
     sharded: bool = False
     everyone: dist.ProcessGroup | None = field(default=None, repr=False)
     device: torch.device = field(default=torch.device("cpu"), repr=False)
+    ranks_per_link: int = 1
 
     def build(self, compressor: str, group: ProcessGroupCommunicator) -> Aggregator:
         """Build an aggregator, without communication. Raises ValueError for an unknown or impossible one."""
@@ -152,6 +154,7 @@ class AggregatorBuilder:
     def _measure(self, group: ProcessGroupCommunicator) -> Network:
         # Not by the metered one: this is no time of a step.
         found = measure(ProcessGroupCommunicator(group.group, self.device.type), self.device)
+        found = replace(found, ranks_per_link=self.ranks_per_link)
         if self.everyone is None:
             return found
         slowest = torch.tensor(
@@ -159,4 +162,4 @@ class AggregatorBuilder:
         )
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.everyone)
         latency, bandwidth = slowest.tolist()
-        return Network(latency_seconds=latency, bytes_per_second=-bandwidth)
+        return replace(found, latency_seconds=latency, bytes_per_second=-bandwidth)

@@ -5,6 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,13 @@ from gravac.version import __version__
 from gravac_agent.devices.base import Device
 from gravac_agent.devices.cuda import CudaDevice
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import OwnGroups, check_equal, fail_together, timeout_of
+from gravac_agent.exchange.agreement import (
+    OwnGroups,
+    check_equal,
+    fail_together,
+    gather_texts,
+    timeout_of,
+)
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import unused_everywhere
 from gravac_agent.exchange.plan import Directive
@@ -32,6 +39,7 @@ from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network import link as links
+from gravac_agent.network.hosts import link_name
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.settings import AgentSettings, spelled
@@ -194,6 +202,9 @@ def agree(
         tick_group,
         follows=("codecs", "sampled"),
     )
+    first = dist.get_process_group_ranks(exchange_group)[0]  # names the group that a rank exchanges with
+    sharing = max(Counter(gather_texts(f"{first} {link_name()}", tick_group)).values())
+    builder.ranks_per_link = sharing if sharing < averaged else 1  # else there is no link between hosts
     # On a device the host waits for nothing, and so there is nothing to meter.
     metered = (
         Metered(data_group) if device is None else ProcessGroupCommunicator(data_group, device.device.type)

@@ -78,15 +78,17 @@ def plan_costs(
         kind: Of the optimizer.
         remembers: Whether the job has an error memory. Without one, simulations say nothing of a codec that loses.
     """
-    found = []
+    found, known = [], network or ASSUMED_NETWORK
     for plan in plans:
         codec = compressor if plan.codec is None else plan.codec
         try:
             # Where nothing was measured, sizes still need a collective, and that is chosen for some network.
             if shards is None:
-                cost = _volume(codec, plan.cf, elements, ranks, network or ASSUMED_NETWORK, collective)
+                cost = _volume(codec, plan.cf, elements, ranks, known, collective)
             else:
-                cost = volume_of_shards(codec, elements, plan.cf, ranks, shards.modules, shards.by_all_reduce)
+                cost = volume_of_shards(
+                    codec, elements, plan.cf, ranks, *shards, ranks_per_link=known.ranks_per_link
+                )
         except (ValueError, NotImplementedError) as error:
             log.warning("the policy cannot choose %s at CF %g: %s", codec, plan.cf, error)
             continue

@@ -116,6 +116,7 @@ from tests.support.ranks.scenarios.sharded_jobs import (
     sharded_losses,
     sharded_resumed,
 )
+from tests.support.ranks.scenarios.shared_link import shared_link
 from tests.support.ranks.scenarios.streams import lost_on_streams, on_streams
 from tests.support.ranks.scenarios.styles import (
     Branchy,
@@ -223,6 +224,7 @@ __all__ = [
     "sharded_resumed",
     "sharding_refused",
     "shards_of_one",
+    "shared_link",
     "slow_trial",
     "steered",
     "stepped_by_others",
