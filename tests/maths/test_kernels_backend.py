@@ -17,7 +17,7 @@ from gravac import kernels
 from gravac.kernels import active, backend, select_top, treated_as_device, use, warm
 from gravac.kernels.cpu import link, load
 from gravac.kernels.entropy.huffman import huffman_encode
-from gravac_agent.setup import agree
+from gravac_agent.setup import compiling
 from tests.support.maths.backends import on
 
 ROOT = Path(__file__).parents[2]
@@ -201,12 +201,12 @@ def test_of_processes_that_start_together_one_compiles(tmp_path: Path) -> None:
 def test_an_agent_says_once_a_machine_that_it_compiles_and_waits_no_longer_than_agreed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert agree._compile_elsewhere(60.0) == made()
+    assert compiling.compile_elsewhere(60.0) == made()
     assert "compiling kernels for this processor, once on a machine" in caplog.text
     caplog.clear()
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(subprocess.TimeoutExpired):
-        agree._compile_elsewhere(0.01)
+        compiling.compile_elsewhere(0.01)
     assert not caplog.text
 
 

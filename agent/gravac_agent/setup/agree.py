@@ -1,22 +1,17 @@
 """The first stage of a start: what the ranks exchange, and decide from it, before anything runs."""
 
 import logging
-import os
 import secrets
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from gravac import aggregators, kernels, memories, policies, registry
+from gravac import aggregators, memories, policies, registry
 from gravac.collectives import ALONE, ProcessGroupCommunicator, backend_of
-from gravac.kernels import backend
 from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
@@ -43,6 +38,7 @@ from gravac_agent.network.hosts import link_name
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.settings import AgentSettings, spelled
+from gravac_agent.setup import compiling
 from gravac_agent.setup.coding_times import measure_coding, with_coding
 from gravac_agent.setup.describe import environment, model_shape, optimizer_spec, revision, trained_shapes
 from gravac_agent.setup.plan_costs import (
@@ -69,7 +65,6 @@ EQUAL = {
     "progress",
 }
 """Settings that all ranks need alike. They may differ in the others, such as the seconds that a rank waits."""
-_COMPILE = "from gravac.kernels.cpu import load; load.main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +150,7 @@ def agree(
     device = device_of(builder.device)
     # What may fail on one host alone comes before the first collective, in which the others would wait for it.
     with fail_together(module.process_group, settings.agreement_seconds):
-        rule = _ready(settings, asked.policy)
+        rule = _ready(settings, asked.policy, builder.device)
         spec = _spec(module, optimizers, settings, rule, link, job)
         rule = rule.fitted(spec)
         codecs = checked_codecs(rule, settings.collective)
@@ -304,7 +299,7 @@ def device_of(device: torch.device) -> Device | None:
     raise ValueError(f"gradients on {device.type} are not compressed, only those on cpu and cuda")
 
 
-def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
+def _ready(settings: AgentSettings, policy: Policy | None, device: torch.device) -> Policy:
     """Check what may fail on one host alone, and return the policy. Raises SetupError."""
     rule = policies.parse(settings.policy) if policy is None else policy
     if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
@@ -313,33 +308,10 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
         )
     try:
         rule.check_window(settings.window)
-        backend.compile_by(partial(_compile_elsewhere, settings.agreement_seconds / 2))
-        kernels.use(settings.kernels)
-        kernels.warm()  # the first time on a machine, compiling takes seconds
+        compiling.warm(settings.kernels, device, settings.agreement_seconds / 2)
     except (ValueError, ImportError) as error:
         raise SetupError(str(error)) from None
     return rule
-
-
-def _compile_elsewhere(seconds: float) -> bytes:
-    """Compile the kernels in a process that ends: a compiler stays in the memory of the process that used it.
-
-    Of several ranks on a machine one compiles, and the others wait for it, but no longer than ``seconds``.
-    """
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        log.warning("compiling kernels for this processor, once on a machine: it takes a core about 15 s")
-    path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    done = subprocess.run(
-        [sys.executable, "-c", _COMPILE],
-        env=os.environ | {"PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=seconds,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr.decode(errors="replace")[-1000:])
-    return done.stdout
 
 
 def checked_codecs(policy: Policy, collective: str) -> tuple[str, ...]:
