@@ -27,7 +27,7 @@ class AgreementError(AgentError):
 
 
 class PeerError(AgentError):
-    """A collective failed because another rank ended or does not answer; ``__cause__`` is the original error."""
+    """A collective failed because another rank ended or does not answer. ``__cause__`` is an original error."""
 
 
 _NETWORK = re.compile(

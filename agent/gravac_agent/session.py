@@ -30,9 +30,11 @@ from gravac_agent.sinks.base import figures_of_plan, figures_of_window
 from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
 from gravac_agent.state.regroup import Regrouper
+from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.meters import TrainerInput
 from gravac_agent.windows.unexchanged import Unexchanged
 from gravac_agent.windows.unused import DROPPED, PUT_BACK, UnusedGradients
+from gravac_agent.windows.watch import Watch
 
 log = logging.getLogger("gravac.agent")
 
@@ -177,6 +179,11 @@ class Session:
                     made.callback(lambda reporter: reporter.close(self._end), reporter)
             self.parts = start(agreed, reporter, self._followed, settings, self._slot)
             made.callback(self._stop)
+            self._watch: Watch | None = None
+            if isinstance(self.parts.executor, StreamExecutor):
+                executor = self.parts.executor
+                self._watch = Watch(executor.device, executor.hangs, self.parts.loop.lose)
+                made.callback(self._watch.close)
             self._arrivals = {
                 id(one): arrivals
                 for one in optimizers
@@ -399,6 +406,8 @@ class Session:
         self._in_flight = True
         if self.parts.executor.defers_result:  # the next forward may begin before the step ends
             self.intake.end_step()
+        if self._watch is not None:
+            self._watch.begin(self.parts.loop.step)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Before each step of each optimizer: finish the step if it steps a parameter of the module."""
@@ -435,6 +444,8 @@ class Session:
             self._check()
         self._late = any(id(one) in self._stepping for one in self.optimizers)
         self._nonfinite, self._skipped = not self.parts.loop.end_step(dropped), False
+        if self._watch is not None:
+            self._watch.end()
         if not executor.defers_result:
             self.intake.end_step()
 

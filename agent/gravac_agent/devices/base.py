@@ -43,6 +43,14 @@ class Device(ABC):
     device: torch.device
     patience: float
 
+    @property
+    def late(self) -> str:
+        """What to say of work that takes longer than the patience."""
+        return (
+            f"has not ended within {format_seconds(self.patience)}: what another rank sends is missing, because it "
+            "ended, hangs or works on something else"
+        )
+
     def give_up_before(self, seconds: float) -> None:
         """Set the patience to less than a timeout of the collectives, at which NCCL's watchdog ends the process."""
         self.patience = max(seconds / 2, seconds - REPORT_SECONDS)
@@ -99,10 +107,7 @@ class Device(ABC):
         while not event.query():  # CUDA's own wait would have no end if another rank is gone
             waited = time.monotonic() - began
             if waited > self.patience:
-                raise PeerError(
-                    f"{what} has not ended within {format_seconds(self.patience)}: what another rank sends is "
-                    "missing, because it ended, hangs or works on something else"
-                )
+                raise PeerError(f"{what} {self.late}")
             time.sleep(min(_LONGEST_PAUSE, waited / 16))
 
     def synchronize(self, stream: Stream) -> None:

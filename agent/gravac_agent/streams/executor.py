@@ -205,6 +205,11 @@ class StreamExecutor:
             step.host_seconds,
         )
 
+    def hangs(self) -> bool:
+        """Return whether backward has ended and the device has not done the step. Any thread may call it."""
+        step = self._step
+        return step is not None and step.ended is not None and not step.ended.query()
+
     def enqueue(self, job: Callable[[], None]) -> None:
         self.run_between_steps(job)  # at once: what it queues on the device follows the buckets
 

@@ -1,6 +1,7 @@
 """The end of a step on one rank: commit or roll back, plan the next step, close windows."""
 
 import logging
+import threading
 from collections import Counter, deque
 
 import torch
@@ -92,6 +93,7 @@ class StepLoop:
         self.dense_bytes = 0
         self.payload_bytes = 0
         self.nonfinite_steps = self.failed_steps = 0
+        self._losing, self._lost = threading.Lock(), dict[int, str]()
         self.last_report: WindowReport | None = None
         """The newest window's, on rank 0. The exchange thread sets it."""
         self.recording = recording
@@ -220,12 +222,19 @@ class StepLoop:
         try:
             return self._executor.wait_step()
         except PeerError as error:
-            message = f"Step {self.step}: {error}"
-            if self._executor.defers_result and (lost := missing_ranks(self._group, self.step)):
-                error = PeerError(f"{message}. {lost}")
-                message = str(error)
-            self._note("failed", message)
-            raise error
+            if self._executor.defers_result:
+                raise PeerError(self.lose(self.step, str(error))) from error
+            self._note("failed", f"Step {self.step}: {error}")
+            raise
+
+    def lose(self, step: int, why: str) -> str:
+        """Note, once for a step, why it is lost and which ranks are missing. Return that. Any thread may call it."""
+        with self._losing:
+            if step not in self._lost:
+                missing = missing_ranks(self._group, step)
+                self._lost[step] = f"Step {step}: {why}" + (f". {missing}" if missing else "")
+                self._note("failed", self._lost[step])
+            return self._lost[step]
 
     def _decided(self, tick: Tick) -> Directive:
         """Return the directive that the ranks follow in the step after the next, which may end a trial."""

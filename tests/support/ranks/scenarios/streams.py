@@ -106,7 +106,9 @@ def on_streams(
     return results
 
 
-def lost_on_streams(rank: int, world: int, folder: str, timeout: float) -> dict[str, Any]:
+def lost_on_streams(
+    rank: int, world: int, folder: str, timeout: float, reads: bool = False
+) -> dict[str, Any]:
     """Train until the last rank stops to take part, and say how the first one ends.
 
     Args:
@@ -114,6 +116,7 @@ def lost_on_streams(rank: int, world: int, folder: str, timeout: float) -> dict[
         world: See there.
         folder: See there.
         timeout: Of the trainer's process group, in seconds.
+        reads: Whether the trainer waits for the device itself after each step, as ``loss.item()`` does.
     """
     group = dist.new_group(timeout=timedelta(seconds=timeout))
     module = wrapped(buckets=4, process_group=group)
@@ -132,12 +135,22 @@ def lost_on_streams(rank: int, world: int, folder: str, timeout: float) -> dict[
                 torch.nn.functional.cross_entropy(*_evaluate(module, rank, step)).backward()
                 optimizer.step()
                 optimizer.zero_grad()
+                executor = agent._parts.executor  # type: ignore[union-attr]
+                while reads and executor.hangs():  # type: ignore[union-attr]
+                    time.sleep(0.01)
+                    if _noted(folder):
+                        lasted = time.monotonic() - began
+                        raise AgentError("noted")
         except AgentError as raised:
             error = f"{type(raised).__name__}: {raised}"
             agent.__exit__(type(raised), raised, None)
-            lasted = time.monotonic() - began
+            lasted = lasted or time.monotonic() - began
     done.touch()
     return {"error": error, "lasted": lasted}
+
+
+def _noted(folder: str) -> bool:
+    return any(b'"failed"' in trace.read_bytes() for trace in Path(folder).rglob("journal.jsonl"))
 
 
 def _finite(module: torch.nn.Module) -> bool:
