@@ -43,9 +43,13 @@ def net(width: int = 64, layers: int = 8, seed: int = 0) -> nn.Module:
     return nn.Sequential(*stack, nn.Linear(width, 10))
 
 
-def wrapped(buckets: int = 8, layers: int = 8, **options: Any) -> DistributedDataParallel:
-    """A net in DDP with about that many buckets (1: exactly one, 2: exactly two)."""
+def wrapped(
+    buckets: int = 8, layers: int = 8, buffer: bool = False, **options: Any
+) -> DistributedDataParallel:
+    """A net in DDP with about that many buckets (1: exactly one, 2: exactly two). ``buffer``: which DDP broadcasts."""
     model = net(layers=layers)
+    if buffer:
+        model.register_buffer("broadcast", torch.ones(1000))
     total = sum(parameter.numel() for parameter in model.parameters()) * 4
     shares = {1: 0.5, 2: 1.8}.get(buckets, 2 * buckets)  # DDP closes a bucket when it is past the cap
     cap = total / shares / 2**20

@@ -29,6 +29,8 @@ def on_streams(
     clip: float | None = None,
     scaled: bool = False,
     whole: bool = False,
+    buffer: bool = False,
+    unused: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Train with threads, then with streams; CFs are switched, and one step has a gradient that is not finite.
@@ -43,11 +45,13 @@ def on_streams(
         clip: Largest norm that the agent leaves the gradients.
         scaled: Whether to train in float16 with a GradScaler, whose scale grows until gradients overflow.
         whole: Whether streams send whole messages.
+        buffer: Whether DDP broadcasts a buffer before forward.
+        unused: Whether DDP sums which parameters are unused, after backward.
         options: More settings of the agent.
     """
     results: dict[str, Any] = {}
     for kind in ("threads", "streams"):
-        module = wrapped(buckets=8)
+        module = wrapped(buckets=8, buffer=buffer, find_unused_parameters=unused)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=3, enabled=scaled)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, steps // 3, 0.5)
