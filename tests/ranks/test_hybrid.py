@@ -1,4 +1,4 @@
-"""HSDP: dense inside a node, compressed between nodes; 2 nodes of 2 ranks."""
+"""HSDP, dense inside a node and compressed between nodes, and ``replicate()``; 4 ranks, 2 of them a node."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +15,19 @@ pytestmark = pytest.mark.distributed
 FRESH_RANKS = True  # a mesh and the groups of a sharded model stay with the process
 
 
-def test_dense_is_native_hsdp_bit_for_bit(run_each: RunEach) -> None:
-    styles = ("plain", "bf16", "factor", "summed factor", "accumulation", "late all-reduce")
-    cases: list[dict[str, object]] = [{"style": style} for style in styles]
-    cases += [{"style": style, "enabled": False} for style in ("plain", "summed factor", "late all-reduce")]
-    for case, results in run_each("hybrid_is_native", 4, cases):
+HOW = ("given", "native", "replicate")
+"""How replicas are told: to the agent, by the model's mesh, and by ``replicate()``, where each rank is one."""
+STYLES = ("plain", "bf16", "factor", "summed factor", "accumulation", "late all-reduce")
+
+
+@pytest.mark.parametrize(("how", "world"), [("given", 4), ("native", 4), ("replicate", 4), ("replicate", 2)])
+def test_dense_is_pytorchs_own_bit_for_bit(run_each: RunEach, how: str, world: int) -> None:
+    cases: list[dict[str, object]] = [{"style": style, "how": how} for style in STYLES]
+    if how == "given":  # the agent averages replicas, also where it is not enabled
+        cases += [
+            {"style": style, "enabled": False} for style in ("plain", "summed factor", "late all-reduce")
+        ]
+    for case, results in run_each("hybrid_is_native", world, cases):
         for result in results:
             assert result["moved"], case
             assert result["same"], case
@@ -33,11 +41,14 @@ CODECS = ["topk+bf16", "int4", "powersgd", "terngrad-sum"]
 def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunEach) -> None:
     cases: list[dict[str, object]] = [{"compressor": codec} for codec in CODECS]
     cases += [{"compressor": "topk", "factor": 1.0}, {"compressor": "blockrandomk", "factor": 5.0}]
+    cases += [{"compressor": "topk", "factor": 5.0, "how": "native"}]
+    cases += [{"compressor": codec, "how": "replicate"} for codec in ("topk+bf16", "powersgd")]
     for case, results in run_each("replicas_conserve", 4, cases):
         for result in results:
             assert result["cf"] > 1.0, case  # what the codec reaches
             assert result["wire"] > 1.2, case
-            assert 0.5 <= result["dense_bytes"] < 0.51, case  # of its shard, with padding
+            least = 1.0 if case.get("how") == "replicate" else 0.5
+            assert least <= result["dense_bytes"] < 1.02 * least, case  # of its shard, with padding
         assert max(result["error"] for result in results) < 2e-6, case
         assert max(result["waiting"] for result in results) > 0.0, case
 
@@ -45,11 +56,14 @@ def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunE
 def test_parameters_without_a_gradient_keep_their_residual_and_get_none_of_others(run_each: RunEach) -> None:
     codecs = ("topk", "int4", "powersgd")
     cases: list[dict[str, object]] = [{"compressor": codec, "shards_of": 2} for codec in codecs]
-    check_branches(run_each("branches_conserved", 4, [*cases, {**cases[0], "late": True}]))
+    cases += [{**cases[0], "native": True}, {"compressor": "topk", "shards_of": 1}]
+    cases += [{**case, "late": True} for case in (cases[0], *cases[-2:])]
+    check_branches(run_each("branches_conserved", 4, cases))
 
 
 def test_a_resumed_run_is_the_same_and_a_closed_agent_keeps_replicas_equal(run_each: RunEach) -> None:
-    cases = [{"compressor": "topk+bf16", "memory": "residual"}, {"compressor": "int4", "memory": "conef"}]
+    cases = [{"compressor": "topk+bf16", "memory": "residual", "how": how} for how in HOW]
+    cases += [{"compressor": "int4", "memory": "conef", "how": how} for how in ("given", "replicate")]
     for case, results in run_each("hybrid_resumed", 4, cases):
         for result in results:
             assert result["same"], case
@@ -58,6 +72,16 @@ def test_a_resumed_run_is_the_same_and_a_closed_agent_keeps_replicas_equal(run_e
             assert result["norms"] == results[0]["norms"], case
             assert min(result["norms"]) > 0.0
             assert result["held"] > 0
+
+
+@pytest.mark.parametrize("how", ["native", "replicate"])
+def test_dense_steps_are_clipped_as_without_the_agent(run_ranks: RunRanks, how: str) -> None:
+    for result in run_ranks("hybrid_clipped", 4, how=how):
+        alone, *ours = result["norms"]
+        for norms in ours:
+            assert norms == pytest.approx(alone, rel=1e-5)
+        assert min(alone) > 0.3
+        assert result["differ"] < 1e-6
 
 
 def test_a_divide_factor_of_all_ranks_clips_alike(run_each: RunEach) -> None:
@@ -69,7 +93,14 @@ def test_a_divide_factor_of_all_ranks_clips_alike(run_each: RunEach) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "ranks"), [("hsdp", "ddp", 3), ("fsdp", "hsdp", 4), ("hsdp", "hsdp", 6)]
+    ("before", "after", "ranks"),
+    [
+        ("given", "ddp", 3),
+        ("fsdp", "given", 4),
+        ("given", "native", 6),
+        ("native", "replicate", 3),
+        ("replicate", "ddp", 3),
+    ],
 )
 def test_other_ranks_take_over_the_residual(tmp_path: Path, before: str, after: str, ranks: int) -> None:
     """Residuals of shards are put together, and divided again among other replicas."""
@@ -87,9 +118,15 @@ def test_other_ranks_take_over_the_residual(tmp_path: Path, before: str, after: 
 
 def test_wrong_use_says_what_to_do(run_ranks: RunRanks) -> None:
     for said in run_ranks("hybrid_refused", 4):
-        for native in ("native", "native with replicate"):
-            assert "mesh=mesh['shard']" in said[native]
-            assert "replicate=mesh['replicate']" in said[native]
+        assert said["native"] == ""
+        for native in ("native with replicate", "replicate() with replicate"):
+            assert "leave replicate= out" in said[native]
+        assert "leave out set_all_reduce_hook" in said["native with a hook"]
+        assert "start the Agent after the optimizer's step" in said["native in the middle"]
+        assert "call fully_shard with the same mesh" in said["two kinds"]
+        assert "replicate was called on parts of Uneven" in said["replicate() on parts"]
+        assert "over 1 rank" in said["replicate() alone"]
+        assert "reduce_dtype=torch.float32" in said["half"]
         assert "the model is sharded over" in said["the shards"]
         assert "a mesh of 2 dimensions" in said["two dimensions"]
         assert "replicate=2 is neither" in said["a number"]

@@ -20,10 +20,12 @@ def test_shards_of_one_rank_are_native_hsdp_bit_for_bit(run_each: RunEach) -> No
 
 
 def test_a_closed_agent_sends_what_waits_with_the_next_gradients(run_each: RunEach) -> None:
-    for case, results in run_each(
-        "residual_after_close", 4, [{"compressor": "topk+bf16"}, {"compressor": "randomk"}]
-    ):
+    cases: list[dict[str, object]] = [{"compressor": "topk+bf16"}, {"compressor": "randomk"}]
+    for how in ("native", "replicate"):  # PyTorch averages these replicas again
+        cases += [{**cases[0], "how": how}, {**cases[0], "how": how, "late": True}]
+    for case, results in run_each("residual_after_close", 4, cases):
         for result in results:
+            assert result["taken"] == result["back"] == ("how" in case), case
             assert result["cf"] == 8, case
             assert result["waited"] > 0.0, case
             assert result["error"] < 3e-6, case
@@ -35,15 +37,18 @@ def test_a_non_finite_gradient_skips_the_step_on_all_nodes_and_a_switched_memory
 ) -> None:
     cases = [{"compressor": "topk", "cf": 10.0}, {"compressor": "blockrandomk", "cf": 10.0}]
     cases += [{"compressor": "topk", "cf": 1.0}]
+    cases += [{"compressor": "topk", "cf": 10.0, "how": how} for how in ("native", "replicate")]
     for case, results in run_each("hybrid_nonfinite", 4, cases):
         for result in results:
-            expected = {"kept": True, "finite": True, "moved": True, "counted": 1, "averaged": 2}
+            averaged = 4 if case.get("how") == "replicate" else 2
+            expected = {"kept": True, "finite": True, "moved": True, "counted": 1, "averaged": averaged}
             assert result == expected, case
 
 
-def test_all_nodes_follow_the_same_decisions(run_ranks: RunRanks) -> None:
+@pytest.mark.parametrize("how", ["given", "native", "replicate"])
+def test_all_nodes_follow_the_same_decisions(run_ranks: RunRanks, how: str) -> None:
     """On an emulated link, with the policy ``auto``; the journal replays."""
-    results = run_ranks("hybrid_job", 4, policy="auto")
+    results = run_ranks("hybrid_job", 4, policy="auto", how=how)
     for result in results:
         assert result["windows"] >= 2
         assert (result["cf"], result["epoch"]) == (results[0]["cf"], results[0]["epoch"])

@@ -1,4 +1,8 @@
-"""The hook in which replicas of a sharded model exchange gradients. Without an open agent it exchanges densely."""
+"""The hook in which replicas of a sharded model exchange gradients. Without an open agent it exchanges densely.
+
+Where the model's own mesh has the replicas, PyTorch would average them before it calls the hook. So the mesh is
+replaced by one without replicas while the hook is there.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +21,7 @@ from gravac_agent.fsdp.replicas import ReplicatedModel
 
 
 class ReplicatedHook(ModuleHook):
-    """The agent's end of a model with sharded replicas. Its hooks stay after the agent, as only they average replicas.
+    """The agent's end of a model with replicas. Its hooks stay after the agent where only they average the replicas.
 
     Args:
         model: The model.
@@ -29,17 +33,32 @@ class ReplicatedHook(ModuleHook):
         self._partial: dict[
             str, Tensor
         ] = {}  # by parameter: gradients of backwards without an all-reduce, added up
-        for group in model.groups:
-            group.all_reduce_hook = AgentAllReduce(self, group)
-            group.watch()
+        if not model.native:
+            self.take_over()
 
     def take_over(self) -> None:
-        """Do nothing: the hooks are there already."""
+        """Put the agent's all-reduce into all modules."""
+        for group in self._model.groups:
+            group.all_reduce_hook = AgentAllReduce(self, group)
+            if self._replicas.native:
+                group.leave_replicas()
+            group.watch()
 
     def release(self, leftover: Memory) -> None:
         """Exchange densely from now on. The residual is sent with the next gradients."""
         super().release(leftover)
         self._replicas.disconnect()
+        for group in self._model.groups:
+            self._give_back(group)
+
+    def _give_back(self, sharded: ShardedGroup) -> None:
+        """Give a module back to PyTorch if that averages replicas, unless something of it waits for an all-reduce."""
+        waits = any(name in self._partial for name, _ in sharded.lengths())
+        if not self._replicas.native or waits or self.leftover.open(sharded.full_bucket()).has_residual:
+            return
+        sharded.all_reduce_hook = None
+        sharded.join_replicas()
+        sharded.unwatch()
 
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
         """Return what issues native HSDP's all-reduce on ``group``, for the exchange thread."""
@@ -78,6 +97,7 @@ class ReplicatedHook(ModuleHook):
         if self.leftover.nbytes():
             self.add_leftover(sharded, gradient)
         dist.all_reduce(gradient, _operation(factor), group=self._replicas.exchange_group)
+        self._give_back(sharded)
 
 
 class AgentAllReduce:

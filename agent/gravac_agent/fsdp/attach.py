@@ -20,5 +20,5 @@ def attach(module: DataParallel) -> GradientHook:
 
 def exchange_densely(module: DataParallel) -> None:
     """Let the replicas of a sharded model exchange dense gradients, which PyTorch does not do without a hook."""
-    if isinstance(module, ReplicatedModel):
+    if isinstance(module, ReplicatedModel) and not module.native:
         attach_replicated(module)

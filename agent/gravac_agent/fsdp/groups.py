@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gravac.memories import Bucket
@@ -14,6 +15,8 @@ PIECE = "@"
 """Separates a parameter's name from the rank that owns the piece."""
 CALL = "~"
 """Precedes the number of a further call of the same module in one backward."""
+_WHOLE = "_gravac_whole"
+"""Attribute of a mesh without its replicas: the mesh with them."""
 
 
 def piece_name(parameter: str, rank: int) -> str:
@@ -90,9 +93,50 @@ class ShardedGroup:
         return cls(number, label, group, tuple(params))
 
     @property
+    def _mesh_info(self) -> Any:
+        """torch's description of the mesh, with the replicas that ``leave_replicas`` has taken out."""
+        return getattr(self.group.mesh_info, _WHOLE, self.group.mesh_info)
+
+    @_mesh_info.setter
+    def _mesh_info(self, info: Any) -> None:
+        before, self.group.mesh_info = self.group.mesh_info, info
+        # torch compares both to see whether forward leaves the parameters on another mesh.
+        if self.group.post_forward_mesh_info is before:
+            self.group.post_forward_mesh_info = info
+
+    @property
+    def shard_group(self) -> dist.ProcessGroup | None:
+        """The ranks that the parameters are sharded over; None after ``replicate()``."""
+        return getattr(self._mesh_info, "shard_process_group", None)
+
+    @property
+    def replica_group(self) -> dist.ProcessGroup | None:
+        """The ranks that hold the same shard, by the model's own mesh; None if the mesh has one dimension of shards."""
+        return getattr(self._mesh_info, "replicate_process_group", None)
+
+    def leave_replicas(self) -> None:
+        """Let torch leave out its all-reduce over replicas, so that the all-reduce hook gets this rank's gradient."""
+        from torch.distributed.fsdp._fully_shard._fsdp_common import DataParallelMeshInfo, FSDPMeshInfo
+
+        whole = self._mesh_info
+        kind = FSDPMeshInfo if isinstance(whole, FSDPMeshInfo) else DataParallelMeshInfo
+        rest = kind.__new__(kind)
+        vars(rest).update(vars(whole), **{_WHOLE: whole})
+        self._mesh_info = rest
+
+    def join_replicas(self) -> None:
+        """Undo ``leave_replicas``."""
+        self._mesh_info = self._mesh_info
+
+    @property
+    def has_partial_sum(self) -> bool:
+        """Whether torch waits for an all-reduce of gradients from backwards without one."""
+        return self.group._partial_reduce_output is not None
+
+    @property
     def ranks(self) -> int:
         """Ranks that the parameters are sharded over."""
-        return int(self.group.mesh_info.shard_mesh_size)
+        return 1 if self.shard_group is None else self.shard_group.size()
 
     @property
     def by_rows(self) -> bool:
@@ -197,7 +241,7 @@ class ShardedGroup:
         views = shard.split([one.numel for one in self._present])
         return dict(zip((one.name for one in self._present), views, strict=True))
 
-    def full_bucket(self, rows: int) -> Bucket:
+    def full_bucket(self, rows: int | None = None) -> Bucket:
         """Describe the gradient of all its parameters, as ``bucket`` does for the first call in a backward."""
         parts = tuple((param.name, param.numel, param.shape) for param in self._params)
         return _described(self.number, parts, "", rows)

@@ -1,4 +1,4 @@
-"""A model sharded with ``fully_shard``, as the agent sees it, with clear errors for what it cannot compress."""
+"""A model after ``fully_shard`` or ``replicate`` as the agent sees it, and clear errors for what it cannot compress."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from gravac_agent.fsdp.groups import CALL, ShardedGroup, piece_name
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Return whether ``fully_shard`` was called on this module."""
+    """Return whether ``fully_shard`` or ``replicate``, which uses the same code, was called on this module."""
     return isinstance(module, FSDPModule)
 
 
@@ -22,12 +22,13 @@ class ShardedModel:
     """The FSDP modules of a model, with the few attributes of DDP that the agent uses.
 
     Args:
-        module: The root, on which ``fully_shard`` was called last.
+        module: The root, on which ``fully_shard`` or ``replicate`` was called last.
 
     Attributes:
         module: The root.
         groups: The parameters that are reduced together, in the order of ``module.modules()``.
-        shard_group: The ranks that the parameters are sharded over.
+        shard_group: The ranks that the parameters are sharded over; None after ``replicate``.
+        replica_group: The ranks that hold the same shard, by the model's own mesh; None if it has no such dimension.
         process_group: The ranks that follow one plan.
         exchange_group: The ranks that exchange compressed gradients.
 
@@ -44,23 +45,28 @@ class ShardedModel:
         )
         if not self.groups:
             raise SetupError(
-                f"{type(module).__name__}: fully_shard was called, but the model has no parameters to shard"
+                f"{type(module).__name__}: {wrapper(module)} was called, but the model has no parameters to shard"
             )
         for sharded in self.groups:
             self._check(sharded)
-        meshes = {group.group.mesh_info.shard_process_group for group in self.groups}
+        meshes = {(group.shard_group, group.replica_group) for group in self.groups}
         if len(meshes) > 1:
             raise SetupError(
-                f"the model's FSDP modules are sharded over {len(meshes)} different process groups: call fully_shard "
-                "with the same mesh on all of them"
+                f"the model's FSDP modules are on {len(meshes)} meshes of different process groups: call "
+                f"{wrapper(module)} with the same mesh on all of them"
             )
-        self.shard_group: dist.ProcessGroup = meshes.pop()
-        self.process_group = self.exchange_group = self.shard_group
+        self.shard_group, self.replica_group = meshes.pop()
+        self.process_group = self.exchange_group = self._own_group()
+
+    def _own_group(self) -> dist.ProcessGroup:
+        """Return the ranks that exchange gradients."""
+        assert self.shard_group is not None
+        return self.shard_group
 
     @property
     def ranks(self) -> int:
         """Ranks that the parameters are sharded over."""
-        return self.shard_group.size()
+        return self.groups[0].ranks
 
     @property
     def exchanges_rows(self) -> bool:
@@ -143,6 +149,23 @@ def named_parameters(module: DataParallel) -> Iterator[tuple[str, nn.Parameter]]
     return (module if isinstance(module, ShardedModel) else module.module).named_parameters()
 
 
+def wrapper(module: nn.Module) -> str:
+    """Return the name of the function that wrapped a module for which ``is_sharded``."""
+    return (
+        "replicate"
+        if any(kind.__name__ == "ReplicateModule" for kind in type(module).__mro__)
+        else "fully_shard"
+    )
+
+
+def has_replicas(module: nn.Module) -> bool:
+    """Return whether the mesh of a model for which ``is_sharded`` has replicas, which PyTorch averages by itself."""
+    for number, (label, group) in enumerate(_groups(module)):
+        replicas = ShardedGroup(number, label, group, ()).replica_group
+        return replicas is not None and replicas.size() > 1
+    return False
+
+
 def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
     seen: set[int] = set()
     for label, child in module.named_modules():
@@ -162,31 +185,17 @@ def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def check_group(sharded: ShardedGroup) -> str:
-    """Return a group's name for messages. Raise SetupError if the agent cannot compress its mesh or its formats."""
-    from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
-
-    where, info = f"FSDP module {sharded.label or 'model'!r}", sharded.group.mesh_info
+    """Return a group's name for messages. Raise SetupError if the agent cannot compress its formats."""
+    where = f"FSDP module {sharded.label or 'model'!r}"
     if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
         raise SetupError(
             f"torch {torch.__version__} allows no custom reduce-scatter in FSDP2: update torch, or pass enabled=False"
-        )
-    if not isinstance(info, FSDPMeshInfo):
-        raise SetupError(
-            f"{where} is replicated and not sharded, so PyTorch all-reduces its gradients: wrap the model in "
-            "DistributedDataParallel, which the Agent compresses"
-        )
-    if isinstance(info, DDPMeshInfo):
-        outer, inner = info.mesh.mesh_dim_names or ("replicate", "shard")
-        raise SetupError(
-            f"{where} has a mesh of two dimensions (HSDP), and PyTorch all-reduces the outer one before the agent sees "
-            f"the gradient: write fully_shard(..., mesh=mesh[{inner!r}]) and Agent(model, optimizer, "
-            f"replicate=mesh[{outer!r}]), which does this all-reduce"
         )
     policy = sharded.group.mp_policy
     dtypes = {param.sharded_param.dtype for param in sharded.group.fsdp_params}
     if torch.float16 in {policy.reduce_dtype or policy.param_dtype or dtype for dtype in dtypes}:
         raise SetupError(
             f"{where} reduces its gradients in float16, which gradient + residual may leave: pass "
-            "MixedPrecisionPolicy(reduce_dtype=torch.float32) to fully_shard"
+            "mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32) where you wrap the model"
         )
     return where

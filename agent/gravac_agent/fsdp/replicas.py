@@ -1,7 +1,8 @@
 """HSDP: a model sharded inside each node, whose replicas on other nodes exchange compressed gradients of their shard.
 
-``fully_shard`` gets the mesh dimension of the shards only. It reduces gradients densely inside a node, and calls the
-agent's hook with this rank's shard of the result.
+``fully_shard`` gets a mesh of nodes and ranks, or its inner dimension only and the agent the outer one. FSDP2 reduces
+gradients densely inside a node, and calls the agent's hook with this rank's shard of the result. After ``replicate``
+each rank is a replica, and the hook gets its whole gradient.
 """
 
 import json
@@ -22,31 +23,42 @@ Replicas = DeviceMesh | dist.ProcessGroup
 
 
 class ReplicatedModel(ShardedModel):
-    """The FSDP modules of a model that has a sharded replica on each node.
+    """The FSDP modules of a model that has replicas.
 
     Args:
-        module: The root, on which ``fully_shard`` was called last.
-        replicate: The ranks that hold the same shard as this one.
+        module: The root, on which ``fully_shard`` or ``replicate`` was called last.
+        replicate: The ranks that hold the same shard as this one; None if the model's own mesh has them.
+
+    Attributes:
+        native: Whether the model's own mesh has the replicas, so that PyTorch averages them while no agent runs.
 
     Raises:
         SetupError: The model is sharded in a way that the agent cannot compress, or ``replicate`` does not fit it.
     """
 
-    def __init__(self, module: nn.Module, replicate: Replicas) -> None:
-        group = _group_of(replicate)
+    def __init__(self, module: nn.Module, replicate: Replicas | None = None) -> None:
+        self.native = replicate is None
+        self._group = None if replicate is None else _group_of(replicate)
         super().__init__(module)
-        self.exchange_group: dist.ProcessGroup = group
-        shards, replicas = (set(dist.get_process_group_ranks(ranks)) for ranks in (self.shard_group, group))
+        if self._group is None:
+            return
+        own, replicas = {dist.get_rank()}, set(dist.get_process_group_ranks(self._group))
+        shards = own if self.shard_group is None else set(dist.get_process_group_ranks(self.shard_group))
         if len(replicas) == 1:
             raise SetupError(
                 "replicate= has 1 rank, so there are no replicas to exchange with: leave it out to compress the "
                 "reduce-scatter"
             )
-        if shards & replicas != {dist.get_rank()}:
+        if shards & replicas != own:
             raise SetupError(
                 f"replicate= has the ranks {sorted(replicas)}, the model is sharded over {sorted(shards)}: pass the "
                 "mesh dimension of the replicas, such as mesh['replicate'], and mesh['shard'] to fully_shard"
             )
+
+    def _own_group(self) -> dist.ProcessGroup:
+        group = self._group or self.replica_group
+        assert group is not None
+        return group
 
     @property
     def replicas(self) -> int:
@@ -56,7 +68,7 @@ class ReplicatedModel(ShardedModel):
     @property
     def shard(self) -> int:
         """Number of this rank's shard."""
-        return self.shard_group.rank()
+        return 0 if self.shard_group is None else self.shard_group.rank()
 
     @property
     def exchange_scale(self) -> float:
@@ -93,6 +105,8 @@ class ReplicatedModel(ShardedModel):
         Raises:
             SetupError: Replicas are not sharded alike.
         """
+        if self.shard_group is None:
+            return
         own = dist.get_process_group_ranks(self.shard_group)
         rows = [json.loads(text) for text in gather_texts(json.dumps(own), self.exchange_group, seconds)]
         members = sorted({rank for row in rows for rank in row})
@@ -128,7 +142,12 @@ class ReplicatedModel(ShardedModel):
         if sharded.all_reduce_hook is not None and not hasattr(sharded.all_reduce_hook, "gradient_hook"):
             raise SetupError(
                 f"{where} has an all-reduce hook of its own: leave out set_all_reduce_hook, the Agent all-reduces over "
-                "replicate="
+                "the replicas"
+            )
+        if sharded.has_partial_sum:
+            raise SetupError(
+                f"{where} holds gradients of a backward without an all-reduce, by set_requires_all_reduce(False): "
+                "start the Agent after the optimizer's step"
             )
 
 

@@ -17,7 +17,7 @@ from gravac.collectives import AUTO
 from gravac.optim.adam import PLAIN, Adam, AdamW, adopt, excluded
 from gravac.policies.base import Policy
 from gravac_agent.errors import SetupError
-from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
+from gravac_agent.fsdp.model import DataParallel, ShardedModel, has_replicas, is_sharded, wrapper
 from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
 from gravac_agent.network.link import Link
 from gravac_agent.setup.describe import innermost, number
@@ -68,6 +68,13 @@ def data_parallel(module: nn.Module, replicate: Replicas | None = None) -> DataP
                 "DistributedDataParallel module: leave it out"
             )
         return inner
+    if has_replicas(inner):
+        if replicate is not None:
+            raise SetupError(
+                f"replicate= names the replicas of this model, and the mesh that {wrapper(inner)} got has them "
+                "already: leave replicate= out"
+            )
+        return ReplicatedModel(inner)
     return ShardedModel(inner) if replicate is None else ReplicatedModel(inner, replicate)
 
 
@@ -81,10 +88,10 @@ def unwrapped_module(module: nn.Module) -> nn.Module:
     what = f"torch.compile of {type(inner).__name__}" if inner is not module else type(module).__name__
     if not isinstance(inner, nn.Module):
         raise SetupError(_no_module(inner))
-    if any(is_sharded(module) for module in inner.modules()):
+    if part := next((one for one in inner.modules() if is_sharded(one)), None):
         raise SetupError(
-            f"fully_shard was called on parts of {what} and not on the whole: call fully_shard(model) last, on the "
-            "model itself, so that all of its gradients are reduced"
+            f"{wrapper(part)} was called on parts of {what} and not on the whole: call {wrapper(part)}(model) last, on "
+            "the model itself, so that all of its gradients are reduced"
         )
     wrapped = "Agent wraps a DistributedDataParallel module, or a model after fully_shard (FSDP2), got "
     inside = [name for name, one in inner.named_modules() if isinstance(one, DistributedDataParallel)]

@@ -34,6 +34,7 @@ from tests.support.ranks.scenarios.faults import (
 from tests.support.ranks.scenarios.features import features
 from tests.support.ranks.scenarios.hybrid import (
     clipped_alike,
+    hybrid_clipped,
     hybrid_is_native,
     hybrid_losses,
     hybrid_refused,
@@ -163,6 +164,7 @@ __all__ = [
     "groups_of_some_ranks",
     "hashed",
     "held_by_memory",
+    "hybrid_clipped",
     "hybrid_is_native",
     "hybrid_job",
     "hybrid_losses",

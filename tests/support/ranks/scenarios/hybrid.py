@@ -1,4 +1,8 @@
-"""HSDP: replicas of a sharded model, two ranks a node, which exchange compressed gradients of their shards."""
+"""HSDP: replicas of a sharded model, two ranks a node, which exchange compressed gradients of their shards.
+
+Replicas are told in three ways: ``given`` to the agent, ``native`` in the model's mesh, or each rank is one, by
+``replicate()``.
+"""
 
 import functools
 from pathlib import Path
@@ -7,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -21,22 +26,55 @@ def mesh_of(world: int) -> DeviceMesh:
     return init_device_mesh("cpu", (world // SHARDS, SHARDS), mesh_dim_names=("replicate", "shard"))
 
 
-def sharded_by(mesh: DeviceMesh, model: nn.Module | None = None, **options: Any) -> FSDPModule:
+def sharded_by(
+    mesh: DeviceMesh, model: nn.Module | None = None, by: Any = fully_shard, **options: Any
+) -> Any:
     model = Uneven() if model is None else model
     for part in model.modules():
         if isinstance(part, nn.Linear):
-            fully_shard(part, mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)
+            by(part, mesh=mesh, **options)
+    return by(model, mesh=mesh, **options)
 
 
-def hybrid_is_native(rank: int, world: int, folder: str, style: str, enabled: bool = True) -> dict[str, Any]:
+class Replicas:
+    """How a model has replicas.
+
+    Args:
+        world: Number of ranks.
+        how: ``given``, ``native`` or ``replicate``.
+
+    Attributes:
+        shards: Ranks of a replica.
+        group: The ranks that hold the same shard.
+        shard_group: The ranks of a replica; None if it is one.
+        options: What the agent is given of it.
+    """
+
+    def __init__(self, world: int, how: str = "given") -> None:
+        self.shards = 1 if how == "replicate" else SHARDS
+        self._mesh = init_device_mesh("cpu", (world,)) if how == "replicate" else mesh_of(world)
+        self._how = how
+        outer = self._mesh if how == "replicate" else self._mesh["replicate"]
+        self.group = outer.get_group()
+        self.shard_group = None if how == "replicate" else self._mesh["shard"].get_group()
+        self.options: dict[str, Any] = {"replicate": outer} if how == "given" else {}
+
+    def model(self, native: bool = True, **options: Any) -> Any:
+        """Make a model for the agent, or one whose replicas PyTorch averages (``native``)."""
+        mesh = self._mesh["shard"] if self._how == "given" and not native else self._mesh
+        return sharded_by(mesh, by=replicate if self._how == "replicate" else fully_shard, **options)
+
+
+def hybrid_is_native(
+    rank: int, world: int, folder: str, style: str, enabled: bool = True, how: str = "given"
+) -> dict[str, Any]:
     """Dense gradients: PyTorch's own HSDP against the agent at CF 1, or not enabled; bit for bit."""
-    mesh, results, windows = mesh_of(world), [], -1
+    replicas, results, windows = Replicas(world, how), [], -1
     options: dict[str, Any] = {}
     if style == "bf16":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     for native in (True, False):
-        model = sharded_by(mesh if native else mesh["shard"], **options)
+        model = replicas.model(native, **options)
         for one in model.modules() if style.endswith("factor") else ():
             if isinstance(one, FSDPModule):
                 one.set_gradient_divide_factor(2.0 if style == "factor" else 3.0)
@@ -46,11 +84,11 @@ def hybrid_is_native(rank: int, world: int, folder: str, style: str, enabled: bo
             _train(model, optimizer, rank, style)
         else:
             settings = {"enabled": enabled, "policy": "dense", "data_dir": folder, "window": 2, **AGENT}
-            with Agent(model, optimizer, replicate=mesh["replicate"], **settings) as agent:
+            with Agent(model, optimizer, **replicas.options, **settings) as agent:
                 _train(model, optimizer, rank, style)
                 windows = agent.state.window if agent.state else -1
         results.append(shards(model))
-    start = shards(sharded_by(mesh["shard"]))
+    start = shards(replicas.model(False))
     return {"same": same(*results), "moved": not same(results[0], start), "windows": windows}
 
 
@@ -69,11 +107,17 @@ def _train(model: FSDPModule, optimizer: Any, rank: int, style: str) -> None:
 
 
 def replicas_conserve(
-    rank: int, world: int, folder: str, compressor: str, factor: float = 0.0, memory: str = "residual"
+    rank: int,
+    world: int,
+    folder: str,
+    compressor: str,
+    factor: float = 0.0,
+    memory: str = "residual",
+    how: str = "given",
 ) -> dict[str, Any]:
     """Parameters stay where they are, so dense gradients are known: what arrived and what waits add up to them."""
-    dense, mesh = Uneven(), mesh_of(world)
-    model = sharded_by(mesh["shard"])
+    dense, replicas = Uneven(), Replicas(world, how)
+    model = replicas.model(False)
     for one in model.modules() if factor else ():
         if isinstance(one, FSDPModule):
             one.set_gradient_divide_factor(factor)
@@ -82,7 +126,7 @@ def replicas_conserve(
     arrived: dict[str, Tensor] = {}
     options = {"policy": "static:cf=8", "compressor": compressor, "memory": memory, **AGENT}
     with Agent(
-        model, optimizer, data_dir=folder, window=5, job="conserved", replicate=mesh["replicate"], **options
+        model, optimizer, data_dir=folder, window=5, job="conserved", **replicas.options, **options
     ) as agent:
         for step in range(8):
             loss_of(model, rank, step).backward()
@@ -97,17 +141,17 @@ def replicas_conserve(
         assert state is not None
     total_elements = sum(param.numel() for param in dense.parameters() if param.requires_grad)
     scale, worst, largest, waiting = (world / factor if factor else 1.0), 0.0, 0.0, 0.0
-    nodes = world // SHARDS
+    nodes = world // replicas.shards
     for name, parameter in dense.named_parameters():
         if parameter.grad is None:
             continue
         total = parameter.grad.clone()
         dist.all_reduce(total)
         total *= scale / world
-        length = -(-total.shape[0] // SHARDS)
-        own = total[(rank % SHARDS) * length :][:length]
+        length = -(-total.shape[0] // replicas.shards)
+        own = total[(rank % replicas.shards) * length :][:length]
         rest = residual.get(name, torch.zeros(length * total[0].numel())).clone()
-        dist.all_reduce(rest, group=mesh["replicate"].get_group())
+        dist.all_reduce(rest, group=replicas.group)
         # The residual is of what the hook got: the mean over a node, or its sum with the factor.
         rest *= 1.0 / factor if factor else 1.0 / nodes
         rest = rest[: own.numel()].view_as(own)
@@ -126,14 +170,16 @@ def replicas_conserve(
     }
 
 
-def hybrid_resumed(rank: int, world: int, folder: str, compressor: str, memory: str) -> dict[str, Any]:
+def hybrid_resumed(
+    rank: int, world: int, folder: str, compressor: str, memory: str, how: str = "given"
+) -> dict[str, Any]:
     """14 clipped steps in one go against 7, a checkpoint on disk, and 7 more in new objects."""
-    mesh = mesh_of(world)
+    replicas = Replicas(world, how)
     options = {"policy": "static:cf=8", "compressor": compressor, "memory": memory, **AGENT}
-    options |= {"data_dir": folder, "window": 5, "replicate": mesh["replicate"]}
+    options |= {"data_dir": folder, "window": 5, **replicas.options}
 
     def make() -> tuple[FSDPModule, torch.optim.Optimizer]:
-        model = sharded_by(mesh["shard"])
+        model = replicas.model(False)
         return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def steps(agent: Agent, model: Any, optimizer: torch.optim.Optimizer, some: range) -> list[float]:
@@ -166,11 +212,11 @@ def hybrid_resumed(rank: int, world: int, folder: str, compressor: str, memory: 
         optimizer.load_state_dict(saved["optimizer"])
         steps(agent, model, optimizer, range(7, 14))
     with_agent = shards(model)
-    # Closed, its hooks exchange dense gradients: the replicas stay equal.
+    # Closed, dense gradients are exchanged: the replicas stay equal.
     trained(model, optimizer, rank, range(14, 16))
     ours = torch.cat([shard.flatten() for shard in shards(model).values()])
     theirs = ours.clone()
-    dist.broadcast(theirs, src=rank % SHARDS, group=mesh["replicate"].get_group())
+    dist.broadcast(theirs, src=rank % replicas.shards, group=replicas.group)
     return {
         "same": same(whole, with_agent),
         "moved_on": not same(with_agent, shards(model)),
@@ -178,6 +224,38 @@ def hybrid_resumed(rank: int, world: int, folder: str, compressor: str, memory: 
         "norms": norms,
         "held": held,
     }
+
+
+def hybrid_clipped(rank: int, world: int, folder: str, how: str) -> dict[str, Any]:
+    """Dense steps, clipped by torch, by the agent at CF 1, and by torch while the agent runs: to rounding."""
+    replicas, found = Replicas(world, how), []
+    for number, by in enumerate(("torch alone", "agent", "torch")):
+        model = replicas.model(by == "torch alone")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        options = {"policy": "dense", "enabled": by != "torch alone", **AGENT, **replicas.options}
+        options = {"enabled": False} if by == "torch alone" else options
+        norms = []
+        with Agent(model, optimizer, data_dir=folder, window=5, job=f"clipped{number}", **options) as agent:
+            for step in range(8):
+                loss_of(model, rank, step).backward()
+                clip = agent.clip_grad_norm_ if by == "agent" else _torch_clips(model)
+                norms.append(float(clip(0.3)))
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append((norms, torch.cat([shard.flatten() for shard in shards(model).values()])))
+    alone = found[0]
+    return {
+        "norms": [norms for norms, _ in found],
+        "differ": max(float((flat - alone[1]).abs().max()) for _, flat in found[1:]),
+    }
+
+
+def _torch_clips(model: Any) -> Any:
+    def clip(most: float) -> Tensor:
+        norm: Any = nn.utils.clip_grad_norm_(model.parameters(), most)
+        return norm.full_tensor()  # type: ignore[no-any-return]
+
+    return clip
 
 
 def clipped_alike(rank: int, world: int, folder: str, replicas: bool) -> dict[str, Any]:
@@ -228,9 +306,31 @@ def hybrid_refused(rank: int, world: int, folder: str) -> dict[str, str]:
     for module in hooked.modules():
         if isinstance(module, FSDPModule):
             module.set_all_reduce_hook(lambda gradient: None)
+    also_hooked = sharded_by(mesh)
+    also_hooked.set_all_reduce_hook(lambda gradient: None)
+    waiting = sharded_by(mesh)
+    waiting.set_requires_all_reduce(False)
+    loss_of(waiting, rank, 0).backward()
+    flipped = init_device_mesh("cpu", (world,))
+    mixed = Uneven()
+    replicate(mixed.first, mesh=flipped)
+    parts = Uneven()
+    replicate(parts.first, mesh=flipped)
     return {
         "native": said(sharded_by(mesh), None),
         "native with replicate": said(sharded_by(mesh), mesh["replicate"]),
+        "native with a hook": said(also_hooked, None),
+        "native in the middle": said(waiting, None),
+        "two kinds": said(fully_shard(mixed, mesh=mesh), None),
+        "replicate() on parts": said(parts, None),
+        "replicate() with replicate": said(sharded_by(flipped, by=replicate), flipped),
+        "replicate() alone": said(
+            replicate(Uneven(), mesh=init_device_mesh("cpu", (world, 1), mesh_dim_names=("a", "b"))["b"]),
+            None,
+        ),
+        "half": said(
+            sharded_by(flipped, by=replicate, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16)), None
+        ),
         "the shards": said(sharded_by(mesh["shard"]), mesh["shard"]),
         "two dimensions": said(sharded_by(mesh["shard"]), mesh),
         "a number": said(sharded_by(mesh["shard"]), 2),

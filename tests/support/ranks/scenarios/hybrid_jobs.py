@@ -8,15 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from gravac_agent import Agent
+from tests.support.ranks.scenarios.hybrid import Replicas
 from tests.support.ranks.scenarios.sharded import AGENT, Ratios, Uneven, loss_of, same, shards, trained
 
-NODES = 2
 
-
-def mesh_of(world: int, nodes: int = NODES) -> DeviceMesh:
+def mesh_of(world: int, nodes: int) -> DeviceMesh:
     return init_device_mesh("cpu", (nodes, world // nodes), mesh_dim_names=("replicate", "shard"))
 
 
@@ -43,13 +42,17 @@ def shards_of_one(rank: int, world: int, folder: str, enabled: bool) -> dict[str
     return {"same": same(*results), "weights": sum(float(one.abs().sum()) for one in results[1].values())}
 
 
-def residual_after_close(rank: int, world: int, folder: str, compressor: str) -> dict[str, Any]:
+def residual_after_close(
+    rank: int, world: int, folder: str, compressor: str, how: str = "given", late: bool = False
+) -> dict[str, Any]:
     """Parameters stay where they are: what arrived and what waits on the nodes add up to the dense gradients.
 
-    After the agent is closed, the next gradients bring what waits.
+    After the agent is closed, the next gradients bring what waits. Replicas of the model's own mesh are then PyTorch's
+    again, ``late``: after a backward without an all-reduce, which the agent has seen.
     """
-    mesh, dense = mesh_of(world), Uneven()
-    model = on(mesh["shard"])
+    replicas, dense = Replicas(world, how), Uneven()
+    model = replicas.model(False)
+    own = _of_torch(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     arrived: dict[str, Tensor] = {}
 
@@ -61,30 +64,47 @@ def residual_after_close(rank: int, world: int, folder: str, compressor: str) ->
         optimizer.zero_grad()
         loss_of(dense, rank, number).backward()
 
-    options = {"policy": "static:cf=8", "compressor": compressor, **AGENT}
-    with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, window=5, **options) as agent:
-        for number in range(10):
+    options = {"policy": "static:cf=8", "compressor": compressor, **AGENT, **replicas.options}
+    with Agent(model, optimizer, data_dir=folder, window=5, **options) as agent:
+        taken = all(one is not other for one, other in zip(_of_torch(model), own, strict=True))
+        for number in range(9):
             step(number)
+        model.set_requires_all_reduce(not late)
+        step(9)
         assert agent._parts is not None
         assert agent.state is not None
         residual = {name: one.clone() for name, one in agent._parts.memory.state_dict().items()}
         cf = agent.state.cf
-    before = _missing(dense, arrived, residual, mesh)
+    before = 0.0 if late else _missing(dense, arrived, residual, replicas)
     waited = max(float(one.abs().max()) for one in residual.values())
+    model.set_requires_all_reduce(True)
     step(10)
     return {
         "error": before,
-        "after": _missing(dense, arrived, {}, mesh),
+        "after": _missing(dense, arrived, {}, replicas),
         "waited": waited,
         "cf": cf,
+        "taken": taken,
+        "back": all(one is other for one, other in zip(_of_torch(model), own, strict=True)),
     }
 
 
+def _of_torch(model: nn.Module) -> list[Any]:
+    """What FSDP2 has in each module where an agent may put its own."""
+    return [
+        one
+        for part in model.modules()
+        if isinstance(part, FSDPModule)
+        for group in part._get_fsdp_state()._fsdp_param_groups
+        for one in (group._all_reduce_hook, group.mesh_info, vars(group).get("post_backward"))
+    ]
+
+
 def _missing(
-    dense: nn.Module, arrived: dict[str, Tensor], residual: dict[str, Tensor], mesh: DeviceMesh
+    dense: nn.Module, arrived: dict[str, Tensor], residual: dict[str, Tensor], replicas: Replicas
 ) -> float:
     worst = largest = 0.0
-    own, of = mesh["shard"].get_local_rank(), mesh["shard"].size()
+    own, of = dist.get_rank() % replicas.shards, replicas.shards
     for name, parameter in dense.named_parameters():
         if parameter.grad is None:
             continue
@@ -94,20 +114,22 @@ def _missing(
         length = -(-total.shape[0] // of)
         mine = total[own * length : (own + 1) * length]
         rest = residual.get(name, torch.zeros(length * total[0].numel())).clone()
-        dist.all_reduce(rest, group=mesh["replicate"].get_group())
-        rest = rest[: mine.numel()].view_as(mine) / NODES
+        dist.all_reduce(rest, group=replicas.group)
+        rest = rest[: mine.numel()].view_as(mine) / replicas.group.size()
         worst = max(worst, float((arrived[name] + rest - mine).abs().max())) if mine.numel() else worst
         largest = max(largest, float(mine.abs().max())) if mine.numel() else largest
     return worst / largest
 
 
-def hybrid_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: float) -> dict[str, Any]:
+def hybrid_nonfinite(
+    rank: int, world: int, folder: str, compressor: str, cf: float, how: str = "given"
+) -> dict[str, Any]:
     """The last rank has a NaN in one step: no rank of any node steps."""
-    mesh = mesh_of(world)
-    model = on(mesh["shard"])
+    replicas = Replicas(world, how)
+    model = replicas.model(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     options = {"policy": "dense" if cf == 1.0 else f"static:cf={cf}", "compressor": compressor, **AGENT}
-    with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, window=5, **options) as agent:
+    with Agent(model, optimizer, **replicas.options, data_dir=folder, window=5, **options) as agent:
         trained(model, optimizer, rank, range(4))
         before = shards(model)
         (loss_of(model, rank, 4) * (math.nan if rank == world - 1 else 1.0)).backward()
@@ -129,20 +151,20 @@ def hybrid_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: fl
     }
 
 
-def hybrid_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any]:
+def hybrid_job(rank: int, world: int, folder: str, policy: str, how: str = "given") -> dict[str, Any]:
     """A job with windows, decisions and a journal on an emulated link; nodes must not drift apart."""
-    mesh = mesh_of(world)
-    model = on(mesh["shard"])
+    replicas = Replicas(world, how)
+    model = replicas.model(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     options = {"job": "hybrid", "window": 6, "policy": policy, "link": "200kbit", **AGENT}
-    with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, **options) as agent:
+    with Agent(model, optimizer, **replicas.options, data_dir=folder, **options) as agent:
         ratios = Ratios(agent)
         trained(model, optimizer, rank, range(42), each=ratios)
         state, trace = agent.state, agent.trace_path
         assert state is not None
     flat = torch.cat([shard.reshape(-1) for shard in shards(model).values()])
-    mine = [torch.empty_like(flat) for _ in range(NODES)]
-    dist.all_gather(mine, flat, group=mesh["replicate"].get_group())
+    mine = [torch.empty_like(flat) for _ in range(replicas.group.size())]
+    dist.all_gather(mine, flat, group=replicas.group)
     return {
         "windows": state.window,
         "cf": state.cf,

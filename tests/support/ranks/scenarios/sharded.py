@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -187,21 +188,33 @@ USED = ((0,), (2,), (1,), (0, 2), (3,), (1,), (3,), (0, 3), (1,), (2,))
 
 
 def branches_conserved(
-    rank: int, world: int, folder: str, compressor: str, shards_of: int = 0, late: bool = False
+    rank: int,
+    world: int,
+    folder: str,
+    compressor: str,
+    shards_of: int = 0,
+    late: bool = False,
+    native: bool = False,
 ) -> dict[str, Any]:
     """Parameters stay, and so do dense gradients: what arrived, with what waits or comes after ``close``, is their sum.
 
     Args:
-        shards_of: Ranks of a node, whose replicas exchange (HSDP). 0: all ranks hold a shard each.
+        shards_of: Ranks of a node, whose replicas exchange (HSDP). 0: all ranks hold a shard each. 1: ``replicate()``.
         late: Whether replicas exchange in every other step only.
+        native: Whether the model's own mesh has the replicas, instead of the agent's setting.
     """
     dense, model, options = Branches(), Branches(), dict(AGENT)
-    ranks, own, mesh = world, rank, init_device_mesh("cpu", (world,))
-    if shards_of:
+    ranks, own, mesh, outer = world, rank, init_device_mesh("cpu", (world,)), dist.group.WORLD
+    wrap: Any = fully_shard
+    if shards_of == 1:
+        wrap, ranks, own = replicate, 1, 0
+    elif shards_of:
         both = init_device_mesh("cpu", (world // shards_of, shards_of), mesh_dim_names=("out", "in"))
-        options["replicate"], mesh, ranks, own = both["out"], both["in"], shards_of, rank % shards_of
-    fully_shard(model.twice, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        options |= {} if native else {"replicate": both["out"]}
+        outer, mesh = both["out"].get_group(), both if native else both["in"]
+        ranks, own = shards_of, rank % shards_of
+    wrap(model.twice, mesh=mesh)
+    wrap(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     arrived: dict[str, Tensor] = {}
 
@@ -229,7 +242,7 @@ def branches_conserved(
                 for owner in (own,) if shards_of else range(ranks):
                     there = residual.get(f"{name}{call}" if shards_of else f"{name}{call}@{owner}")
                     piece = torch.zeros(length * mean[0].numel()) if there is None else there.clone()
-                    dist.all_reduce(piece, group=options["replicate"].get_group() if shards_of else None)
+                    dist.all_reduce(piece, group=outer)
                     if owner == own:
                         rest = piece[: mine.numel()].view_as(mine) / (
                             world // shards_of if shards_of else world
@@ -249,10 +262,9 @@ def branches_conserved(
         residual = agent._parts.memory.state_dict()
         open_off, failed = off(residual), any(channel.dense for channel in agent._parts.encoder)
     steps(range(len(USED), LAST + 1))
-    back = [
-        not hasattr(one._get_fsdp_state()._fsdp_param_group._reduce_scatter_comm, "gradient_hook")
-        for one in (model.twice, model)
-    ]
+    groups: list[Any] = [one._get_fsdp_state()._fsdp_param_group for one in (model.twice, model)]
+    back = [not hasattr(group._reduce_scatter_comm, "gradient_hook") for group in groups]
+    back += [group._all_reduce_hook is None for group in groups if "replicate" not in options]
     return {
         "open": 0.0 if late else open_off,
         "closed": off({}),
@@ -430,16 +442,11 @@ def sharding_refused(rank: int, world: int, folder: str) -> dict[str, str]:
         fully_shard(model.first, mesh=init_device_mesh("cpu", (world,)))
         return model
 
-    def hybrid() -> nn.Module:
+    def alone_outside() -> nn.Module:  # replicas of one rank: the reduce-scatter is compressed
         return fully_shard(Uneven(), mesh=init_device_mesh("cpu", (1, world), mesh_dim_names=("a", "b")))
 
     def alone() -> nn.Module:
         return fully_shard(Uneven(), mesh=init_device_mesh("cpu", (world, 1), mesh_dim_names=("a", "b"))["b"])
-
-    def replicated() -> nn.Module:
-        from torch.distributed._composable.replicate_with_fsdp import replicate
-
-        return replicate(Uneven(), mesh=init_device_mesh("cpu", (world,)))  # type: ignore[no-any-return]
 
     def two_meshes() -> nn.Module:
         model = Uneven()
@@ -456,9 +463,8 @@ def sharding_refused(rank: int, world: int, folder: str) -> dict[str, str]:
 
     return {
         "parts": said(parts_only),
-        "hybrid": said(hybrid),
+        "alone outside": said(alone_outside),
         "alone": said(alone),
-        "replicated": said(replicated),
         "meshes": said(two_meshes),
         "float16": said(half),
         "powersgd": said(plain, compressor="powersgd"),

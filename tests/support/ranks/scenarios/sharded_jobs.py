@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from tests.support.ranks.scenarios.hybrid import SHARDS, mesh_of, sharded_by
+from tests.support.ranks.scenarios.hybrid import Replicas
 from tests.support.ranks.scenarios.sharded import (
     AGENT,
     Ratios,
@@ -108,9 +108,9 @@ def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int,
     dense = Uneven()
     options = {"policy": "static:cf=10", "compressor": "topk", "job": f"part{saved_by}", **AGENT}
     model: Any
-    if wrap == "hsdp":
-        mesh = mesh_of(world)
-        model, options = sharded_by(mesh["shard"]), options | {"replicate": mesh["replicate"]}
+    replicas = Replicas(world, wrap) if wrap in ("given", "native", "replicate") else None
+    if replicas is not None:
+        model, options = replicas.model(False), options | replicas.options
     else:
         model = sharded(world) if wrap == "fsdp" else DistributedDataParallel(Uneven(), bucket_cap_mb=0.02)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -142,9 +142,9 @@ def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int,
             continue
         sums[name] = parameter.grad.clone()
         pieces = [residual[piece] for piece in residual if piece.partition("@")[0] == name]
-        if wrap == "hsdp":
-            pieces = [torch.empty_like(pieces[0]) for _ in range(SHARDS)]
-            dist.all_gather(pieces, residual[name], group=mesh["shard"].get_group())
+        if replicas is not None and replicas.shard_group is not None:
+            pieces = [torch.empty_like(pieces[0]) for _ in range(replicas.shards)]
+            dist.all_gather(pieces, residual[name], group=replicas.shard_group)
         rest = torch.cat(pieces)[: parameter.numel()].view_as(parameter).clone()
         for one in (sums[name], rest):
             dist.all_reduce(one)
