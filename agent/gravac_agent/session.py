@@ -354,9 +354,7 @@ class Session:
             self.parts.loop.restart_step()
         self._begin_step()
 
-    def submit_sharded(
-        self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float
-    ) -> torch.futures.Future[Tensor]:
+    def submit_sharded(self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float) -> None:
         """Hand the gradient of one FSDP module to the executor.
 
         Args:
@@ -364,17 +362,15 @@ class Session:
             gradient: A row for each rank, shape ``(ranks * n,)``, or this rank's shard, shape ``(n,)``.
             out: Receives ``factor`` times the mean of this rank's shard, shape ``(n,)``.
             factor: See there.
-
-        Returns:
-            A future of ``out``.
         """
         self.layout.append(bucket)
-        return self.parts.executor.submit(bucket, gradient, False, out, factor)
+        self.parts.executor.submit_now(bucket, gradient, out, factor)
 
     def end_backward(self) -> None:
         """End the exchange of a sharded step."""
+        assert isinstance(self.module, ShardedModel)
         self._backward_ended()
-        self.parts.executor.end_backward()
+        self.parts.executor.end_backward(self.module.gradients())
 
     def fail(self, error: Exception) -> None:
         """Raise ``error`` at the end of the step."""

@@ -2,14 +2,15 @@
 that it declares is superfluous."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
+from gravac.aggregators import AGGREGATORS
 from gravac_agent.streams.executor import StreamExecutor
 from tests.support.streams.codecs import CHOSEN, fast, switching
-from tests.support.streams.compare import differences
+from tests.support.streams.compare import Outcome, differences
 from tests.support.streams.lives import LIVES, Life
 from tests.support.streams.mutants import mutants
 from tests.support.streams.task import Net, Task
@@ -50,12 +51,16 @@ def test_steps_that_are_not_finite_are_undone_as_on_the_host(codec: str) -> None
     task = Task(codec, 6, switching(10), bad=frozenset({(3, 1), (4, 0), (4, 1), (7, 0)}))
     host = on_host(task)
     for seed in range(2):
-        found = differences(on_streams(task, seed), host)
-        if (
-            codec == "dgc"
-        ):  # its payloads have any size, and that of a bad gradient is not the size of a blank
-            found = [one for one in found if not re.fullmatch(r"rank \d, step [347]: bytes", one)]
-        assert not found
+        assert not _differences(task, seed, host)
+
+
+def _differences(task: Task, seed: int, host: list[Outcome]) -> list[str]:
+    found = differences(on_streams(task, seed), host)
+    if (
+        task.codec == "dgc"
+    ):  # its payloads have any size, and that of a bad gradient is not the size of a blank
+        found = [one for one in found if not re.fullmatch(r"rank \d, step [347]: bytes", one)]
+    return found
 
 
 @pytest.mark.parametrize("codec", ROUNDED)
@@ -116,6 +121,33 @@ def test_what_trainers_do_besides(trainer: str, codec: str) -> None:
     if task.dtype is torch.float16:
         assert not all(counted[3:]), "the scale has grown until something overflowed"
     assert not differences(on_streams(task, 0), host)
+
+
+@pytest.mark.parametrize("fsdp", ["rows", "replicas"])
+@pytest.mark.parametrize("codec", fast())
+def test_fsdp2_trains_as_on_the_host(codec: str, fsdp: Literal["rows", "replicas"]) -> None:
+    """Also through steps that are not finite, which need no rounding to be undone: the gradient is gone by then."""
+    if fsdp == "rows" and codec in AGGREGATORS:
+        pytest.skip("aggregators of several rounds average whole gradients")
+    task = Task(codec, 6, switching(9), frozenset({(3, 1), (4, 0), (7, 0)}), fsdp=fsdp)
+    assert not _differences(task, 3, on_host(task))
+
+
+@pytest.mark.parametrize("fsdp", ["rows", "replicas"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"memory": memory} for memory in ("none", "partial", "conef", "residual-bf16")]
+    + [{"clip": 0.3}, {"dtype": torch.bfloat16}, {"dtype": torch.bfloat16, "scaled": True}],
+    ids=str,
+)
+def test_what_trainers_do_besides_under_fsdp2(
+    changes: dict[str, Any], fsdp: Literal["rows", "replicas"]
+) -> None:
+    bad = frozenset[tuple[int, int]]() if "scaled" in changes else frozenset({(3, 1), (7, 0)})
+    task = Task("topk", 6, switching(10), bad, rescaled=True, fsdp=fsdp, **changes)
+    host = on_host(task)
+    for seed in range(2):
+        assert not differences(on_streams(task, seed), host)
 
 
 def test_a_schedule_depends_on_its_seed_alone() -> None:

@@ -19,7 +19,7 @@ FRESH_RANKS = True  # a mesh and the groups of a sharded model stay with the pro
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_dense_is_plain_fsdp2_bit_for_bit(run_each: RunEach, world: int) -> None:
-    styles = ("plain", "bf16", "own factor", "factor alone", "accumulation")
+    styles = ("plain", "bf16", "own factor", "factor alone", "accumulation", "memory of the group")
     cases = [{"how": "dense", "style": style} for style in styles] + [{"how": "disabled"}]
     for case, results in run_each("same_as_fsdp", world, cases):
         for result in results:
@@ -125,6 +125,9 @@ def test_wrong_use_says_what_to_do(run_ranks: RunRanks) -> None:
         assert "reduce_dtype=torch.float32" in said["float16"]
         assert "choose a codec" in said["powersgd"]
         assert "leave it out" in said["collective"]
+        assert "leave out set_custom_reduce_scatter and set_symm_mem_for_comm" in said["symmetric"]
+        assert "leave offload_policy out" in said["offloaded"]
+        assert "AgentReduceScatter" in said["late"]  # torch's own words
         assert said["fine"] == ""
 
 

@@ -32,6 +32,14 @@ def test_a_closed_agent_sends_what_waits_with_the_next_gradients(run_each: RunEa
             assert result["after"] < 3e-6, case
 
 
+def test_the_mean_gradient_is_counted_once_whatever_holds_it(run_ranks: RunRanks) -> None:
+    """By ``replicate()`` each rank holds all of it, by FSDP2 a row."""
+    found = run_ranks("mean_of_kinds", 4)[0]
+    assert found["ddp"][0] > 0.0
+    for kind in ("fsdp", "replicate"):
+        assert found[kind] == pytest.approx(found["ddp"], rel=1e-4), kind
+
+
 def test_a_non_finite_gradient_skips_the_step_on_all_nodes_and_a_switched_memory_knows_its_nodes(
     run_each: RunEach,
 ) -> None:

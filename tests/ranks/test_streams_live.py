@@ -62,7 +62,9 @@ def test_an_agent_that_sends_whole_messages_trains_as_well(run_each: RunEach) ->
             threads, streams = rank["threads"], rank["streams"]
             assert streams["parameters"] != threads["parameters"], "another way to choose was taken"
             assert math.isclose(streams["norm"], threads["norm"], rel_tol=0.01), case
-            if "scaled" not in case:  # gradients may overflow in another step, and the scale is another one then
+            if (
+                "scaled" not in case
+            ):  # gradients may overflow in another step, and the scale is another one then
                 assert math.isclose(streams["residual"], threads["residual"], rel_tol=0.1), case
             for name in ("step", "windows", "nonfinite", "samples"):
                 assert streams[name] == threads[name], (case, name)

@@ -1,6 +1,6 @@
 """What runs the exchange of a rank: threads of the host, or streams of a device. Both behave alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -16,8 +16,8 @@ from gravac_agent.exchange.tick import TickCodec
 class Executor(Protocol):
     """Exchanges the buckets of one rank, in the order in which they are submitted.
 
-    The training thread calls ``begin_step``, then ``submit`` for each bucket in order, then ``wait_step``. The executor
-    never calls back into the training thread.
+    The training thread calls ``begin_step``, then ``submit`` for each bucket in order, then ``wait_step``. FSDP2 calls
+    ``submit_now`` for each module, and ``end_backward``. The executor never calls back into the training thread.
     """
 
     @property
@@ -41,21 +41,34 @@ class Executor(Protocol):
             surveyed: Whether to measure the gain curve.
         """
 
-    def submit(
-        self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
-    ) -> torch.futures.Future[Tensor]:
-        """Queue one bucket, and return a future of its mean over ranks, times ``factor``. It never raises.
+    def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
+        """Queue one bucket, and return a future of ``buffer``, which then holds the mean over ranks. It never raises.
 
         Args:
             bucket: Which parameters the buffer is made of.
             buffer: The gradient, shape ``(n,)``.
-            last: Whether it is the last bucket of the step. If the trainer cannot know, it calls ``end_backward``.
-            out: Receives the mean of this rank's shard; None if ``buffer`` receives the mean of the whole.
-            factor: The number of ranks for a trainer that wants the sum, as FSDP2 may.
+            last: Whether it is the last bucket of the step.
         """
 
-    def end_backward(self) -> None:
-        """End a step whose last bucket was not named. The futures of all buckets must be done."""
+    def submit_now(self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float) -> None:
+        """Exchange one gradient whose mean the caller uses at once. It never raises.
+
+        The host waits for the mean, or on a device the current stream does: what it is given next sees ``out``.
+
+        Args:
+            bucket: Which parameters the gradient is made of.
+            gradient: Shape ``(n,)``. On a device the current stream may have its memory for other things next.
+            out: Receives the mean: of this rank's row of the gradient, or of all of it.
+            factor: Factor of the mean: the number of ranks for a trainer that wants the sum, as FSDP2 may.
+        """
+
+    def end_backward(self, gradients: Iterable[Tensor]) -> None:
+        """End a step whose gradients were given to ``submit_now``.
+
+        Args:
+            gradients: What the optimizer steps by. On a device they become NaN if the step does not count, where what
+                was sent may not show it. The current stream must be in order with them.
+        """
 
     def check(self) -> None:
         """Raise what has failed so far in the running step, if that is known before ``wait_step``."""

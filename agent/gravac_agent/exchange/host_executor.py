@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
 import torch
@@ -96,16 +96,19 @@ class HostExecutor:
         self._sample.begin_step()
         self._step = StepRecord(plan=plan, number=number, survey=Survey(surveyed))
 
-    def submit(
-        self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
-    ) -> torch.futures.Future[Tensor]:
+    def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if last and self._step is not None:
             self._step.last_submit_at = time.monotonic()
-        self._inbox.put(SubmittedBucket(bucket, buffer, last, future, buffer if out is None else out, factor))
+        self._inbox.put(SubmittedBucket(bucket, buffer, last, future, buffer))
         return future
 
-    def end_backward(self) -> None:
+    def submit_now(self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float) -> None:
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        self._inbox.put(SubmittedBucket(bucket, gradient, False, future, out, factor))
+        future.wait()
+
+    def end_backward(self, gradients: Iterable[Tensor]) -> None:
         if self._step is not None:
             self._step.last_submit_at = time.monotonic()
         self._inbox.put(Signal.END_OF_BACKWARD)
@@ -447,8 +450,9 @@ class HostExecutor:
             step.finite &= finite
             step.raw &= bucket.raw
             if step.mean_sq is not None:
-                mean_sq = float(norm_sq(submitted.out)) / submitted.factor**2 if bucket.raw else None
-                step.mean_sq = None if mean_sq is None else step.mean_sq + mean_sq
+                mean_sq = float(norm_sq(submitted.out)) if bucket.raw else None
+                part = None if mean_sq is None else submitted.part_of_norm(mean_sq, self._metered.size)
+                step.mean_sq = None if part is None else step.mean_sq + part
 
     def _end_step(self, step: StepRecord, sharded: bool = False) -> None:
         """Wait for the tick and pass the result to the training thread."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -38,8 +38,18 @@ class SubmittedBucket:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank gets a shard of the mean only."""
+        """Whether the trainer waits for this bucket alone, as FSDP2 does: it has another tensor for the mean."""
         return self.out is not self.buffer
+
+    def part_of_norm(self, mean_sq: Any, ranks: int) -> Any:
+        """Return this rank's part of ‖mean‖², which adds up over the ``ranks`` that exchange this bucket.
+
+        Args:
+            mean_sq: ‖``out``‖².
+            ranks: How many there are. Each has a row of the mean, or all have the same.
+        """
+        same = ranks if self.sharded and self.out.numel() == self.buffer.numel() else 1
+        return mean_sq / (self.factor**2 * same)
 
 
 @dataclass(slots=True)

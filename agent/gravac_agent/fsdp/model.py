@@ -109,6 +109,12 @@ class ShardedModel:
         for _, parameter in self.named_parameters():
             yield parameter
 
+    def gradients(self) -> Iterator[torch.Tensor]:
+        """Yield this rank's part of each gradient that there is."""
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                yield local(parameter.grad)
+
     def pieces(self, parameter: str) -> list[str]:
         """Return the names of a parameter's pieces in the error memory."""
         return [piece_name(name, rank) for name in self.named_calls(parameter) for rank in range(self.ranks)]
@@ -119,7 +125,10 @@ class ShardedModel:
         return [parameter, *(f"{parameter}{CALL}{call}" for call in range(1, calls))]
 
     def _check(self, sharded: ShardedGroup) -> None:
-        from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
+            DefaultReduceScatter,
+            ProcessGroupAllocReduceScatter,
+        )
 
         where = check_group(sharded)
         if sharded.all_reduce_hook is not None:
@@ -133,15 +142,22 @@ class ShardedModel:
                 "Pass enabled=False"
             )
         comm = sharded.reduce_scatter
-        if not (type(comm) is DefaultReduceScatter or hasattr(comm, "gradient_hook")):
+        known = type(comm) in (DefaultReduceScatter, ProcessGroupAllocReduceScatter)
+        if not known and not hasattr(comm, "gradient_hook"):
             raise SetupError(
-                f"{where} has a reduce-scatter of its own, {type(comm).__name__}: leave out set_custom_reduce_scatter, "
-                "set_symm_mem_for_comm and set_allocate_memory_from_process_group_for_comm"
+                f"{where} has a reduce-scatter of its own, {type(comm).__name__}: leave out set_custom_reduce_scatter "
+                "and set_symm_mem_for_comm"
             )
 
 
 DataParallel = DistributedDataParallel | ShardedModel
 """What an agent is attached to."""
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a tensor."""
+    whole: torch.Tensor = tensor.detach()
+    return whole.to_local() if hasattr(whole, "to_local") else whole
 
 
 def named_parameters(module: DataParallel) -> Iterator[tuple[str, nn.Parameter]]:
@@ -191,8 +207,15 @@ def check_group(sharded: ShardedGroup) -> str:
         raise SetupError(
             f"torch {torch.__version__} allows no custom reduce-scatter in FSDP2: update torch, or pass enabled=False"
         )
-    policy = sharded.group.mp_policy
-    dtypes = {param.sharded_param.dtype for param in sharded.group.fsdp_params}
+    group = sharded.group
+    at = {param.sharded_param.device.type for param in group.fsdp_params}
+    if group.device.type != "cpu" and "cpu" in at:
+        raise SetupError(
+            f"{where} keeps its parameters on the CPU and makes gradients on {group.device.type} (CPUOffloadPolicy): "
+            "leave offload_policy out, or pass enabled=False"
+        )
+    policy = group.mp_policy
+    dtypes = {param.sharded_param.dtype for param in group.fsdp_params}
     if torch.float16 in {policy.reduce_dtype or policy.param_dtype or dtype for dtype in dtypes}:
         raise SetupError(
             f"{where} reduces its gradients in float16, which gradient + residual may leave: pass "

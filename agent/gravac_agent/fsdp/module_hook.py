@@ -1,7 +1,8 @@
 """The agent's end of an FSDP2 model. It takes the gradients of the modules one by one, and waits for each mean.
 
 FSDP2 reduces gradients during backward, one module after another, in the same order on all ranks. It uses each result
-at once, so a call must not return before the result is there. Only the end of backward shows which call was the last.
+at once, so a call must not return before the result is there, or its stream waits for it. Only the end of backward
+shows which call was the last.
 """
 
 import logging
@@ -31,10 +32,8 @@ class ShardHandler(Protocol):
     def begin_backward(self, abandoned: bool) -> None:
         """Begin a step. ``abandoned`` says that the backward before ended in an exception, so its step is undone."""
 
-    def submit_sharded(
-        self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float
-    ) -> torch.futures.Future[Tensor]:
-        """Take a gradient, and return a future that is done when ``out`` holds ``factor`` times the mean."""
+    def submit_sharded(self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float) -> None:
+        """Take a gradient. What the current stream is given next sees ``factor`` times the mean in ``out``."""
 
     def end_backward(self) -> None:
         """End the step's exchange."""
@@ -105,7 +104,7 @@ class ModuleHook(ABC):
                 call = self._calls[sharded.number]
                 self._calls[sharded.number] += 1
                 bucket = self._model.bucket(sharded, gradient.numel(), call)
-                handler.submit_sharded(bucket, gradient, out, factor).wait()
+                handler.submit_sharded(bucket, gradient, out, factor)
                 return
         except Exception as error:
             # Not raised into autograd, which would end this backward while other ranks wait in theirs: ``fail`` raises

@@ -12,6 +12,7 @@ from torch import nn
 
 from gravac import aggregators, memories, policies, registry
 from gravac.collectives import ALONE, ProcessGroupCommunicator, backend_of
+from gravac.kernels.backend import gpu_kernels
 from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
@@ -103,6 +104,9 @@ class Agreement:
     """The settings of all ranks, a part of the fingerprint of each plan."""
     tick_group: dist.ProcessGroup
     metered: ProcessGroupCommunicator
+    """The ranks that average."""
+    ticks: ProcessGroupCommunicator
+    """The ranks that follow one plan, for ticks of tensors on a device."""
     device: Device | None
     """The accelerator that gradients are on; None: the host's memory."""
     builder: AggregatorBuilder
@@ -190,8 +194,7 @@ def agree(
             "optimizer": spec.optimizer
             and spec.optimizer.name,  # torch's AdamW and gravac.optim's step differently
             "gravac": __version__,
-            "Triton kernels": device is not None
-            and backend.gpu_kernels(device.device),  # they make other messages
+            "Triton kernels": device is not None and gpu_kernels(device.device),  # they make other messages
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },
         tick_group,
@@ -204,6 +207,9 @@ def agree(
     metered = (
         Metered(data_group) if device is None else ProcessGroupCommunicator(data_group, device.device.type)
     )
+    ticks = metered
+    if device is not None and averaged < spec.world_size:
+        ticks = ProcessGroupCommunicator(module.process_group, device.device.type)
     every = (settings.compressor, *codecs)
     encoder = Encoder(
         memories.build(settings.memory),
@@ -255,7 +261,18 @@ def agree(
     with fail_together(tick_group):
         start = Directive.of(rule.fitted(spec).start().decision, codecs)
     return Agreement(
-        spec, start, text, tick_group, metered, device, builder, encoder, tracker, followed, coordinates
+        spec,
+        start,
+        text,
+        tick_group,
+        metered,
+        ticks,
+        device,
+        builder,
+        encoder,
+        tracker,
+        followed,
+        coordinates,
     )
 
 

@@ -168,7 +168,7 @@ def _executor(
         device=agreed.device,
         encoder=encoder,
         dense=dense,
-        ticks=agreed.metered,
+        ticks=agreed.ticks,
         link=agreed.builder.link,
         tick_codec=tick_codec,
         announcement=announcement,

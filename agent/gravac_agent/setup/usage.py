@@ -247,7 +247,7 @@ def _samples(samples: Any) -> int:
 
 
 def check_devices(module: DataParallel) -> None:
-    """Check that all gradients are on the CPU, or on one GPU under DDP. Raises SetupError."""
+    """Check that all gradients are on the CPU, or on one GPU. Raises SetupError."""
     devices = {str(parameter.device) for parameter in module.parameters() if parameter.requires_grad}
     if len(devices) > 1:
         raise SetupError(
@@ -261,11 +261,6 @@ def check_devices(module: DataParallel) -> None:
         raise SetupError(
             f"the module's gradients are on {', '.join(sorted(devices))}: the agent compresses those on cpu and cuda; "
             "pass enabled=False to train it with plain DDP or FSDP2"
-        )
-    if isinstance(module, ShardedModel):
-        raise SetupError(
-            "the agent does not compress FSDP2's gradients on a GPU yet, since FSDP2 frees them before the agent knows "
-            "whether the step counts: use DistributedDataParallel, or pass enabled=False"
         )
 
 

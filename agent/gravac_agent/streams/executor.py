@@ -9,7 +9,7 @@ Python's own bookkeeping runs at once, inside of what is given to ``Device.run``
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -76,6 +76,9 @@ class DeviceStep:
     raw: bool = True
     """Whether every bucket was sent raw."""
     mean_sq: Scalar | None = 0.0
+    """‖mean of raw gradients‖², of FSDP2's this rank's part; None if another one was sent."""
+    sharded: bool = False
+    """Whether FSDP2 hands over the gradients. It waits for each mean, so that none is kept in ``buckets``."""
     activity: list[tuple[Activity, int, int]] = field(default_factory=list)
     """What the stream did, between which marks of the timer."""
     last_submit: int = 0
@@ -128,7 +131,7 @@ class StreamExecutor:
         self.encoder, self.tick_codec = encoder, tick_codec
         self.device = device
         self._dense, self._link, self._announcement = dense, link, announcement
-        self._seed, self._rank = seed, tick_codec.rank
+        self._seed, self._rank = seed, encoder.aggregator.communicator.rank
         self._ticks = DeviceTick(device, ticks)
         self._messages = Messages(encoder, compiled)
         self._side = device.new_stream()
@@ -141,15 +144,13 @@ class StreamExecutor:
     def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         self._step = DeviceStep(plan, number, Survey(surveyed))
 
-    def submit(
-        self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
-    ) -> torch.futures.Future[Tensor]:
+    def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         began = time.perf_counter()
         device = self.device
         future = device.future()
         step = self._running(bucket)
         queued = QueuedBucket(
-            SubmittedBucket(bucket, buffer, last, future, buffer if out is None else out, factor),
+            SubmittedBucket(bucket, buffer, last, future, buffer),
             self.encoder.begin(bucket, step.plan),
         )
         step.buckets.append(queued)
@@ -170,8 +171,46 @@ class StreamExecutor:
         step.host_seconds += time.perf_counter() - began
         return future
 
-    def end_backward(self) -> None:
-        raise NotImplementedError("FSDP2 on a device is refused when the agent starts")
+    def submit_now(self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float) -> None:
+        began = time.perf_counter()
+        device, side, step = self.device, self._side, self._step
+        assert step is not None
+        if not step.sharded:
+            step.sharded = True
+            self._timer.restart()
+        submitted = SubmittedBucket(bucket, gradient, False, device.future(), out, factor)
+        queued = QueuedBucket(submitted, self.encoder.begin(bucket, step.plan))
+        try:
+            device.refuse_capture()
+            current = device.current_stream()
+            device.wait_stream(side, current)
+            device.run(side, partial(self._encode, step, queued))
+            if self._link is not None:
+                device.wait_stream(self._line, side)
+                device.run(self._line, partial(self._hold_up, step, queued, self._link))
+                device.wait_stream(side, self._line)
+            device.run(side, partial(self._deliver, step, queued))
+            # FSDP2 uses ``out`` on this stream next, and frees the gradient once the stream is here.
+            device.wait_stream(current, side)
+            # Under HSDP this stream is not the one that ``out`` was made on, and FSDP2 may drop it at once.
+            device.record_stream(out, current)
+        except Exception as error:
+            self._fail(step, queued, error)
+        step.host_seconds += time.perf_counter() - began
+
+    def end_backward(self, gradients: Iterable[Tensor]) -> None:
+        began = time.perf_counter()
+        device, step = self.device, self._step
+        assert step is not None
+        try:
+            current = device.current_stream()
+            step.last_submit = self._timer.mark(current)
+            self._queue_end(step)
+            device.wait_stream(current, self._side)
+            device.run(current, partial(self._mark_lost, step, list(gradients)))
+        except Exception as error:
+            step.error = step.error or error
+        step.host_seconds += time.perf_counter() - began
 
     def check(self) -> None:
         if self._step is not None and self._step.error is not None:
@@ -198,7 +237,7 @@ class StreamExecutor:
             [(activity, seconds(begin), seconds(end)) for activity, begin, end in step.activity],
             step.dense_bytes,
             step.payload_bytes,
-            None if step.mean_sq is None else mean_sq,
+            None if step.mean_sq is None else tick.sums.shards_sq if step.sharded else mean_sq,
             step.raw,
             bool(counts),
             step.survey.curve,
@@ -324,14 +363,14 @@ class StreamExecutor:
         """Issue a bucket's collective, and return the bytes of its gradient; 0: those that are sent."""
         channel, submitted, plan = queued.channel, queued.submitted, step.plan
         gradient, number = submitted.buffer, submitted.bucket.number
-        layout = None if submitted.sharded else self._messages.layout(channel, plan, gradient)
+        layout = None if step.sharded else self._messages.layout(channel, plan, gradient)
         if layout is not None:
             row = self._ticks.row(number)
             sent = self._messages.send(channel, plan, layout, gradient, step.sums, step.survey, row)
             queued.message = sent
             return gradient.nbytes
         quick = channel.sends_raw(plan) and gradient.numel() and not gradient.is_sparse
-        if quick and not step.survey.wanted and self._messages.able:
+        if quick and not (step.survey.wanted or step.sharded) and self._messages.able:
             channel.begin_raw(gradient)
             square(gradient, self._ticks.row(number))
             queued.raw, queued.transfer = True, self._dense(submitted)
@@ -418,6 +457,36 @@ class StreamExecutor:
             self._fail(step, queued, error)
         finally:
             step.activity.append(("decompress", begin, self._timer.mark(self._side)))
+
+    def _deliver(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Write a mean that is used before the tick is there. The memory can undo the step without the gradient."""
+        submitted, begin = queued.submitted, self._timer.mark(self._side)
+        arrived = begin
+        try:
+            if queued.error is not None or queued.transfer is None:
+                raise queued.error or RuntimeError("nothing was sent")
+            if self._link is None:  # else its stream has waited
+                self.device.wait_work(queued.transfer.work)
+            arrived = self._timer.mark(self._side)
+            queued.transfer.mean_into(submitted.out)
+            if submitted.factor != 1.0 and not queued.in_place:
+                submitted.out.mul_(submitted.factor)
+            step.raw &= queued.raw
+            if queued.raw and step.mean_sq is not None:
+                ranks = self.encoder.aggregator.communicator.size
+                part = submitted.part_of_norm(norm_sq(submitted.out), ranks)
+                step.mean_sq = step.sums.shards_sq = step.mean_sq + part
+            else:
+                step.mean_sq = None
+        except Exception as error:
+            self._fail(step, queued, error)
+        ended = self._timer.mark(self._side)
+        step.activity += [("communicate", begin, arrived), ("decompress", arrived, ended)]
+
+    def _mark_lost(self, step: DeviceStep, gradients: list[Tensor]) -> None:
+        """Make gradients NaN if the step does not count. A codec or a row of the mean may leave out what was bad."""
+        if step.counts is not None and step.mean_sq is None and gradients:
+            torch._foreach_mul_(gradients, factor_of(step.counts))
 
     def _fetch(self, step: DeviceStep) -> None:
         """Copy to the host's memory what ``wait_step`` reads."""

@@ -181,7 +181,7 @@ class StepLoop:
         window, times = self.window, self.clock.end_step(result)
         window.add(plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
         window.add_rate(self.residual_rate, sums)
-        # Where each rank has a shard, the mean of each is counted once for each replica.
+        # Under HSDP the gradient of a rank is the mean of its node's already.
         if result.mean_sq is not None and self._averaged == self._group.size():
             window.add_mean(plan, sums, result.mean_sq)
         window.own.agent_cpu += result.cpu_seconds

@@ -10,7 +10,8 @@ size and stream, at once, unless ``record_stream`` named a stream whose queued w
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,6 +134,13 @@ class SimulatedDevice(Device):
     def current_stream(self) -> SimulatedStream:
         return self._current if self.running is None else self.running
 
+    @contextmanager
+    def on(self, stream: SimulatedStream) -> Iterator[None]:
+        """Make a stream the one that the host queues its work on."""
+        before, self._current = self._current, stream
+        yield
+        self._current = before
+
     def run(self, stream: SimulatedStream, work: Callable[[], None]) -> None:
         assert self.running is None, "a piece of work queues another one: call run from the host"
         self.queue(stream, work, lambda: True)
@@ -174,11 +182,11 @@ class SimulatedDevice(Device):
     # -- memory -----------------------------------------------------------------------------------------------
 
     def allocate(self, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return memory of the main stream, as it was left by the one who had it before."""
+        """Return memory of the current stream, as it was left by the one who had it before."""
         self._collect()
-        pool = self._free[size, dtype, id(self.main)]
+        pool = self._free[size, dtype, id(self._current)]
         tensor = pool.pop() if pool else torch.full((size,), POISON, dtype=dtype)
-        self._owners[tensor.data_ptr()] = self.main
+        self._owners[tensor.data_ptr()] = self._current
         self._recorded.pop(tensor.data_ptr(), None)
         return tensor
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from gravac.memories import Bucket
 from gravac_agent.network.link import Link
@@ -19,6 +20,9 @@ PLAIN = Task("topk", 6, _CFS, _BAD, rescaled=True)
 LINKED = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6))
 WHOLE = Task("topk+twobit", 6, (4.0,) * 6, _BAD, rescaled=True, whole=True)
 """Whole messages find what they send by the steps before, so the host's executor, which does not, sends others."""
+ROWS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="rows")
+REPLICAS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="replicas")
+LINKED_ROWS = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6), fsdp="rows")
 
 
 @cache
@@ -44,6 +48,45 @@ def linked(executor: type[StreamExecutor], seed: int) -> list[str]:
 def in_whole_messages(executor: type[StreamExecutor], seed: int) -> list[str]:
     """A training in whole messages, with residuals rescaled, and steps that are not finite."""
     return differences(on_streams(WHOLE, seed, executor=executor), _at_once(WHOLE))
+
+
+def rows(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """FSDP2, which gives each rank a row of each mean, and uses the memory of gradients again at once."""
+    return differences(on_streams(ROWS, seed, executor=executor), _on_host(ROWS))
+
+
+def replicas(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """HSDP, which calls the agent on another stream than that of the gradient's memory."""
+    return differences(on_streams(REPLICAS, seed, executor=executor), _on_host(REPLICAS))
+
+
+def linked_rows(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """FSDP2 over an emulated link."""
+    return differences(on_streams(LINKED_ROWS, seed, executor=executor), _on_host(LINKED_ROWS))
+
+
+def abandoned_rows(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A backward of FSDP2 ends in an exception after two modules: the agent drops what they left."""
+
+    def each(one: OnStreams) -> list[str]:
+        for step in range(2):
+            one.step(step)
+        one.take_in()
+        one.device.drain()
+        before = one.encoder.memory.state_dict()
+        one.executor.begin_step(one.task.plan(2), 2, False)
+        layout, grads = one.task.layout(2), list[Tensor]()
+        one.device.run(one.device.main, lambda: grads.extend(one.net.gradients(2, one.rank)))
+        one.reduce(layout, grads, modules=2)
+        one.encoder.rollback()  # as ``StepLoop.restart_step``
+        one.executor.abandon()
+        after = one.encoder.memory.state_dict()
+        found = [f"residual of {name}" for name in before if not torch.equal(before[name], after[name])]
+        one.step(2)
+        one.end()
+        return found
+
+    return _each(Task("topk", 6, (10.0,) * 4, fsdp="rows"), seed, each, executor)
 
 
 def abandoned(executor: type[StreamExecutor], seed: int) -> list[str]:
@@ -135,8 +178,12 @@ def asked(executor: type[StreamExecutor], seed: int) -> list[str]:
 
 LIVES: tuple[Life, ...] = (
     trained,
+    rows,
+    replicas,
     linked,
+    linked_rows,
     abandoned,
+    abandoned_rows,
     closed_within,
     freed,
     asked,

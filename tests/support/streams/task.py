@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class Task:
         clip: Largest norm of the mean gradient that is applied. What a step is cut by, the residual is cut by, too.
         regrouped: Whether the first step has other buckets, as that of a new DDP module.
         whole: Whether the device makes whole messages of the plans that it can.
+        fsdp: Whether FSDP2 reduces the gradients: of each mean a rank gets its row, or as a replica all of it.
     """
 
     codec: str
@@ -48,12 +50,16 @@ class Task:
     clip: float | None = None
     regrouped: bool = False
     whole: bool = False
+    fsdp: Literal["", "rows", "replicas"] = ""
 
     def layout(self, step: int) -> list[Bucket]:
         """The buckets of a step, the last layers first, as DDP has them."""
         groups = [[5, 4, 3, 2, 1, 0]] if self.buckets == 1 else [[one] for one in (5, 4, 3, 2, 1, 0)]
         if self.regrouped and step == 0:
             groups = [[5, 4, 3], [2, 1], [0]]
+        if self.fsdp == "rows":  # of two ranks; numbered in the order of the model, as FSDP modules are
+            half = [torch.Size(shape).numel() // 2 for shape in SHAPES]
+            return [Bucket(one, (f"p{one}@0", f"p{one}@1"), (half[one],) * 2) for (one,) in groups]
         return [
             Bucket(
                 number,
@@ -63,6 +69,11 @@ class Task:
             )
             for number, group in enumerate(groups)
         ]
+
+    @staticmethod
+    def numbers(bucket: Bucket) -> list[int]:
+        """Return the numbers of a bucket's parameters."""
+        return list(dict.fromkeys(int(name[1:].partition("@")[0]) for name in bucket.names))
 
     def plan(self, step: int) -> StepPlan:
         """The plan of a step; those of the first step and dense ones measure nothing."""
@@ -79,14 +90,15 @@ class Net:
 
     Args:
         task: What is trained.
+        rank: Which row of each parameter it steps, where there are rows.
 
     Attributes:
         parameters: The parameters.
         scale: The loss scale.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, rank: int = 0) -> None:
+        self.task, self._rank = task, rank
         draw = torch.Generator().manual_seed(1)
         self.parameters = [torch.randn(shape, generator=draw) * 0.3 for shape in SHAPES]
         self.scale = FIRST_SCALE if task.scaled else 1.0
@@ -104,7 +116,7 @@ class Net:
             loss = (hidden @ own[4].T + own[5] - x[:, :4].sin()).square().mean()
             found = torch.autograd.grad(loss * self.scale, own)
         flat = [
-            torch.cat([found[int(name[1:])].flatten() for name in bucket.names])
+            torch.cat([found[number].flatten() for number in task.numbers(bucket)])
             for bucket in task.layout(step)
         ]
         if (step, rank) in task.bad:
@@ -125,9 +137,12 @@ class Net:
             self.scale *= 0.5 if self.task.scaled else 1.0
             return
         for bucket, mean in zip(self.task.layout(step), means, strict=True):
-            for name, piece in zip(bucket.names, torch.split(mean, list(bucket.numels)), strict=True):
-                parameter = self.parameters[int(name[1:])]
-                parameter -= RATE * factor / self.scale * piece.view_as(parameter).float()
+            # Of rows, each rank steps its own; its copy of the others stays as it is.
+            parts = [self.parameters[number].view(-1) for number in self.task.numbers(bucket)]
+            if self.task.fsdp == "rows":
+                parts = [part.chunk(2)[self._rank] for part in parts]
+            for part, piece in zip(parts, mean.split([part.numel() for part in parts]), strict=True):
+                part -= RATE * factor / self.scale * piece.float()
         self._good += 1
         if self.task.scaled and self._good % 3 == 0:
             self.scale *= 2.0

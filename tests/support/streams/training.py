@@ -1,20 +1,21 @@
-"""The training of a small net on simulated ranks, with any executor: what DDP and an optimizer would do."""
+"""The training of a small net on simulated ranks, with any executor: what DDP or FSDP2 and an optimizer would do."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from gravac import aggregators, memories
-from gravac.collectives import AllReduce, Communicator, Done
+from gravac.collectives import AllReduce, Communicator, Done, InPlace, Transfer
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.kernels import treated_as_device
 from gravac.memories import Bucket
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.sample import Coordinates, GradientSample
-from gravac_agent.exchange.step import StepResult
+from gravac_agent.exchange.step import StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 from gravac_agent.streams.executor import StreamExecutor
@@ -105,21 +106,32 @@ class _Ends(Communicator):
 
 
 def _encoder(task: Task, ends: Communicator) -> Encoder:
-    encoder = Encoder(memories.build(task.memory), (task.codec,), (aggregators.build(task.codec, ends),))
+    build = aggregators.build_sharded if task.fsdp == "rows" else aggregators.build
+    encoder = Encoder(memories.build(task.memory), (task.codec,), (build(task.codec, ends),))
     encoder.memory.world_size = ends.size
-    encoder.gradients_stay = True
+    encoder.gradients_stay = not task.fsdp
     return encoder
+
+
+def _dense(task: Task, ends: Communicator) -> Callable[[SubmittedBucket], Transfer]:
+    """Return what sends dense gradients: an all-reduce, or for rows a reduce-scatter."""
+    whole = AllReduce(ends)
+
+    def scatter(submitted: SubmittedBucket) -> Transfer:
+        work = ends.scatter_sum(submitted.out, submitted.buffer.div_(ends.size))
+        return InPlace(work, submitted.buffer.nbytes, submitted.buffer.nbytes)
+
+    return scatter if task.fsdp == "rows" else lambda submitted: whole.reduce_in_place(submitted.buffer)
 
 
 def _train_on_host(task: Task, plain: Communicator) -> Outcome:
     ends: Any = _Ends(plain)
-    encoder, net = _encoder(task, ends), Net(task)
+    encoder, net = _encoder(task, ends), Net(task, ends.rank)
     scale = net.scale
     announcement = Announcement("setup", task.plan(1), None)
-    dense = AllReduce(ends)
     executor = HostExecutor(
         encoder=encoder,
-        dense=lambda submitted: dense.reduce_in_place(submitted.buffer),
+        dense=_dense(task, ends),
         metered=ends,
         pacer=Pacer(None),
         tick_group=ends,
@@ -137,15 +149,23 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
                 executor.run_between_steps(partial(encoder.memory.rescale, factor))
             scale = net.scale
             buffers, layout = net.gradients(step, ends.rank), task.layout(step)
-            futures = [
-                executor.submit(bucket, buffer, bucket.number == len(layout) - 1)
-                for bucket, buffer in zip(layout, buffers, strict=True)
-            ]
-            for future in futures:
-                future.wait()
+            if task.fsdp:
+                means = [_room(task, buffer) for buffer in buffers]
+                for bucket, buffer, mean in zip(layout, buffers, means, strict=True):
+                    executor.submit_now(bucket, buffer, mean, 1.0)
+                executor.end_backward(())
+                buffers = means
+            else:
+                futures = [
+                    executor.submit(bucket, buffer, bucket.number == len(layout) - 1)
+                    for bucket, buffer in zip(layout, buffers, strict=True)
+                ]
+                for future in futures:
+                    future.wait()
             result = executor.wait_step()
             factor = net.clip_factor(buffers)
-            take_in(encoder, task, step, result)
+            if not take_in(encoder, task, step, result):  # the agent skips the optimizer's step
+                buffers = [torch.full_like(buffer, torch.nan) for buffer in buffers]
             if factor != 1.0:
                 executor.run_between_steps(partial(encoder.memory.rescale, factor))
             net.apply(step, buffers, factor)
@@ -153,6 +173,11 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
     finally:
         executor.close()
     return Outcome(net.parameters, encoder.memory.state_dict(), encoder.aggregator.state_dict(), results)
+
+
+def _room(task: Task, buffer: Tensor) -> Tensor:
+    """Return what the mean of a gradient under FSDP2 is written to: a row, or the gradient's own memory."""
+    return buffer.new_empty(buffer.numel() // 2) if task.fsdp == "rows" else buffer.view(-1)
 
 
 def take_in(encoder: Encoder, task: Task, step: int, result: StepResult) -> bool:
@@ -177,14 +202,15 @@ class OnStreams:
         executor: type[StreamExecutor] = StreamExecutor,
     ) -> None:
         self.task, self.device, self.rank = task, device, nccl.rank
-        dense = AllReduce(nccl)
-        self.encoder, self.net = _encoder(task, nccl), Net(task)
+        self.encoder, self.net = _encoder(task, nccl), Net(task, nccl.rank)
+        # As FSDP2's: of reduce-scatters, and of all-reduces between replicas.
+        self.scatters, self.reduces = device.new_stream(), device.new_stream()
         self._scale = self.net.scale
         self.announcement = Announcement("setup", task.plan(1), None)
         self.executor = executor(
             device=device,
             encoder=self.encoder,
-            dense=lambda submitted: dense.reduce_in_place(submitted.buffer),
+            dense=_dense(task, nccl),
             ticks=nccl,
             link=task.link,
             tick_codec=TickCodec(nccl.rank, nccl.size),
@@ -215,24 +241,21 @@ class OnStreams:
     def step(self, step: int) -> None:
         """Queue a step: backward, with the exchange of its buckets, and the update."""
         task, main, net = self.task, self.device.main, self.net
-        layout = self.begin(step)
+        layout = task.layout(step) if task.fsdp else self.begin(step)
         if task.scaled:  # a scaler that the agent is given is read in each step
             self.device.synchronize(main)
         scale = net.scale
         grads: list[Tensor] = []
         self.device.run(main, lambda: grads.extend(net.gradients(step, self.rank)))
-        futures = []
-        for bucket, buffer in zip(layout, self.buffers, strict=True):
-            if bucket.number == 0:
-                self.take_in()
-                self._follow(step, scale)
-                self.announcement.following = task.plan(step + 1)
-                self.executor.begin_step(task.plan(step), step, step % 7 == 3)
-            self.device.run(main, partial(_fill, buffer, grads, bucket.number))
-            futures.append(self.executor.submit(bucket, buffer, bucket.number == len(layout) - 1))
+        self.take_in()
+        self._follow(step, scale)
+        self.announcement.following = task.plan(step + 1)
+        self.executor.begin_step(task.plan(step), step, step % 7 == 3)
+        if task.fsdp:
+            self.reduce(layout, grads)
+        else:
+            self._exchange(layout, grads)
         self._submitted = step
-        for future in futures:
-            future.wait()
         factor = 1.0
         if task.clip is not None:  # the agent's clipping waits for the step
             self.take_in()
@@ -241,6 +264,55 @@ class OnStreams:
             if factor != 1.0:
                 self.executor.run_between_steps(partial(self.encoder.memory.rescale, factor))
         self.device.run(main, partial(net.apply, step, self.buffers, factor))
+
+    def _exchange(self, layout: list[Bucket], grads: list[Tensor]) -> None:
+        """What DDP does in backward."""
+        futures = []
+        for bucket, buffer in zip(layout, self.buffers, strict=True):
+            self.device.run(self.device.main, partial(_fill, buffer, grads, bucket.number))
+            futures.append(self.executor.submit(bucket, buffer, bucket.number == len(layout) - 1))
+        for future in futures:
+            future.wait()
+
+    def reduce(self, layout: list[Bucket], grads: list[Tensor], modules: int | None = None) -> None:
+        """What FSDP2 of torch 2.13 does in backward, in ``post_backward`` and ``foreach_reduce``.
+
+        Args:
+            layout: The buckets.
+            grads: Receives their gradients on the main stream.
+            modules: After how many of them backward ends in an exception; None: it does not.
+        """
+        device, main = self.device, self.device.main
+        earlier: tuple[Tensor, Callable[[], bool]] | None = None
+        self.buffers = []
+        for number, bucket in enumerate(layout[:modules]):
+            if earlier is not None:  # it keeps one input, until its reduce-scatter is done
+                device.queue(main, None, earlier[1])
+                device.free(earlier[0])
+            whole = sum(bucket.numels)
+            given = device.allocate(whole, self.task.dtype)
+            device.run(main, partial(_fill, given, grads, number))
+            device.wait_stream(self.scatters, main)
+            with device.on(self.scatters):
+                out = device.allocate(whole // 2 if self.task.fsdp == "rows" else whole, self.task.dtype)
+                if self.task.fsdp == "rows":
+                    self.executor.submit_now(bucket, given, out, 1.0)
+                else:
+                    device.run(self.scatters, partial(out.copy_, given))
+                earlier = given, device.end_of(self.scatters)
+            last = self.scatters
+            if self.task.fsdp == "replicas":
+                last = self.reduces
+                device.wait_stream(last, self.scatters)
+                with device.on(last):
+                    self.executor.submit_now(bucket, out, out.view(-1), 1.0)
+            cast = torch.full_like(out, torch.nan)
+            device.run(last, partial(cast.copy_, out))
+            device.free(out)  # where gradients have another format than the parameters
+            self.buffers.append(cast)
+        if modules is None:
+            device.wait_stream(main, last)
+            self.executor.end_backward(self.buffers)
 
     def begin(self, step: int) -> list[Bucket]:
         """Return a step's buckets, with ``buffers`` for them: new ones where DDP has regrouped its buckets."""

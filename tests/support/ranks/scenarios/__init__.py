@@ -44,6 +44,7 @@ from tests.support.ranks.scenarios.hybrid import (
 from tests.support.ranks.scenarios.hybrid_jobs import (
     hybrid_job,
     hybrid_nonfinite,
+    mean_of_kinds,
     residual_after_close,
     shards_of_one,
 )
@@ -117,6 +118,7 @@ from tests.support.ranks.scenarios.sharded_jobs import (
     sharded_losses,
     sharded_resumed,
 )
+from tests.support.ranks.scenarios.sharded_streams import sharded_on_streams
 from tests.support.ranks.scenarios.shared_link import shared_link
 from tests.support.ranks.scenarios.streams import lost_on_streams, on_streams
 from tests.support.ranks.scenarios.styles import (
@@ -178,6 +180,7 @@ __all__ = [
     "logged",
     "lost_on_streams",
     "many_steps",
+    "mean_of_kinds",
     "memory_fails",
     "mixed_kinds",
     "momentum_in_the_memory",
@@ -223,6 +226,7 @@ __all__ = [
     "sharded_from_dcp",
     "sharded_job",
     "sharded_losses",
+    "sharded_on_streams",
     "sharded_resumed",
     "sharding_refused",
     "shards_of_one",

@@ -9,10 +9,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from tests.support.ranks.scenarios.hybrid import Replicas
-from tests.support.ranks.scenarios.sharded import AGENT, Ratios, Uneven, loss_of, same, shards, trained
+from tests.support.ranks.scenarios.sharded import (
+    AGENT,
+    Ratios,
+    Uneven,
+    loss_of,
+    same,
+    sharded,
+    shards,
+    trained,
+)
 
 
 def mesh_of(world: int, nodes: int) -> DeviceMesh:
@@ -119,6 +129,22 @@ def _missing(
         worst = max(worst, float((arrived[name] + rest - mine).abs().max())) if mine.numel() else worst
         largest = max(largest, float(mine.abs().max())) if mine.numel() else largest
     return worst / largest
+
+
+def mean_of_kinds(rank: int, world: int, folder: str) -> dict[str, list[float]]:
+    """What a window of dense steps reports of the mean gradient and of those that it is made of."""
+    found = {}
+    for kind in ("ddp", "fsdp", "replicate"):
+        model: Any = sharded(world) if kind == "fsdp" else Replicas(world, "replicate").model()
+        model = DistributedDataParallel(Uneven()) if kind == "ddp" else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Agent(model, optimizer, policy="dense", data_dir=folder, job=kind, window=4, **AGENT) as agent:
+            trained(model, optimizer, rank, range(5))
+            assert agent._parts is not None
+            report = agent._parts.loop.last_report
+        sums = None if report is None else report.levels[0].sums
+        found[kind] = [] if sums is None else [sums.mean_sq, sums.mean_gradient_sq]
+    return found
 
 
 def hybrid_nonfinite(

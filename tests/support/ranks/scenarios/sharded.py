@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import SymmMemReduceScatter
 
 from gravac_agent import Agent, SetupError
 from gravac_agent.state.by_rank import unpack
@@ -90,11 +91,13 @@ def same_as_fsdp(
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         model = sharded(world, **options)
         assert isinstance(model, FSDPModule)
-        for one in model.modules() if "factor" in style else ():
-            if isinstance(one, FSDPModule):
+        for one in model.modules():
+            if isinstance(one, FSDPModule) and "factor" in style:
                 one.set_gradient_divide_factor(4.0)
                 # Without it FSDP2 asks for PREMUL_SUM, which gloo refuses, and the agent does not.
                 one.set_force_sum_reduction_for_comms(style == "own factor" or not with_agent)
+            if isinstance(one, FSDPModule) and style == "memory of the group":
+                one.set_allocate_memory_from_process_group_for_comm(True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         micro = 2 if style == "accumulation" else 1
         if with_agent:
@@ -461,7 +464,31 @@ def sharding_refused(rank: int, world: int, folder: str) -> dict[str, str]:
     def plain() -> nn.Module:
         return sharded(world)
 
+    def symmetric() -> nn.Module:  # as set_symm_mem_for_comm makes it, which needs NCCL
+        model: Any = sharded(world)
+        model.set_custom_reduce_scatter(SymmMemReduceScatter.__new__(SymmMemReduceScatter))
+        return model
+
+    def offloaded() -> nn.Module:
+        model: Any = sharded(world, offload_policy=CPUOffloadPolicy(pin_memory=False))
+        for module in model.modules():
+            for group in (
+                module._get_fsdp_state()._fsdp_param_groups if isinstance(module, FSDPModule) else ()
+            ):
+                group.device = torch.device("cuda")
+        return model
+
+    running: Any = plain()
+    with Agent(running, torch.optim.SGD(running.parameters(), lr=0.1), data_dir=folder, **AGENT):
+        try:
+            running.set_allocate_memory_from_process_group_for_comm(True)
+            late = "nothing"
+        except AssertionError as error:
+            late = str(error)
     return {
+        "symmetric": said(symmetric),
+        "offloaded": said(offloaded),
+        "late": late,
         "parts": said(parts_only),
         "alone outside": said(alone_outside),
         "alone": said(alone),
