@@ -48,7 +48,8 @@ class Agent:
     default named here.
 
     Args:
-        module: The DDP module, or the model after ``fully_shard`` (FSDP2), or ``torch.compile`` of one.
+        module: The DDP module, or the model after ``fully_shard`` or ``replicate`` (FSDP2), or ``torch.compile`` of
+            one.
         optimizer: The optimizer that steps the module's parameters, or a wrapper such as Accelerate's; a list of
             several that step different parameters.
         enabled: False trains without the agent: nothing is registered and nothing is started. Default: True.
@@ -107,7 +108,8 @@ class Agent:
         token: Token of a controller that asks for one. Default: none.
         scaler: The :class:`torch.amp.GradScaler` in use, so that the residual follows its scale. Default: none.
         replicate: Ranks with the same shard of an FSDP2 model, one on each node, such as ``mesh["replicate"]``. The
-            agent exchanges gradients between them, dense with ``enabled=False`` (HSDP, docs/fsdp.md). Default: none.
+            agent exchanges gradients between them, dense with ``enabled=False`` (HSDP, docs/fsdp.md). Without it, those
+            of the model's own mesh. Default: none.
 
     Raises:
         SetupError: For wrong use or a wrong value; the message says what to change.

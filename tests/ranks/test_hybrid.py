@@ -23,6 +23,8 @@ STYLES = ("plain", "bf16", "factor", "summed factor", "accumulation", "late all-
 @pytest.mark.parametrize(("how", "world"), [("given", 4), ("native", 4), ("replicate", 4), ("replicate", 2)])
 def test_dense_is_pytorchs_own_bit_for_bit(run_each: RunEach, how: str, world: int) -> None:
     cases: list[dict[str, object]] = [{"style": style, "how": how} for style in STYLES]
+    if how == "native":
+        cases += [{"style": style, "how": how} for style in ("kept whole", "separate group")]
     if how == "given":  # the agent averages replicas, also where it is not enabled
         cases += [
             {"style": style, "enabled": False} for style in ("plain", "summed factor", "late all-reduce")

@@ -53,6 +53,19 @@ def test_a_non_finite_gradient_skips_the_step_on_all_nodes_and_a_switched_memory
             assert result == expected, case
 
 
+BESIDES = ("gravac.optim", "adapt_optimizer", "switch", "unused", "offload", "compiled", "dcp")
+
+
+@pytest.mark.parametrize("how", ["native", "replicate"])
+def test_replicas_stay_equal_with_what_trainers_use_besides(run_each: RunEach, how: str) -> None:
+    for case, results in run_each("replicas_with", 4, [{"how": how, "what": what} for what in BESIDES]):
+        for result in results:
+            assert result["equal"], case
+            assert result["kept"], case
+            assert result["wire"] > 8.0, case
+            assert result["waits"] > 0.0, case
+
+
 @pytest.mark.parametrize("how", ["given", "native", "replicate"])
 def test_all_nodes_follow_the_same_decisions(run_ranks: RunRanks, how: str) -> None:
     """On an emulated link, with the policy ``auto``; the journal replays."""

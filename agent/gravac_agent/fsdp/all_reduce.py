@@ -7,6 +7,7 @@ replaced by one without replicas while the hook is there.
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -97,6 +98,8 @@ class ReplicatedHook(ModuleHook):
         if self.leftover.nbytes():
             self.add_leftover(sharded, gradient)
         dist.all_reduce(gradient, _operation(factor), group=self._replicas.exchange_group)
+        if gradient.is_cuda:  # its memory is of the reduce-scatter's stream, which may use it again at once
+            gradient.record_stream(torch.cuda.current_stream(gradient.device))
         self._give_back(sharded)
 
 

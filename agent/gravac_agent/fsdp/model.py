@@ -112,8 +112,8 @@ class ShardedModel:
     def gradients(self) -> Iterator[torch.Tensor]:
         """Yield this rank's part of each gradient that there is."""
         for parameter in self.parameters():
-            if parameter.grad is not None:
-                yield local(parameter.grad)
+            if (gradient := parameter.grad) is not None:
+                yield getattr(gradient, "_local_tensor", gradient)  # ``to_local`` takes a GPU's host too long
 
     def pieces(self, parameter: str) -> list[str]:
         """Return the names of a parameter's pieces in the error memory."""
@@ -152,12 +152,6 @@ class ShardedModel:
 
 DataParallel = DistributedDataParallel | ShardedModel
 """What an agent is attached to."""
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a tensor."""
-    whole: torch.Tensor = tensor.detach()
-    return whole.to_local() if hasattr(whole, "to_local") else whole
 
 
 def named_parameters(module: DataParallel) -> Iterator[tuple[str, nn.Parameter]]:

@@ -16,7 +16,7 @@ from gravac.memories import Bucket
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import OwnGroups, gather_texts
 from gravac_agent.fsdp.groups import ShardedGroup
-from gravac_agent.fsdp.model import ShardedModel, check_group, local
+from gravac_agent.fsdp.model import ShardedModel, check_group
 
 Replicas = DeviceMesh | dist.ProcessGroup
 """The ranks that hold the same shard, one on each node: a mesh dimension or its process group."""
@@ -131,7 +131,7 @@ class ReplicatedModel(ShardedModel):
     def differ(self) -> bool:
         """Return whether replicas hold different parameters. All ranks call it, after ``connect``."""
         # Replicas of a shard give the same text, to the last bit, so there are as many texts as shards.
-        sums = [local(parameter).double() for parameter in self.parameters()]
+        sums = [_local(parameter).double() for parameter in self.parameters()]
         mine = torch.stack([part for sharded in sums for part in (sharded.sum(), sharded.square().sum())])
         digest = f"{self.shard} {float(mine.sum()).hex()} {float(mine[1::2].sum()).hex()}"
         found = set(gather_texts(digest, self.process_group))
@@ -165,3 +165,8 @@ def _group_of(replicate: object) -> dist.ProcessGroup:
             "replicas, such as mesh['replicate']"
         )
     return replicate.get_group()
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    whole: torch.Tensor = parameter.detach()
+    return whole.to_local() if hasattr(whole, "to_local") else whole

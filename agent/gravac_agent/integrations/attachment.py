@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.wording import did_you_mean
 from gravac_agent.agent import Agent
 from gravac_agent.errors import SetupError
-from gravac_agent.fsdp.model import is_sharded
+from gravac_agent.fsdp.model import is_sharded, wrapper
 from gravac_agent.settings import load
 from gravac_agent.setup import usage
 
@@ -78,9 +78,9 @@ class Attachment:
             agent.close(clean=clean)
 
     def _not_ddp(self, module: nn.Module) -> str:
-        if any(is_sharded(one) for one in module.modules()):
+        if part := next((one for one in module.modules() if is_sharded(one)), None):
             return (
-                f"{self._callback} does not support FSDP2 yet, and fully_shard was called on {type(module).__name__}: "
+                f"{self._callback} does not support FSDP2 yet, and {wrapper(part)} wrapped {type(module).__name__}: "
                 "train with DDP, write Agent(model, optimizer) in a loop of your own (docs/fsdp.md), or pass "
                 "enabled=False"
             )

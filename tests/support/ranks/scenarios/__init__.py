@@ -45,6 +45,7 @@ from tests.support.ranks.scenarios.hybrid_jobs import (
     hybrid_job,
     hybrid_nonfinite,
     mean_of_kinds,
+    replicas_with,
     residual_after_close,
     shards_of_one,
 )
@@ -210,6 +211,7 @@ __all__ = [
     "ranks_change",
     "reconfigured",
     "replicas_conserve",
+    "replicas_with",
     "resharded",
     "residual_after_close",
     "resumed",

@@ -73,8 +73,12 @@ def hybrid_is_native(
     options: dict[str, Any] = {}
     if style == "bf16":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    if style == "kept whole":
+        options["reshard_after_forward"] = False
     for native in (True, False):
         model = replicas.model(native, **options)
+        if style == "separate group":
+            model.set_separate_reduce_scatter_group()
         for one in model.modules() if style.endswith("factor") else ():
             if isinstance(one, FSDPModule):
                 one.set_gradient_divide_factor(2.0 if style == "factor" else 3.0)

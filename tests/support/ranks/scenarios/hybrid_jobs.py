@@ -1,16 +1,20 @@
 """HSDP in whole jobs: decisions, non-finite gradients, residuals after ``close``, and shards of one rank."""
 
 import math
+import warnings
 from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import gravac
+from gravac import optim
 from gravac_agent import Agent
 from tests.support.ranks.scenarios.hybrid import Replicas
 from tests.support.ranks.scenarios.sharded import (
@@ -129,6 +133,55 @@ def _missing(
         worst = max(worst, float((arrived[name] + rest - mine).abs().max())) if mine.numel() else worst
         largest = max(largest, float(mine.abs().max())) if mine.numel() else largest
     return worst / largest
+
+
+def replicas_with(rank: int, world: int, folder: str, how: str, what: str) -> dict[str, Any]:
+    """A short job with something else besides the agent. It ends with equal replicas, and with an equal residual where
+    ``torch.distributed.checkpoint`` saves and loads it."""
+    replicas, options = Replicas(world, how), {"policy": "static:cf=8", "window": 4, **AGENT}
+    options |= {"adapt_optimizer": what == "adapt_optimizer", "data_dir": folder, **replicas.options}
+    wrapped = {"offload_policy": CPUOffloadPolicy(pin_memory=False)} if what == "offload" else {}
+
+    def made() -> tuple[Any, Any]:
+        model = replicas.model(False, **wrapped)
+        model.set_reduce_scatter_unused_params(what == "unused")
+        kind: Any = optim.AdamW if what == "gravac.optim" else torch.optim.AdamW
+        return model, kind(model.parameters(), lr=1e-3)
+
+    model, optimizer = made()
+    called: Any = torch.compile(model, backend="eager") if what == "compiled" else model
+    if what == "compiled":  # torch reads it itself while it compiles FSDP2's modules
+        warnings.filterwarnings("ignore", "The .grad attribute")
+    with Agent(called, optimizer, job="first", **options) as agent:
+        trained(called, optimizer, rank, range(6))
+        if what == "switch":
+            agent.switch(compressor="int4", memory="residual-bf16")
+        trained(called, optimizer, rank, range(6, 10))
+        state = agent.state
+        assert agent._parts is not None
+        assert state is not None
+        before = agent._parts.memory.state_dict()
+        dcp.save({"agent": agent.state_dict()}, checkpoint_id=f"{folder}/saved") if what == "dcp" else None
+    trained(called, optimizer, rank, range(10, 12))
+    kept = True
+    if what == "dcp":
+        model, optimizer = made()
+        with Agent(model, optimizer, job="second", **options) as agent:
+            saved = {"agent": agent.state_dict()}
+            dcp.load(saved, checkpoint_id=f"{folder}/saved", planner=gravac.LoadPlanner())
+            agent.load_state_dict(saved["agent"])
+            assert agent._parts is not None
+            kept = same(before, agent._parts.memory.state_dict())
+            trained(model, optimizer, rank, range(3))
+    flat = torch.cat([shard.reshape(-1) for shard in shards(model).values()])
+    first = flat.clone()
+    dist.broadcast(first, src=rank % replicas.shards, group=replicas.group)
+    return {
+        "wire": state.dense_bytes / state.payload_bytes,
+        "equal": torch.equal(flat, first),
+        "kept": kept,
+        "waits": sum(float(one.float().abs().sum()) for one in before.values()),
+    }
 
 
 def mean_of_kinds(rank: int, world: int, folder: str) -> dict[str, list[float]]:
