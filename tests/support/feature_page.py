@@ -41,7 +41,7 @@ python -m tests.support.feature_page > docs/features.md
   error at the start.
 - A second communication hook on the module, such as that of `_apply_optimizer_in_backward`, and another agent on the same parameters.
 - `Join(..., divide_by_initial_world_size=False)`.
-- FSDP2 models on a GPU, modules on several GPUs of one process, and CUDA graphs that capture backward ([on GPUs](gpus.md)).
+- Modules on several GPUs of one process, and CUDA graphs that capture backward ([on GPUs](gpus.md)).
 
 ## Notes
 
