@@ -110,10 +110,11 @@ def test_close_gives_the_modules_back_with_the_residual(run_ranks: RunRanks) -> 
         assert result["exact"] < 1e-6
 
 
-def test_a_backward_that_fails_leaves_no_trace(run_ranks: RunRanks) -> None:
-    for result in run_ranks("backward_fails", 2):
-        assert result["same"]
-        assert result["steps"] == 9
+def test_a_backward_that_fails_leaves_no_trace(run_each: RunEach) -> None:
+    for case, results in run_each("backward_fails", 2, [{}, {"streams": True}]):
+        for result in results:
+            assert result["same"], case
+            assert result["steps"] == 9, case
 
 
 def test_wrong_use_says_what_to_do(run_ranks: RunRanks) -> None:

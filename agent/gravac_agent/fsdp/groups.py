@@ -97,8 +97,7 @@ class ShardedGroup:
         """torch's description of the mesh, with the replicas that ``leave_replicas`` has taken out."""
         return getattr(self.group.mesh_info, _WHOLE, self.group.mesh_info)
 
-    @_mesh_info.setter
-    def _mesh_info(self, info: Any) -> None:
+    def _use_mesh(self, info: Any) -> None:
         before, self.group.mesh_info = self.group.mesh_info, info
         # torch compares both to see whether forward leaves the parameters on another mesh.
         if self.group.post_forward_mesh_info is before:
@@ -122,11 +121,11 @@ class ShardedGroup:
         kind = FSDPMeshInfo if isinstance(whole, FSDPMeshInfo) else DataParallelMeshInfo
         rest = kind.__new__(kind)
         vars(rest).update(vars(whole), **{_WHOLE: whole})
-        self._mesh_info = rest
+        self._use_mesh(rest)
 
     def join_replicas(self) -> None:
         """Undo ``leave_replicas``."""
-        self._mesh_info = self._mesh_info
+        self._use_mesh(self._mesh_info)
 
     @property
     def has_partial_sum(self) -> bool:

@@ -1,6 +1,7 @@
 """FSDP2: gradients are neither lost nor doubled, dense is plain FSDP2, and misuse is named."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import SymmMemReduceS
 from gravac_agent import Agent, SetupError
 from gravac_agent.state.by_rank import unpack
 from tests.support.ranks.scenarios.model import batch
+from tests.support.streams.at_once import streams_for_agents
 
 AGENT: dict[str, Any] = {"controller": None, "collective": "auto"}
 
@@ -392,8 +394,16 @@ def sum_of_plain(world: int, rank: int, length: int) -> Tensor:
     return grad[rank * length : (rank + 1) * length] / world
 
 
-def backward_fails(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """An exception in the middle of a backward, then a retry: as if the first had not been."""
+def backward_fails(rank: int, world: int, folder: str, streams: bool = False) -> dict[str, Any]:
+    """An exception in the middle of a backward, then a retry: as if the first had not been.
+
+    ``streams``: with the streams of a device, which run at once.
+    """
+    with streams_for_agents() if streams else nullcontext():
+        return _backward_fails(rank, world, folder)
+
+
+def _backward_fails(rank: int, world: int, folder: str) -> dict[str, Any]:
     results = []
     for broken in (False, True):
         model = sharded(world, frozen=False)
@@ -415,6 +425,7 @@ def backward_fails(rank: int, world: int, folder: str) -> dict[str, Any]:
                 model.reset_iter_state()
                 optimizer.zero_grad()
             trained(model, optimizer, rank, range(4, 9))
+            agent.state_dict()  # takes in the last step
             steps = agent.state.step if agent.state else -1
         results.append(shards(model))
     return {"same": same(*results), "steps": steps}
