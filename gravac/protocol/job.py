@@ -150,6 +150,7 @@ class PlanCost(Record):
     decoded: Count | None = None  # payloads that the rank decodes; null: unknown
     seconds: Seconds | None = None  # of the exchange on the measured network; null: not measured
     coding_seconds: Seconds | None = None  # of encoding and decoding, measured at the start; null: unknown
+    host_seconds: Seconds | None = None  # of a host that queues this for a device meanwhile; null: unknown
     kept: Kept | None = None  # null: not simulated
 
 

@@ -9,7 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gravac import optim
 from gravac_agent.settings import AgentSettings, load
@@ -157,3 +159,24 @@ def test_a_job_is_named_after_the_experiment_of_ray_train(monkeypatch: pytest.Mo
 
     train.get_context = outside  # type: ignore[attr-defined]
     assert describe.job_name().startswith("default_worker-")
+
+
+@pytest.mark.parametrize(("width", "megabytes"), [(256, 1), (512, 2), (700, None), (8, None)])
+@pytest.mark.usefixtures("world_of_one")
+def test_buckets_are_counted_as_ddp_makes_them(width: int, megabytes: int | None) -> None:
+    module = DistributedDataParallel(
+        nn.Sequential(*(nn.Linear(width, width) for _ in range(6))), bucket_cap_mb=megabytes
+    )
+    counts = list[int]()
+
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        counts.append(bucket.index() + 1)
+        done = torch.futures.Future[Tensor]()
+        done.set_result(bucket.buffer())
+        return done
+
+    module.register_comm_hook(None, hook)
+    for _ in range(3):  # DDP orders its buckets after the first step
+        module(torch.ones(1, width)).sum().backward()
+    found = describe.bucket_count(module, [each for each in module.parameters() if each.requires_grad])
+    assert found == counts[-1]

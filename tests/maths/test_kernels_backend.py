@@ -42,7 +42,7 @@ def made() -> bytes:
     use("cpu")
     return next(
         (folder / f"kernels-{load._key()}.bin").read_bytes()
-        for folder in load._folders()
+        for folder in load.folders()
         if (folder / f"kernels-{load._key()}.bin").exists()
     )
 
@@ -144,10 +144,10 @@ def test_no_folder_is_needed_and_a_damaged_file_is_made_again(
     monkeypatch.setattr(load, "_compiled", lambda compiler: whole)
     for damaged in (whole[:-1] + b"?", whole[:50], b""):
         (tmp_path / "kernels.bin").write_bytes(damaged)
-        monkeypatch.setattr(load, "_folders", lambda: iter((tmp_path,)))
+        monkeypatch.setattr(load, "folders", lambda: iter((tmp_path,)))
         assert load._read("kernels.bin", None) == load._parsed(whole)
         assert [file.read_bytes() for file in tmp_path.iterdir()] == [whole]
-    monkeypatch.setattr(load, "_folders", lambda: iter((tmp_path / "kernels.bin" / "no folder",)))
+    monkeypatch.setattr(load, "folders", lambda: iter((tmp_path / "kernels.bin" / "no folder",)))
     assert load._read("kernels.bin", None) == load._parsed(whole)
 
 
@@ -173,7 +173,7 @@ def compiled(compiler):
     return made
 
 
-load._compiled, load._folders = compiled, lambda: iter((folder,))
+load._compiled, load.folders = compiled, lambda: iter((folder,))
 for folder in map(Path, sys.argv[2:]):
     lines(folder / "begun", b"x")
     while lines(folder / "begun") < 3:
@@ -217,7 +217,7 @@ def test_what_cannot_be_kept_is_said_and_leaves_nothing(
     no_folder = tmp_path / "file"
     no_folder.touch()
     (tmp_path / f"kernels.bin.{os.getpid()}").symlink_to("/dev/full")
-    monkeypatch.setattr(load, "_folders", lambda: iter((no_folder, tmp_path)))
+    monkeypatch.setattr(load, "folders", lambda: iter((no_folder, tmp_path)))
     load._keep("kernels.bin", b"made")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert "each start compiles them again" in caplog.text

@@ -37,10 +37,12 @@ class Device(ABC):
 
     Attributes:
         device: Where its tensors are.
+        name: Of its model.
         patience: Seconds that the host waits for the device.
     """
 
     device: torch.device
+    name: str
     patience: float
 
     @property

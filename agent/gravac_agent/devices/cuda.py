@@ -28,7 +28,7 @@ class CudaDevice(Device):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self.name = device, torch.cuda.get_device_name(device)
         self._cycles_per_second: float | None = None
 
     def new_stream(self) -> Stream:

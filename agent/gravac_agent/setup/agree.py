@@ -40,8 +40,15 @@ from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.settings import AgentSettings, spelled
 from gravac_agent.setup import compiling
-from gravac_agent.setup.coding_times import measure_coding, with_coding
-from gravac_agent.setup.describe import environment, model_shape, optimizer_spec, revision, trained_shapes
+from gravac_agent.setup.coding_times import Gradient, measure_coding, with_coding
+from gravac_agent.setup.describe import (
+    bucket_count,
+    environment,
+    model_shape,
+    optimizer_spec,
+    revision,
+    trained_shapes,
+)
 from gravac_agent.setup.plan_costs import (
     ShardedGradient,
     codec_sizes,
@@ -246,15 +253,14 @@ def agree(
             spec.optimizer_kind,
             spec.memory.partition(":")[0] != "none",
         )
-        # Not on a device, where the kernels of every plan would compile first.
-        coding = measure_coding(
-            costs if builder.network is not None and device is None else (),
-            settings.compressor,
-            settings.memory,
-            elements,
-            averaged,
-            trained[0].dtype,
+        gradient = Gradient(
+            elements=elements,
+            buckets=bucket_count(module, trained),
+            dtype=trained[0].dtype,
+            device=device,
         )
+        measured = costs if builder.network is not None else ()
+        coding = measure_coding(measured, settings.compressor, settings.memory, gradient, averaged)
     if coding:
         costs = with_coding(costs, coding, tick_group)
     spec = spec.model_copy(update={"plans": costs})

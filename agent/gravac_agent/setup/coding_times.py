@@ -1,8 +1,15 @@
-"""What coding takes on this job's own host: at the start, each plan encodes and decodes a bucket of noise."""
+"""What coding takes on this job's own device: at the start, each plan encodes and decodes a bucket of noise."""
 
+import json
 import logging
+import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -12,22 +19,60 @@ from torch import Tensor
 from gravac import aggregators, memories
 from gravac.collectives import ALONE, Exchange
 from gravac.compressors import Key
+from gravac.kernels.backend import gpu_kernels
+from gravac.kernels.cpu.load import folders
 from gravac.memories import Bucket
 from gravac.protocol import PlanCost
+from gravac.version import __version__
+from gravac_agent.devices import Device
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
 
 log = logging.getLogger("gravac.agent")
 
-MOST_ELEMENTS = 1 << 18
-"""Elements of the bucket, so that all plans together take about 0.3 s."""
-WARM, STEPS = 2, 3
-"""Steps in which kernels and thresholds get warm, and those of which the quickest counts, as the other ranks measure on
-the same cores."""
+HOST_BYTES, DEVICE_BYTES = 1 << 20, 25 << 20
+"""Most bytes of the bucket: on the host so that all plans together take about 0.5 s, on a device a bucket of DDP."""
+SMALL_ELEMENTS = 1 << 14
+"""Elements of a bucket that shows what each one costs, where the job's are larger than the one that is measured."""
+PASSES, WARM, STEPS = 2, 2, 2
+"""How often the host measures all plans, as other work may disturb one of them for long; steps in which kernels and
+thresholds get warm; and those of which the quickest counts."""
 
 
-class CodingTime(NamedTuple):
+class Coded(NamedTuple):
+    """Seconds of a plan in a step.
+
+    Args:
+        coding: Of encoding and decoding.
+        host: Of the host that queues this for a device; 0 where the host itself does it.
+    """
+
+    coding: float
+    host: float
+
+
+UNMEASURED = Coded(math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """What a job encodes in a step.
+
+    Attributes:
+        elements: Of all of it.
+        buckets: That it is exchanged in.
+        dtype: Of an element.
+        device: The accelerator that it is on; None: the host's memory.
+    """
+
+    elements: int
+    buckets: int
+    dtype: torch.dtype
+    device: Device | None = None
+
+
+class BucketTime(NamedTuple):
     """Seconds of one bucket.
 
     Args:
@@ -40,85 +85,217 @@ class CodingTime(NamedTuple):
     decode: float
     more: float
 
+    def of(self, payloads: int) -> float:
+        """Return the seconds of a bucket of which so many payloads arrive."""
+        return self.encode + self.decode + max(0, payloads - 1) * self.more
+
 
 def measure_coding(
-    costs: Sequence[PlanCost],
-    compressor: str,
-    memory: str,
-    elements: int,
-    ranks: int,
-    dtype: torch.dtype,
-) -> list[float]:
-    """Return the seconds that each plan takes to encode and decode a gradient; infinity where that fails.
+    costs: Sequence[PlanCost], compressor: str, memory: str, gradient: Gradient, ranks: int
+) -> list[Coded]:
+    """Return the seconds that each plan takes to encode and decode a gradient; infinite where that fails.
+
+    On a device the host waits once, at the end.
 
     Args:
         costs: Of the plans.
         compressor: The job's, which plans name None.
         memory: The job's.
-        elements: Of the gradient.
+        gradient: The job's.
         ranks: That exchange; each decodes as many payloads, where a plan does not say how many.
-        dtype: Of the gradients.
     """
-    count = min(elements, MOST_ELEMENTS)
-    # The trainer's own random numbers stay what they are.
-    noise = torch.Generator(device="cpu").manual_seed(0)
-    gradient = torch.randn(count, generator=noise, device="cpu", dtype=torch.float32).to(dtype)
-    found = []
-    for cost in costs:
-        if cost.cf == 1.0:
-            found.append(0.0)
-            continue
-        try:
-            one = _measure(cost.codec or compressor, cost.cf, memory, gradient)
-        except Exception:
-            log.debug("coding with %s could not be measured", cost.codec or compressor, exc_info=True)
-            found.append(float("inf"))
-            continue
-        payloads = ranks if cost.decoded is None else cost.decoded
-        found.append(elements / count * (one.encode + one.decode + max(0, payloads - 1) * one.more))
-    return found
+    bench, device = _Bench(memory, gradient), gradient.device
+    texts = [f"{cost.codec or compressor}@{cost.cf!r}" for cost in costs]
+    coded = {text: cost for text, cost in zip(texts, costs, strict=True) if cost.cf > 1.0}
+    kept = {} if device is None else _kept(bench)
+    for _ in range(PASSES if device is None else 1):
+        for text, cost in coded.items():
+            if text not in kept:
+                bench.run(text, cost.codec or compressor, cost.cf)
+    found = kept | bench.read()
+    if len(found) > len(kept) and device is not None:
+        _keep(bench, found)
+    return [
+        Coded(0.0, 0.0)
+        if cost.cf == 1.0
+        else bench.whole(found[text], ranks if cost.decoded is None else cost.decoded)
+        if text in found
+        else UNMEASURED
+        for text, cost in zip(texts, costs, strict=True)
+    ]
 
 
 def with_coding(
-    costs: Sequence[PlanCost], seconds: Sequence[float], group: dist.ProcessGroup
+    costs: Sequence[PlanCost], seconds: Sequence[Coded], group: dist.ProcessGroup
 ) -> tuple[PlanCost, ...]:
     """Return the costs with the coding times of the slowest rank. All ranks call it, and get the same.
 
     Args:
         costs: Equal on all ranks.
-        seconds: Of each, on this rank; infinity where it was not measured, so that the stated time stays.
+        seconds: Of each, on this rank; infinite where it was not measured, so that what is stated stays.
         group: The ranks.
     """
     slowest = torch.tensor(seconds, dtype=torch.float64, device="cpu")
     dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
     return tuple(
-        cost.model_copy(update={"coding_seconds": round(most, 6)}) if most < 1e9 else cost
-        for cost, most in zip(costs, slowest.tolist(), strict=True)
+        cost.model_copy(update={"coding_seconds": round(coding, 6), "host_seconds": round(host, 6)})
+        if coding < 1e9
+        else cost
+        for cost, (coding, host) in zip(costs, slowest.tolist(), strict=True)
     )
 
 
-def _measure(codec: str, cf: float, memory: str, gradient: Tensor) -> CodingTime:
-    """Return what one bucket takes, by the channel that buckets of the training take, without a network."""
-    aggregator = aggregators.build(codec, ALONE)
-    encoder = Encoder(memories.build(memory), (codec,), (aggregator,), gradients_stay=True)
-    numel = gradient.numel()
-    bucket = Bucket(0, ("",), (numel,), ((numel,),))
-    plan = StepPlan(Directive(0, "hold", cf, cf, 0.0), cf)
-    out, rows = torch.empty_like(gradient), []
-    for step in range(WARM + STEPS):
-        gradient = gradient.roll(numel // 3)  # what comes next is not what came
-        began = time.perf_counter()
-        channel = encoder.begin(bucket, plan)
-        transfer = channel.encode(plan, gradient, Key(0, step, 0, 0), StepSums()).transfer
-        if transfer is None:
-            raise ValueError(f"{codec} sends a bucket of {numel} elements densely")
-        encoded = time.perf_counter()
-        channel.resolve(gradient, True)
-        channel.decode(transfer, out, False)
-        encoder.commit()
-        decoded = time.perf_counter()
-        if isinstance(transfer, Exchange):  # as another rank's, of whose codes nothing is kept
-            other = transfer.codec.rebuild(transfer.payload.parts, numel, cf, Key(0, step, 0, 1))
-            transfer.codec.decompress(other, out, 0.5)
-        rows.append((encoded - began, decoded - encoded, time.perf_counter() - decoded))
-    return CodingTime(*(min(row[part] for row in rows[WARM:]) for part in range(3)))
+class _Clock:
+    """Stamps moments of the host, and of the device that works on what was queued by then."""
+
+    def __init__(self, device: Device | None) -> None:
+        self._device = device
+        self._timer = None if device is None else device.timer()
+        self._moments: list[float] = []
+
+    def stamp(self) -> None:
+        if self._timer is not None and self._device is not None:
+            self._timer.mark(self._device.current_stream())
+        self._moments.append(time.perf_counter())
+
+    def host(self, first: int) -> BucketTime:
+        """Return the seconds of the host between a stamp and the three after it."""
+        return _between(self._moments[first : first + 4])
+
+    def work(self, first: int) -> BucketTime:
+        """Return the seconds of the work: the device's, else the host's. The device must have reached it."""
+        if self._timer is None:
+            return self.host(first)
+        return _between([self._timer.seconds(number) for number in range(first, first + 4)])
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+
+class _Bench:
+    """Measures plans, each by the channel that buckets of the training take, without a network.
+
+    Args:
+        memory: The job's.
+        gradient: The job's.
+    """
+
+    def __init__(self, memory: str, gradient: Gradient) -> None:
+        self.memory, self.gradient, self.device = memory, gradient, gradient.device
+        most = HOST_BYTES if self.device is None else DEVICE_BYTES
+        self._bucket = max(1, gradient.elements // gradient.buckets)
+        self.count = min(self._bucket, most // gradient.dtype.itemsize)
+        self._clock = _Clock(self.device)
+        self._rows: dict[str, dict[int, list[int]]] = {}
+        place = torch.device("cpu") if self.device is None else self.device.device
+        # The trainer's own random numbers stay what they are.
+        noise = torch.Generator(device=place).manual_seed(0)
+        self._noise = torch.randn(self.count, generator=noise, device=place, dtype=torch.float32).to(
+            gradient.dtype
+        )
+        self._counts: bool | Tensor = True
+        if self.device is not None:
+            self._counts = torch.ones((), dtype=torch.bool, device=place)
+
+    def run(self, text: str, codec: str, cf: float) -> None:
+        """Take the times of a plan, which ``read`` returns by its text; of none that fails."""
+        small = self.device is None and SMALL_ELEMENTS < self.count < self._bucket
+        try:
+            for count in (SMALL_ELEMENTS, self.count) if small else (self.count,):
+                firsts = list(self._steps(codec, cf, self._noise[:count]))
+                self._rows.setdefault(text, {}).setdefault(count, []).extend(firsts)
+        except Exception:
+            log.debug("coding with %s could not be measured", codec, exc_info=True)
+            self._rows.pop(text, None)
+
+    def read(self) -> dict[str, list[BucketTime]]:
+        """Return what was measured of each plan: of a bucket, of the host that queues it, and of a small bucket."""
+        if self.device is not None and self._rows:
+            self.device.synchronize(self.device.current_stream())
+        found = {}
+        for text, rows in self._rows.items():
+            work = {count: _quickest(map(self._clock.work, firsts)) for count, firsts in rows.items()}
+            host = _quickest(map(self._clock.host, rows[self.count]))
+            found[text] = [work[self.count], host, work.get(SMALL_ELEMENTS, work[self.count])]
+        return found
+
+    def whole(self, found: Sequence[BucketTime], payloads: int) -> Coded:
+        """Return the seconds of a whole gradient, of which so many payloads arrive."""
+        work, host, small = (each.of(payloads) for each in found)
+        if self.device is not None:
+            return Coded(self.gradient.elements / self.count * work, self.gradient.buckets * host)
+        if self.count < self._bucket and self.count > SMALL_ELEMENTS:
+            slope = max(0.0, work - small) / (self.count - SMALL_ELEMENTS)
+            work += slope * (self._bucket - self.count)
+        return Coded(self.gradient.buckets * work, 0.0)
+
+    def _steps(self, codec: str, cf: float, gradient: Tensor) -> Iterator[int]:
+        """Encode and decode. Yield the number of the first of four stamps of each step that counts."""
+        aggregator = aggregators.build(codec, ALONE)
+        encoder = Encoder(memories.build(self.memory), (codec,), (aggregator,), gradients_stay=True)
+        numel, clock = gradient.numel(), self._clock
+        bucket = Bucket(0, ("",), (numel,), ((numel,),))
+        plan = StepPlan(Directive(0, "hold", cf, cf, 0.0), cf)
+        out, queued = torch.empty_like(gradient), 0.0
+        for step in range(WARM + STEPS):
+            gradient = gradient.roll(numel // 3)  # what comes next is not what came
+            if self.device is not None and queued:
+                self.device.delay(2.0 * queued)  # else the device would wait for the host, and show its time
+            first = len(clock)
+            clock.stamp()
+            channel = encoder.begin(bucket, plan)
+            transfer = channel.encode(plan, gradient, Key(0, step, 0, 0), StepSums()).transfer
+            if transfer is None:
+                raise ValueError(f"{codec} sends a bucket of {numel} elements densely")
+            clock.stamp()
+            channel.resolve(gradient, self._counts)
+            if self.device is None:
+                channel.decode(transfer, out, False)
+            else:
+                encoder.means.write_unread(transfer, out, False)
+            encoder.commit()
+            clock.stamp()
+            if isinstance(transfer, Exchange):  # as another rank's, of whose codes nothing is kept
+                other = transfer.codec.rebuild(transfer.payload.parts, numel, cf, Key(0, step, 0, 1))
+                transfer.codec.decompress(other, out, 0.5)
+            clock.stamp()
+            if step >= WARM:
+                yield first
+            elif step:  # after the kernels were compiled
+                queued = sum(clock.host(first))
+
+
+def _between(moments: Sequence[float]) -> BucketTime:
+    return BucketTime(*(end - begin for begin, end in pairwise(moments)))
+
+
+def _quickest(times: Iterable[BucketTime]) -> BucketTime:
+    return BucketTime(*map(min, zip(*times, strict=True)))
+
+
+def _name(bench: _Bench) -> str:
+    """Return the file that keeps what a device takes, by all that this depends on."""
+    assert bench.device is not None
+    parts = [bench.device.name, torch.__version__, __version__, bench.memory, str(bench.gradient.dtype)]
+    parts += [str(bench.count), str(gpu_kernels(bench.device.device))]
+    return f"coding-{sha256('|'.join(parts).encode()).hexdigest()[:32]}.json"
+
+
+def _kept(bench: _Bench) -> dict[str, list[BucketTime]]:
+    """Return what an earlier start measured on such a device."""
+    for folder in folders():
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            rows = json.loads((folder / _name(bench)).read_text(encoding="utf-8"))
+            return {text: [BucketTime(*map(float, each)) for each in times] for text, times in rows.items()}
+    return {}
+
+
+def _keep(bench: _Bench, found: Mapping[str, list[BucketTime]]) -> None:
+    """Write it where a folder takes it; else the next start measures again."""
+    for folder in folders():
+        part = folder / f"{_name(bench)}.{os.getpid()}"  # several ranks may write at once
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(found), encoding="utf-8")
+            part.replace(folder / _name(bench))
+            return

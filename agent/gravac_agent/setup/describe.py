@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gravac import optim
 from gravac.collectives import backend_of
 from gravac.protocol import Environment, ModelShape, OptimizerKind, OptimizerSpec, job
 from gravac.version import __version__
+from gravac.whatif.exchange import FIRST_BUCKET_BYTES
 from gravac_agent.exchange.hook import real_shape
-from gravac_agent.fsdp.model import DataParallel
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
 
 GIT_SECONDS = 2.0
 """Longest wait for git at the start of a job."""
@@ -94,6 +96,19 @@ def model_shape(module: DataParallel) -> ModelShape:
 def trained_shapes(module: DataParallel) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the trained parameters by name."""
     return {name: real_shape(one) for name, one in module.module.named_parameters() if one.requires_grad}
+
+
+def bucket_count(module: DataParallel, trained: Sequence[Tensor]) -> int:
+    """Return in how many buckets the gradients of these parameters are exchanged, once DDP has ordered them."""
+    if isinstance(module, ShardedModel):
+        return len(module.groups)
+    count, size = 0, 0
+    limit = FIRST_BUCKET_BYTES if module.bucket_bytes_cap_default else module.bucket_bytes_cap
+    for parameter in reversed(trained):
+        size += parameter.nbytes
+        if size >= limit:
+            count, size, limit = count + 1, 0, module.bucket_bytes_cap
+    return count + (size > 0)
 
 
 def names_digest(module: DataParallel) -> str:

@@ -77,7 +77,7 @@ def _whole(name: str, compiler: Callable[[], bytes] | None) -> bytes:
 
 
 def _kept(name: str) -> bytes | None:
-    for folder in _folders():
+    for folder in folders():
         with contextlib.suppress(OSError, ValueError):
             made = (folder / name).read_bytes()
             _parsed(made)
@@ -87,7 +87,7 @@ def _kept(name: str) -> bytes | None:
 
 def _keep(name: str, made: bytes) -> None:
     problems = []
-    for folder in _folders():
+    for folder in folders():
         part = folder / f"{name}.{os.getpid()}"  # several ranks may write at once
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _keep(name: str, made: bytes) -> None:
 def _turn(name: str) -> Iterator[None]:
     """Wait while another process compiles the same. Without a folder that can be written nobody waits."""
     with contextlib.ExitStack() as held:
-        for folder in _folders():
+        for folder in folders():
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 file = held.enter_context((folder / f"{name}.lock").open("wb"))
@@ -170,7 +170,8 @@ def _cpu() -> str:
         return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
-def _folders() -> Iterator[Path]:
+def folders() -> Iterator[Path]:
+    """Yield where kernels are kept, and what was measured of them: the first that can be written."""
     if folder := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(folder)
     yield _FOLDER / "__pycache__"

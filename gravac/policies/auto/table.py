@@ -198,7 +198,7 @@ def _rows(
                 size=max(1e-9, (cost.seconds or 0.0) * dense.link_bytes / (dense.seconds or 1.0))
                 if known
                 else max(1e-9, cost.link_bytes),
-                coding=coding or 0.0,
+                coding=max(coding or 0.0, cost.host_seconds or 0.0),  # at the same time, on a device
                 kept=kept,
             )
         )

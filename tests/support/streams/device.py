@@ -107,7 +107,7 @@ class SimulatedDevice(Device):
 
     def __init__(self, seed: int | None, turns: Turns | None = None, rank: int = 0) -> None:
         self._turns, self._rank = turns, rank
-        self.device, self.patience = torch.device("cpu"), 60.0
+        self.device, self.name, self.patience = torch.device("cpu"), "simulated", 60.0
         self._random = None if seed is None else random.Random(seed)
         self.main = SimulatedStream("main")
         self.transfers: list[SimulatedStream] = []
