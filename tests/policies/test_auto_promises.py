@@ -264,3 +264,36 @@ def test_a_phase_that_is_over_is_forgotten_by_a_job_that_went_back_to_dense() ->
     job.windows(30)
     assert job.plan.cf == 10.0, job.rules[-30:]
     assert job.sent[-LAG_STEPS:] == [job.plan] * LAG_STEPS
+
+
+GPU = World(ranks=2, megabits=1000.0, compute=0.3, elements=10_000_000, kind="adam", noise=0.005, host=0.25)
+"""The host is measured to take much longer than it does in a step."""
+
+
+def test_on_a_device_what_torchs_bf16_hook_sends_is_measured_where_it_may_win() -> None:
+    """It is predicted to be slower than dense, and is faster. On a CPU such a prediction has no such say."""
+    job = Job(GPU)
+    job.windows(12)
+    assert HALF in job.sent, job.decisions[-1].reason
+    reason = next(each.reason for each in job.decisions if each.codec == "bf16")
+    assert "16 bits is what torch's own hook sends" in reason
+    assert job.world.seconds(job.plan) / job.world.efficiency(job.plan) <= 1.001 * (
+        job.world.seconds(HALF) / job.world.efficiency(HALF)
+    )
+    on_a_cpu = Job(dataclasses.replace(GPU, host=0.0, coding=0.4))
+    assert on_a_cpu.fold.policy.table.rival is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("megabits", [300.0, 1000.0, 3000.0, 10000.0])
+@pytest.mark.parametrize("host", [0.01, 0.03, 0.1, 0.3, 1.0])
+def test_on_a_device_no_plan_is_held_that_is_slower_than_torchs_bf16_hook(
+    host: float, megabits: float
+) -> None:
+    """Whatever was measured at the start, unless that says that the hook's plan cannot win."""
+    job = Job(dataclasses.replace(GPU, host=host, megabits=megabits))
+    job.windows(30)
+    world, now = job.world, search(job)
+    worth = {plan: world.efficiency(plan) / world.seconds(plan) for plan in (job.plan, HALF)}
+    rival = now.row(HALF)
+    could = rival.fresh or now._may_win(rival, now.row(job.plan))
+    assert not could or worth[job.plan] >= 0.97 * worth[HALF], (job.plan, worth)

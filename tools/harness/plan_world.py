@@ -88,6 +88,7 @@ class World:
         restarts: Steps between warm restarts of the learning rate; 0: none. See ``DIP``.
         first_confirmed: ``confirmed`` at the first step, and steps in which it falls by a factor e toward that.
         shown_noise: Standard deviation of the efficiency that ``SHOWN_STEPS`` steps show.
+        host: Seconds that the host queues a plan's work for a device, as measured at the start; 0: there is no device.
     """
 
     ranks: int = 4
@@ -120,6 +121,7 @@ class World:
     restarts: int = 0
     first_confirmed: tuple[float, int] | None = None
     shown_noise: float = 0.0
+    host: float = 0.0
 
     @cached_property
     def _kept(self) -> dict[tuple[Plan, float], float]:
@@ -173,6 +175,7 @@ class World:
             messages=found.messages,
             decoded=found.decoded,
             seconds=None if self.probe is None else self.probe * self._wire(found.messages, found.link_bytes),
+            host_seconds=0.0 if plan == DENSE else self.host,
         )
 
     def _wire(self, messages: float, link_bytes: float) -> float:

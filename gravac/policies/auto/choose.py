@@ -226,6 +226,9 @@ class Search:
         if option is not None:
             self.change(trials=MOST_TRIALS)
             return self._try(option, mine)
+        rival = self._rival(mine)
+        if rival is not None:
+            return self._try(rival, mine)
         unlooked = self.state.unlooked + 1
         self.change(unlooked=unlooked)
         dense = self.row(DENSE)
@@ -257,6 +260,10 @@ class Search:
         if option is not None and more:
             self.change(trials=self.state.trials + 1)
             return self._try(option, hold, cause)
+        rival = self._rival(hold)
+        if rival is not None:
+            self.change(trials=self.state.trials + 1)
+            return self._try(rival, hold, cause)
         if not dense.fresh and self._may_win(dense, hold):
             step, toward = self._step_to(dense, hold)
             if step is not None and (toward is None or self.state.trials < 2 * MOST_TRIALS):
@@ -327,6 +334,18 @@ class Search:
     def _may_win(self, row: Belief, over: Belief) -> bool:
         """Return whether a plan may be better than another, by the error of its prediction."""
         return (row.efficiency or 0.0) / row.least > (1.0 + TO_WIN) * over.score
+
+    def _rival(self, held: Belief) -> Belief | None:
+        """Return what torch's own bf16 hook sends, where the job is on a device and that is yet to be measured.
+
+        A user has it for a line of code. So it is tried where it may win, by the error of its prediction.
+        """
+        if self.table.rival is None:
+            return None
+        row = self.row(self.table.rival)
+        if row.fresh or row.resting or not row.keeps or not self._may_win(row, held):
+            return None
+        return row if trials.affordable(row.worst, self._held_seconds(held), self._left()) else None
 
     def _step_to(self, row: Belief, held: Belief) -> tuple[Belief | None, Plan | None]:
         """Return the plan to try, and where it leads to: a plan that sends far more than was ever sent comes last.

@@ -15,6 +15,8 @@ CODING = ",coding=huffman"
 """Changes the bytes of a codec and not its values, so that the CF of a plan stays that of its settings without it."""
 OWN_STRENGTHS = (2.0, 4.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of a compressor that the user chose. [CF; chosen]"""
+RIVAL = "bf16"
+"""Sends what torch's own bf16 hook does."""
 UNCOMPRESSED = frozenset({"dense", "none"})
 
 

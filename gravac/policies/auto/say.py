@@ -141,6 +141,12 @@ def _tried(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[K
             f"{option.facts.label} {format_fewer(table.wire_cf(option.facts))}: trying that first."
         )
     score = option.score / max(1e-30, base.score)
+    if choice.plan == table.rival and score < 1.0:
+        return rule, (
+            f"{beginning}{times}. {option.facts.label} is what torch's own hook sends, predicted "
+            f"{format_number(score)} times the useful throughput, and may be better by the error of that: "
+            "measuring it."
+        )
     kept, noise = option.facts.kept, ""
     if (
         kept is not None

@@ -4,10 +4,10 @@ It is made once, from the job's record alone, so a trace needs no codec to be re
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gravac import offers
-from gravac.policies.auto.plans import CODING, DEFAULT_COMPRESSOR, plans
+from gravac.policies.auto.plans import CODING, DEFAULT_COMPRESSOR, RIVAL, plans
 from gravac.policies.base import DENSE, Plan
 from gravac.protocol import JobSpec, Kept, PlanCost
 from gravac.signals import efficiency
@@ -100,6 +100,7 @@ class PlanTable:
         ranks: World size.
         accepted: Largest loss of η of a plan that may be held.
         limited: The user listed the plans or chose the compressor, so that codecs of unknown efficiency are tried.
+        rival: What torch's own bf16 hook sends, where the job is on a device; None: it is not, or may not send that.
         weakest_first: The rows by CF.
     """
 
@@ -109,6 +110,7 @@ class PlanTable:
     ranks: int
     accepted: float
     limited: bool
+    rival: Plan | None = None
     by_plan: dict[Plan, PlanFacts] = field(init=False, compare=False)
     weakest_first: tuple[PlanFacts, ...] = field(init=False, compare=False)
 
@@ -142,7 +144,11 @@ def table_of(listed: tuple[str, ...], bound: float, spec: JobSpec) -> PlanTable:
     remembers = spec.memory.partition(":")[0] != "none"
     stated = {Plan(cost.codec, cost.cf): cost for cost in spec.plans}
     rows = _rows(wanted, stated, kind, compressor, spec.model.elements, spec.world_size, remembers)
-    return _table(rows, kind, spec.world_size, bound, limited)
+    table = _table(rows, kind, spec.world_size, bound, limited)
+    if not any(cost.host_seconds for cost in spec.plans):
+        return table
+    rival = next((row.plan for row in rows if (row.plan.codec or compressor) == RIVAL), None)
+    return replace(table, rival=rival)
 
 
 def unfitted(listed: tuple[str, ...], bound: float) -> PlanTable:
