@@ -17,14 +17,14 @@ from gravac.protocol.job import decisive, optimizer_kind
 from gravac.signals.efficiency import UNSIMULATED
 from gravac.whatif.advice import Advice, PlanOption, advise, usual_plans
 from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_shards
-from gravac.whatif.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, NominalJob, link
+from gravac.whatif.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, PUBLISHED, NominalJob, link
 from gravac.whatif.predict import DOUBLING_ERROR, ELSEWHERE_ERROR, MIN_ERROR
 from gravac.whatif.terms import HANDLING_SECONDS_PER_BYTE
 from gravac.whatif.timemodel import TCP_GOODPUT, StepTime, TimeModel
 from gravac.wording import format_number, format_percent, format_rate, format_seconds
 
-GPU_CODEC_BYTES = 9.5e10
-"""Encoding on a GPU: Top-k of 6,500,000 elements in 274 µs on an H100 (docs/gpu-h100.md). [bytes/s; measured]"""
+GPU = PUBLISHED["h100"]
+"""As which GPUs count that nothing is known of."""
 GPU_LATENCY_SECONDS = 1.4e-5
 """Of a message between hosts with GPUs: what NCCL's tuning.cc takes for a step of a ring. [s; chosen]"""
 MOST_ELEMENTS = 10**13
@@ -296,18 +296,22 @@ class _Model:
         elements = self.exchange.elements
         job = NominalJob(elements, self.exchange.ranks, self._terms.compute_seconds)
         nominal = job.step(codec, cf, self.network, exchange=exchanged)
-        if (speed := self._codec_bytes()) is None or nominal.compress <= 0.0:
+        speed = self._codec_bytes()
+        if nominal.compress <= 0.0 or (speed is None and not self.measured.gpu):
             return nominal.compress, nominal.decompress
-        compress = VALUE_BYTES * elements / speed
+        if speed is None:
+            compress = GPU.seconds(elements, self.exchange.calls or None)
+        else:
+            compress = VALUE_BYTES * elements / speed
         return compress, compress * nominal.decompress / nominal.compress
 
     def _codec_bytes(self) -> float | None:
-        """Return the bytes of gradients encoded a second; None: as on a CPU core."""
+        """Return the bytes of gradients encoded a second; None: not known of this job."""
         if self.question.codec_bytes is not None:
             return self.question.codec_bytes
         if self.measured.encoding > 0.0:
             return VALUE_BYTES * self.exchange.elements / self.measured.encoding
-        return GPU_CODEC_BYTES if self.measured.gpu else None
+        return None
 
     def forecast(self) -> Forecast:
         """Return what steps would take, and the advice."""
@@ -360,13 +364,12 @@ class _Model:
     def _codec_words(self) -> str:
         speed = self._codec_bytes()
         if speed is None:
-            return "codecs encode as on one core of an AMD EPYC (--codec-speed)"
+            words = GPU.words if self.measured.gpu else "codecs encode as on one core of an AMD EPYC"
+            return f"{words} (--codec-speed)"
         rate = f"{format_number(speed / 1e9)} GB/s"
         if self.question.codec_bytes is not None:
             return f"codecs encode {rate}, as given"
-        if self.measured.encoding > 0.0:
-            return f"codecs encode {rate}, as gravac's kernels in the traces"
-        return f"codecs encode {rate}, as Top-k on an H100 (--codec-speed)"
+        return f"codecs encode {rate}, as gravac's kernels in the traces"
 
 
 def _optimizer(measured: Measurement) -> tuple[str, float | None]:

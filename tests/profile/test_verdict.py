@@ -59,7 +59,11 @@ def test_a_step_that_waits(tmp_path: Path) -> None:
     assert following.endswith(" of the progress under AdamW, by gravac.Agent(model, optimizer).")
     assert chosen.step.seconds < dense(found)
     assert dense(found) == pytest.approx(1.0), "the recorded exchange takes what it took"
-    assert "codecs encode 95.0 GB/s, as Top-k on an H100 (--codec-speed)" in found.assumed
+    assert (
+        "codecs encode 95.0 GB/s, and the host needs 2.35 ms a bucket, as Top-k 1 % on an H100 (docs/gpu-h100.md, "
+        "2026-11-26) (--codec-speed)"
+    ) in found.assumed
+    assert chosen.step.compress == pytest.approx(5 * 2.35e-3), "the host of a GPU queues five buckets"
     assert any(sentence.startswith("how much of the exposed time is waiting") for sentence in found.unknown)
 
 

@@ -4,19 +4,20 @@ import json
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac import aggregators, memories
+from gravac import aggregators, kernels, memories
 from gravac.collectives import ALONE, Exchange
 from gravac.compressors import Key
 from gravac.kernels.backend import gpu_kernels
@@ -25,6 +26,7 @@ from gravac.memories import Bucket
 from gravac.protocol import PlanCost
 from gravac.version import __version__
 from gravac_agent.devices import Device
+from gravac_agent.devices.cuda import CudaDevice
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
@@ -299,3 +301,50 @@ def _keep(bench: _Bench, found: Mapping[str, list[BucketTime]]) -> None:
             part.write_text(json.dumps(found), encoding="utf-8")
             part.replace(folder / _name(bench))
             return
+
+
+def main() -> None:
+    """Measure plans without a job, as ``gravac doctor --device`` asks in JSON on the input."""
+    sys.stdout.write(json.dumps(answer(json.load(sys.stdin))))
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the name of a device, null where this machine has none such, and the seconds of each plan.
+
+    Args:
+        asked: ``device``, ``elements``, ``buckets``, ``ranks`` and ``plans``: of each its codec, its CF, and the
+            payloads that are decoded.
+    """
+    place = place_of(asked["device"])
+    if place is None:
+        return {"name": None, "seconds": []}
+    torch.set_num_threads(1)  # as ranks under torchrun
+    device = None
+    if place.type != "cpu":
+        torch.cuda.set_device(place)
+        torch.zeros(1, device=place)  # which lets ``warm`` compile for it
+        device = CudaDevice(place)
+    kernels.warm()
+    costs = [
+        PlanCost(codec=codec, cf=cf, payload_bytes=1, link_bytes=1.0, messages=1.0, decoded=decoded)
+        for codec, cf, decoded in asked["plans"]
+    ]
+    gradient = Gradient(
+        elements=asked["elements"], buckets=asked["buckets"], dtype=torch.float32, device=device
+    )
+    found = measure_coding(costs, "topk+bf16", "residual", gradient, asked["ranks"])
+    seconds = [list(each) if math.isfinite(each.coding) else None for each in found]
+    return {"name": "this CPU" if device is None else device.name, "seconds": seconds}
+
+
+def place_of(device: str) -> torch.device | None:
+    """Return where a device is here: ``cpu``, ``cuda``, ``cuda:1``, or a part of a GPU's name; None: nowhere."""
+    name, count = device.lower(), torch.cuda.device_count()
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind == "cuda":
+        at = int(number) if number.isdecimal() else 0 if not number else count
+        return torch.device("cuda", at) if at < count else None
+    at = next((at for at in range(count) if name in torch.cuda.get_device_name(at).lower()), count)
+    return torch.device("cuda", at) if at < count else None
