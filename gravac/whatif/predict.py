@@ -8,11 +8,13 @@ from statistics import median
 
 from gravac import offers
 from gravac.collectives import COLLECTIVES, Network
+from gravac.protocol import PlanCost
 from gravac.signals.efficiency import CERTAIN, Efficiency, of_job
 from gravac.whatif import exchange
 from gravac.whatif.exchange import UnknownSizes, Volume, volume
 from gravac.whatif.fit import Fit, fit, fit_samples
 from gravac.whatif.gains import GainEstimate, GainModel
+from gravac.whatif.nominal import NominalJob
 from gravac.whatif.recording import Recording
 from gravac.whatif.samples import Sample, network_of
 from gravac.whatif.timemodel import StepTime
@@ -108,7 +110,7 @@ class Predictor:
             UnknownSizes: the compressor is a multi-round aggregator, and the trace did not send this CF.
         """
         exchanged = self._volume(scenario, cf)
-        step = self.fit.model.step(cf, exchanged, scenario.network)
+        step = self._step(scenario, cf, exchanged)
         error = self._error(scenario, step)
         return Prediction(
             codec=scenario.compressor,
@@ -120,6 +122,36 @@ class Predictor:
             gain=self.gains(scenario.compressor).at(cf),
             efficiency=self.efficiency(scenario.compressor, cf, scenario.ranks),
             samples_per_second=scenario.ranks * self.recording.samples_per_step / step.seconds,
+        )
+
+    def _step(self, scenario: Scenario, cf: float, exchanged: Volume) -> StepTime:
+        """Return a step. Of a codec that was not sent, coding takes what it took when the job started, if known."""
+        model, cost = self.fit.model, self.coded_at_start(scenario.compressor, cf)
+        if cost is None:
+            return model.step(cf, exchanged, scenario.network)
+        recorded = exchanged if cost.decoded is None else replace(exchanged, decoded=cost.decoded)
+        nominal = NominalJob(model.elements, scenario.ranks, 0.0)
+        then, now = (
+            nominal.step(scenario.compressor, cf, scenario.network, exchange=each)
+            for each in (recorded, exchanged)
+        )
+        took = max(cost.coding_seconds or 0.0, cost.host_seconds or 0.0) / (then.compress + then.decompress)
+        model = replace(model, compress_seconds=took * now.compress, compress_seconds_per_coded=0.0)
+        return replace(model.step(cf, exchanged, scenario.network), decompress=took * now.decompress)
+
+    def coded_at_start(self, compressor: str, cf: float) -> PlanCost | None:
+        """Return the cost of a plan whose codec was not sent, and that the job measured when it started; None: another.
+
+        Args:
+            compressor: name of the codec.
+            cf: of the plan.
+        """
+        spec = self.recording.spec
+        if cf == 1.0 or any(sample.cf > 1.0 for sample in self._sent(compressor)):
+            return None
+        measured = (cost for cost in spec.plans if cost.host_seconds is not None)
+        return next(
+            (cost for cost in measured if (cost.codec or spec.compressor, cost.cf) == (compressor, cf)), None
         )
 
     def _volume(self, scenario: Scenario, cf: float) -> Volume:
@@ -177,8 +209,10 @@ class Predictor:
             gains: whether gains count: say what is not known of them, too.
         """
         found, sent = list(self.fit.unknown), {codec for codec, cf in self.recording.sent if cf > 1.0}
-        others = [scenario for scenario, cfs in places if scenario.compressor not in sent and max(cfs) > 1.0]
-        if others:
+        if any(
+            codec not in sent and cf > 1.0 and self.coded_at_start(codec, cf) is None
+            for codec, cf in ((scenario.compressor, cf) for scenario, cfs in places for cf in cfs)
+        ):
             found.append(f"encoding and decoding of codecs that were not sent: as {self.recording.codec}'s")
         dark = {
             scenario.compressor: blind

@@ -7,7 +7,7 @@ import torch
 
 from gravac import compressors
 from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
-from gravac.protocol import Event, LinkSpec
+from gravac.protocol import Event, LinkSpec, PlanCost
 from gravac.whatif import Predictor, Scenario
 from gravac.whatif.exchange import volume
 from gravac.whatif.fit import fit
@@ -180,3 +180,36 @@ def test_a_link_slower_than_its_rate_is_so_at_other_rates() -> None:
         true = lossy.step(1.0, predicted, network).seconds
         assert found.model.step(1.0, predicted, network).seconds == pytest.approx(true, rel=0.03)
         assert TRUTH.step(1.0, predicted, network).seconds < 0.95 * true
+
+
+def test_what_the_job_measured_of_a_codec_that_it_did_not_send_counts() -> None:
+    """On a device the longer of its own time and the host's; where more payloads arrive, they take longer."""
+    held = recording()
+    cost = PlanCost(
+        codec="nearest:levels=7",
+        cf=10.1,
+        payload_bytes=1,
+        link_bytes=1.0,
+        messages=1.0,
+        coding_seconds=0.5,
+        host_seconds=0.0,
+    )
+    place = Scenario(network=NETWORK, ranks=RANKS, compressor="nearest:levels=7")
+    sent = Scenario(network=NETWORK, ranks=RANKS, compressor="topk")
+    note = "encoding and decoding of codecs that were not sent: as topk's"
+    for measured, whole in ((cost, 0.5), (cost.model_copy(update={"host_seconds": 0.75}), 0.75)):
+        held.spec = held.spec.model_copy(update={"plans": (measured,)})
+        predictor = Predictor([(held, NETWORK)])
+        step = predictor.predict(place, 10.1).step
+        assert step.compress + step.decompress == pytest.approx(whole)
+        assert note not in predictor.unknowns([(place, (10.1,))])
+        assert note in predictor.unknowns([(place, (10.1, 20.0))]), "of another strength it is unknown"
+        fewer = measured.model_copy(update={"decoded": 1})  # than a rank decodes there
+        held.spec = held.spec.model_copy(update={"plans": (fewer,)})
+        more = Predictor([(held, NETWORK)]).predict(place, 10.1).step
+        assert more.compress < step.compress + step.decompress < more.compress + more.decompress
+        assert predictor.predict(sent, 10.0).step.compress < 0.1, "what was sent is fitted"
+    held.spec = held.spec.model_copy(update={"plans": (cost.model_copy(update={"host_seconds": None}),)})
+    stated = Predictor([(held, NETWORK)])
+    assert stated.predict(place, 10.1).step.compress < 0.1, "stated by the codec, and not measured"
+    assert note in stated.unknowns([(place, (10.1,))])

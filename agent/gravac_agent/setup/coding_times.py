@@ -38,7 +38,7 @@ HOST_BYTES, DEVICE_BYTES = 1 << 20, 25 << 20
 SMALL_ELEMENTS = 1 << 14
 """Elements of a bucket that shows what each one costs, where the job's are larger than the one that is measured."""
 PASSES, WARM, STEPS = 2, 2, 2
-"""How often the host measures all plans, as other work may disturb one of them for long; steps in which kernels and
+"""How often all plans are measured, as other work may disturb one of them for long; steps in which kernels and
 thresholds get warm; and those of which the quickest counts."""
 
 
@@ -110,7 +110,7 @@ def measure_coding(
     texts = [f"{cost.codec or compressor}@{cost.cf!r}" for cost in costs]
     coded = {text: cost for text, cost in zip(texts, costs, strict=True) if cost.cf > 1.0}
     kept = {} if device is None else _kept(bench)
-    for _ in range(PASSES if device is None else 1):
+    for _ in range(PASSES):
         for text, cost in coded.items():
             if text not in kept:
                 bench.run(text, cost.codec or compressor, cost.cf)

@@ -260,7 +260,10 @@ def _of_trace(
         raise CannotUse(printable(f"{trace}: {error}{hint}")) from None
     notes = [*recording.notes, *predictor.fit.unknown]
     sent = {codec for codec, cf in recording.sent if cf > 1.0}
-    if any(option.codec not in ("dense", *sent) for option in advice.options):
+    if any(
+        option.codec not in ("dense", *sent) and predictor.coded_at_start(option.codec, option.cf) is None
+        for option in advice.options
+    ):
         notes.append(f"encoding and decoding of codecs that were not sent: as {recording.codec}'s")
     if spec.optimizer is None and optimizer is None:
         notes.append("the trace does not name the optimizer; say it with --optimizer")
