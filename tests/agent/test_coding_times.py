@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gravac.compressors.quantize.nearest import Nearest
-from gravac.kernels import treated_as_device
+from gravac.kernels import tiled, treated_as_device
 from gravac.policies import AutoPolicy, Plan
 from gravac.protocol import PlanCost
 from gravac_agent.devices import Device
@@ -208,3 +208,26 @@ def test_a_device_is_found_by_its_place_or_a_part_of_its_name(monkeypatch: pytes
     asked = ("cpu", "cuda", "cuda:1", "cuda:2", "cuda:x", "H100", "l4", "a100")
     found = [str(coding_times.place_of(name)) for name in asked]
     assert found == ["cpu", "cuda:0", "cuda:1", "None", "None", "cuda:1", "cuda:0", "None"]
+
+
+def test_whole_messages_are_measured_as_they_are_sent(device: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding more ranks is one launch, so the host's time does not grow with them."""
+    monkeypatch.setattr(coding_times, "gpu_kernels", lambda _: True)
+    encode, decode = tiled.encode, tiled.decode
+
+    def encoded(*given: Any) -> None:
+        device.worked += 0.004
+        encode(*given)
+
+    def decoded(buffers: tiled.TiledBuffers, *given: Any) -> None:
+        device.worked += 0.001 + 0.0005 * len(buffers.arrived)
+        decode(buffers, *given)
+
+    monkeypatch.setattr(tiled, "encode", encoded)
+    monkeypatch.setattr(tiled, "decode", decoded)
+    plan = Plan("topk+twobit", 16.6)
+    with treated_as_device():
+        two, eight = measured(cost(plan, 2), cost(plan, 8), buckets=5, device=device)
+    assert two.coding == pytest.approx(5 * (0.004 + 0.0015 + 0.0005))
+    assert eight.coding == pytest.approx(5 * (0.004 + 0.0015 + 7 * 0.0005))
+    assert eight.host == two.host > 0.0
