@@ -108,7 +108,8 @@ def _entries() -> Iterator[CatalogueEntry]:
 
 def _compressor(member: type[Compressor]) -> CatalogueEntry:
     codec = build_compressor(member.name)
-    return _entry("compressor", codec, member, asdict(codec.traits), _codec_costs(codec))
+    traits = asdict(codec.traits) | {"whole_message": codec.message_values(torch.float32) is not None}
+    return _entry("compressor", codec, member, traits, _codec_costs(codec))
 
 
 def _aggregator(member: type[Aggregator]) -> CatalogueEntry:
