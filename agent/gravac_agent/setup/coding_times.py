@@ -41,9 +41,9 @@ HOST_BYTES, DEVICE_BYTES = 1 << 20, 25 << 20
 """Most bytes of the bucket: on the host so that all plans together take about 0.5 s, on a device a bucket of DDP."""
 SMALL_ELEMENTS = 1 << 14
 """Elements of a bucket that shows what each one costs, where the job's are larger than the one that is measured."""
-PASSES, WARM, STEPS = 2, 2, 2
-"""How often all plans are measured, as other work may disturb one of them for long; steps in which kernels and
-thresholds get warm; and those of which the quickest counts."""
+WARM, STEPS = 2, 3
+"""Steps in which kernels and thresholds get warm, and those of which the quickest counts, as the other ranks measure on
+the same cores."""
 
 
 class Coded(NamedTuple):
@@ -114,10 +114,9 @@ def measure_coding(
     texts = [f"{cost.codec or compressor}@{cost.cf!r}" for cost in costs]
     coded = {text: cost for text, cost in zip(texts, costs, strict=True) if cost.cf > 1.0}
     kept = {} if device is None else _kept(bench)
-    for _ in range(PASSES):
-        for text, cost in coded.items():
-            if text not in kept:
-                bench.run(text, cost.codec or compressor, cost.cf)
+    for text, cost in coded.items():
+        if text not in kept:
+            bench.run(text, cost.codec or compressor, cost.cf)
     found = kept | bench.read()
     if len(found) > len(kept) and device is not None:
         _keep(bench, found)
@@ -158,15 +157,19 @@ class _Clock:
         self._device = device
         self._timer = None if device is None else device.timer()
         self._moments: list[float] = []
+        self._worked: list[float] = []
 
     def stamp(self) -> None:
         if self._timer is not None and self._device is not None:
             self._timer.mark(self._device.current_stream())
         self._moments.append(time.perf_counter())
+        self._worked.append(time.process_time())
 
     def host(self, first: int) -> BucketTime:
-        """Return the seconds of the host between a stamp and the three after it."""
-        return _between(self._moments[first : first + 4])
+        """Return the seconds of the host between a stamp and the three after it, without those of other processes."""
+        last = first + 4
+        # Several threads work for longer than it takes.
+        return BucketTime(*map(min, _between(self._moments[first:last]), _between(self._worked[first:last])))
 
     def work(self, first: int) -> BucketTime:
         """Return the seconds of the work: the device's, else the host's. The device must have reached it."""
