@@ -10,7 +10,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
 from gravac.kernels import Scalar, SelectionHint
-from gravac.kernels.tiled import Values as TiledValues
+from gravac.kernels.device.tiled import Values as TiledValues
 from gravac.offers import UNKNOWN, Offer
 from gravac.transaction import Transaction
 
@@ -68,7 +68,7 @@ class Compressor(Transaction, ABC):
         """
 
     def message_values(self, dtype: torch.dtype) -> TiledValues | None:
-        """Return how a whole message made on a device sends values (``kernels.tiled``); None: there is no such message.
+        """Return how a whole message made on a device sends values (``device.tiled``); None: it makes none.
 
         Args:
             dtype: The dtype that values have on the wire.

@@ -9,7 +9,7 @@ from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.compressors.sparse.selector import PLAIN
-from gravac.kernels.tiled import Values as TiledValues
+from gravac.kernels.device.tiled import Values as TiledValues
 from gravac.offers import Offer
 
 

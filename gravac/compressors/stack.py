@@ -17,7 +17,7 @@ from gravac.compressors.sparse.chunktopk import ChunkTopK
 from gravac.compressors.sparse.selector import Selector
 from gravac.compressors.sparse.topk import TopK
 from gravac.kernels import Scalar, SelectionHint
-from gravac.kernels.tiled import Values as TiledValues
+from gravac.kernels.device.tiled import Values as TiledValues
 
 
 class Stack(Compressor):

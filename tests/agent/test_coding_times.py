@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from gravac.compressors.quantize.nearest import Nearest
-from gravac.kernels import tiled, treated_as_device
+from gravac.kernels import treated_as_device
+from gravac.kernels.device import tiled
 from gravac.policies import AutoPolicy, Plan
 from gravac.protocol import PlanCost
 from gravac_agent.devices import Device

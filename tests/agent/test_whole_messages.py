@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gravac.kernels import tiled
+from gravac.kernels.device import tiled
 from gravac_agent.streams import messages
 from tests.support.streams.compare import Outcome, differences
 from tests.support.streams.task import RATE, Net, Task

@@ -37,12 +37,10 @@ class Device(ABC):
 
     Attributes:
         device: Where its tensors are.
-        name: Of its model.
         patience: Seconds that the host waits for the device.
     """
 
     device: torch.device
-    name: str
     patience: float
 
     @property
@@ -56,6 +54,11 @@ class Device(ABC):
     def give_up_before(self, seconds: float) -> None:
         """Set the patience to less than a timeout of the collectives, at which NCCL's watchdog ends the process."""
         self.patience = max(seconds / 2, seconds - REPORT_SECONDS)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of its model."""
 
     @abstractmethod
     def new_stream(self) -> Stream:

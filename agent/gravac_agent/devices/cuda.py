@@ -28,8 +28,12 @@ class CudaDevice(Device):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.name = device, torch.cuda.get_device_name(device)
+        self.device = device
         self._cycles_per_second: float | None = None
+
+    @property
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self.device)
 
     def new_stream(self) -> Stream:
         return torch.cuda.Stream(self.device)

@@ -20,10 +20,10 @@ from torch import Tensor
 from gravac import aggregators, kernels, memories
 from gravac.collectives import ALONE, Exchange
 from gravac.compressors import Key
-from gravac.kernels import tiled
 from gravac.kernels.backend import gpu_kernels
 from gravac.kernels.cpu.load import folders
-from gravac.kernels.step_sums import ROW
+from gravac.kernels.device import tiled
+from gravac.kernels.device.step_sums import ROW
 from gravac.memories import Bucket
 from gravac.protocol import PlanCost
 from gravac.version import __version__

@@ -19,7 +19,7 @@ from torch import Tensor
 from gravac.collectives import Communicator, InPlace, Transfer, Work
 from gravac.compressors import Key
 from gravac.kernels import Scalar, Tally
-from gravac.kernels.step_sums import square
+from gravac.kernels.device.step_sums import square
 from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
@@ -503,8 +503,6 @@ class StreamExecutor:
     def _undo(self, buckets: list[QueuedBucket]) -> None:
         for queued in buckets:
             if queued.message is not None:
-                gradient = queued.submitted.buffer
-                never = torch.zeros((), dtype=torch.bool, device=gradient.device)
-                queued.message.settle(gradient, torch.empty_like(gradient), never)
+                queued.message.undo(queued.submitted.buffer)
             if queued.transfer is not None and not queued.submitted.buffer.is_sparse:
                 queued.channel.resolve(queued.submitted.buffer, False)

@@ -1,4 +1,4 @@
-"""Buckets that a device sends as whole messages, in a few launches that do not grow with ranks (``kernels.tiled``)."""
+"""Buckets that a device sends as whole messages, in launches that do not grow with ranks: see ``device.tiled``."""
 
 import logging
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gravac.aggregators.oneshot import CodecBucket, OneShot
 from gravac.collectives import Work
 from gravac.collectives.gather import Gather
 from gravac.compressors.base import kept_count
-from gravac.kernels import tiled
+from gravac.kernels.device import tiled
 from gravac.memories.base import PendingSum
 from gravac.memories.residual import ResidualPart
 from gravac_agent.exchange.channel import BucketChannel
@@ -45,6 +45,15 @@ class SentMessage:
             self.part.settled_by_device()
         else:
             self.part.resolve(gradient, counts)  # what failed half way is lost, and said to be
+
+    def undo(self, gradient: Tensor) -> None:
+        """Undo the bucket's part of a backward that does not end."""
+        if self.residual is not None:
+            tiled.undo(self.buffers, gradient, self.residual)
+            self.part.settled_by_device()
+        else:
+            self.buffers.clear()
+            self.part.resolve(gradient, False)
 
 
 class Messages:

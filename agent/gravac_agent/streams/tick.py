@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gravac.collectives import Communicator, Work
 from gravac.kernels import Scalar
-from gravac.kernels.step_sums import ROW, add_rows
+from gravac.kernels.device.step_sums import ROW, add_rows
 from gravac_agent.devices import Device
 from gravac_agent.exchange.tick import FLAGS, NAMES
 

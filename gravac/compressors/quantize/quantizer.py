@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload, Traits
-from gravac.kernels.tiled import Values as TiledValues
+from gravac.kernels.device.tiled import Values as TiledValues
 
 ROUNDED = Traits(
     unbiased=True,

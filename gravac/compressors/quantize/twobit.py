@@ -9,8 +9,8 @@ from torch import Tensor
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer, chosen_block
 from gravac.kernels import dequantize_two_bits, packed_bytes, quantize_two_bits
-from gravac.kernels.tiled import BLOCK
-from gravac.kernels.tiled import Values as TiledValues
+from gravac.kernels.device.tiled import BLOCK
+from gravac.kernels.device.tiled import Values as TiledValues
 
 
 class TwoBit(Quantizer):

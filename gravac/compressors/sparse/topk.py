@@ -8,7 +8,7 @@ from torch import Tensor
 from gravac.compressors.base import Bound, Key, Payload, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Indexed
 from gravac.kernels import SelectionHint, Sifted, take_top
-from gravac.kernels.tiled import Values as TiledValues
+from gravac.kernels.device.tiled import Values as TiledValues
 from gravac.offers import Offer
 
 

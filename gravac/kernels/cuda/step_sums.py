@@ -47,11 +47,11 @@ def _add_rows(
 
 
 def square(x: Tensor, row: Tensor) -> None:
-    """Does what ``gravac.kernels.step_sums.square`` does, in one launch."""
+    """Does what ``gravac.kernels.device.step_sums.square`` does, in one launch."""
     n = x.numel()
     launch(_squares, -(-n // SUM_BLOCK), raw(aligned(x)), row, n, warps=8, SIZE=SUM_BLOCK)
 
 
 def add_rows(rows: Tensor, vector: Tensor, names: int, last_flag: int) -> None:
-    """Does what ``gravac.kernels.step_sums.add_rows`` does, in one launch."""
+    """Does what ``gravac.kernels.device.step_sums.add_rows`` does, in one launch."""
     launch(_add_rows, 1, rows, vector, rows.shape[0], names, last_flag, warps=1, SIZE=16)

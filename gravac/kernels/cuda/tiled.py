@@ -1,4 +1,4 @@
-"""The largest elements of a gradient as one message, in a few launches. ``gravac.kernels.tiled`` says what is in it.
+"""The largest elements of a gradient as one message, in a few launches: see ``gravac.kernels.device.tiled``.
 
 A message's parts begin at whole words of 32 bits. Tiles take their slots in the order in which their programs get to
 it; a tile's entry in the table says where its slots begin, and how many tiles were before it.
@@ -353,7 +353,7 @@ def _decode(
 
 
 def encode(buffers: Any, g: Tensor, residual: Tensor | None, p: Tensor, row: Tensor) -> None:
-    """Does what ``gravac.kernels.tiled.encode`` does, in three launches."""
+    """Does what ``device.tiled.encode`` does, in three launches."""
     layout, message, gradient = buffers.layout, buffers.message, raw(aligned(g))
     key = gradient.dtype, residual is None, p.data_ptr(), row.data_ptr()
     again = buffers.again.get(key)
@@ -409,7 +409,7 @@ def decode(
     senders: Tensor | None,
     own: int,
 ) -> None:
-    """Does what ``gravac.kernels.tiled.decode`` does, in one launch."""
+    """Does what ``gravac.kernels.device.tiled.decode`` does, in one launch."""
     layout, arrived, changing = buffers.layout, buffers.arrived, (raw(g), raw(out), counts.view(torch.uint8))
     aligned_so = g.data_ptr() % 16, out.data_ptr() % 16, counts.data_ptr() % 16
     others = (

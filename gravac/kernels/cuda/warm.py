@@ -5,7 +5,7 @@ from typing import get_args
 import torch
 
 from gravac import kernels
-from gravac.kernels import step_sums, tiled
+from gravac.kernels.device import step_sums, tiled
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 

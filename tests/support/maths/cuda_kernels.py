@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors import Key, build
-from gravac.kernels import backend, step_sums, tiled
+from gravac.kernels import backend
+from gravac.kernels.device import step_sums, tiled
 from gravac.kernels.packing import pack_wide, unpack_wide
 from gravac.optim.adam import aged_rule
 from tests.support.maths.backends import on, same, vector

@@ -105,9 +105,11 @@ class SimulatedDevice(Device):
         rank: This rank.
     """
 
+    name = "simulated"
+
     def __init__(self, seed: int | None, turns: Turns | None = None, rank: int = 0) -> None:
         self._turns, self._rank = turns, rank
-        self.device, self.name, self.patience = torch.device("cpu"), "simulated", 60.0
+        self.device, self.patience = torch.device("cpu"), 60.0
         self._random = None if seed is None else random.Random(seed)
         self.main = SimulatedStream("main")
         self.transfers: list[SimulatedStream] = []

@@ -52,7 +52,7 @@ def add_rows(rows: Tensor, vector: Tensor, names: int, last_flag: int) -> None:
     kept = torch.where(sent > 0.0, inner * inner / torch.where(sent > 0.0, sent, 1.0), 0.0)
     rest = (both - 2.0 * inner + sent).clamp_min(0.0)
     bad = (~(gradient.isfinite() & both.isfinite())).double()
-    total, at = vector[:names].clone(), torch.arange(names, device=vector.device)
+    total, at = vector[:names].clone(), torch.arange(names, dtype=torch.int64, device=vector.device)
     total[: _NONFINITE + 1] += torch.stack((gradient, both, sent, kept, kept, rest, dot - sent_dot, bad)).sum(
         1
     )

@@ -265,6 +265,24 @@ def decode(
             senders.index_add_(0, places, torch.ones_like(places, dtype=torch.uint8))
 
 
+def undo(buffers: TiledBuffers, g: Tensor, residual: Tensor) -> None:
+    """Undo a step whose message may not have arrived anywhere: ``decode`` of this rank's own alone.
+
+    Args:
+        buffers: The bucket's.
+        g: The gradient, as it was given to ``encode``; unchanged.
+        residual: ``p`` of ``encode``.
+    """
+    arrived, buffers.arrived = buffers.arrived, buffers.message.view(1, -1)
+    buffers.again.clear()
+    try:
+        never = torch.zeros((), dtype=torch.bool, device=g.device)
+        decode(buffers, never, g, torch.empty_like(g), residual, None, 0)
+    finally:
+        buffers.arrived = arrived
+        buffers.again.clear()
+
+
 def _words(bits: int) -> int:
     return -(-bits // 32)
 
@@ -281,9 +299,9 @@ def _write(buffers: TiledBuffers, places: Tensor, values: Tensor) -> Tensor:
     tile = places // layout.tile
     counts = torch.bincount(tile, minlength=layout.tiles)
     first = counts.cumsum(0) - counts
-    order = torch.arange(layout.tiles, device=places.device)
+    order = torch.arange(layout.tiles, dtype=torch.int64, device=places.device)
     message[: 2 * layout.tiles].view(-1, 2).copy_(torch.stack([first, (order << _COUNT_BITS) | counts], 1))
-    inside, slot = places % layout.tile, torch.arange(slots, device=places.device)
+    inside, slot = places % layout.tile, torch.arange(slots, dtype=torch.int64, device=places.device)
     _or(message[layout.high : layout.low], (inside >> layout.low_bits) + slot + tile * _upper(layout), 1, 1)
     mask = (1 << layout.low_bits) - 1
     _or(message[layout.low : layout.kept], slot * layout.low_bits, inside & mask, layout.low_bits)
@@ -305,7 +323,7 @@ def _write(buffers: TiledBuffers, places: Tensor, values: Tensor) -> Tensor:
 
 def _codes(codes: Tensor, slots: int) -> tuple[Tensor, Tensor]:
     """Return which slots have the upper magnitude, and which values are not below zero."""
-    shifts = torch.arange(0, 8, 2, device=codes.device)
+    shifts = torch.arange(0, 8, 2, dtype=torch.int64, device=codes.device)
     each = ((codes.unsqueeze(1) >> shifts) & 3).flatten()[:slots]
     return each >= 2, (each & 1) == 1
 
@@ -318,10 +336,10 @@ def _read(layout: TiledLayout, message: Tensor) -> tuple[Tensor, Tensor]:
         entries[:, 1] & ((1 << _COUNT_BITS) - 1),
         entries[:, 1] >> _COUNT_BITS,
     )
-    tiles = torch.arange(layout.tiles, device=message.device)
+    tiles = torch.arange(layout.tiles, dtype=torch.int64, device=message.device)
     tile = torch.repeat_interleave(tiles, counts)
     slots = tile.numel()
-    number = torch.arange(slots, device=message.device) - (counts.cumsum(0) - counts)[tile]
+    number = torch.arange(slots, dtype=torch.int64, device=message.device) - (counts.cumsum(0) - counts)[tile]
     slot = first[tile] + number
     every = _bits(message[layout.high : layout.low])
     # The n-th bit that is set after those of the tiles before is that of the tile's n-th element.
@@ -366,4 +384,8 @@ def _field(words: Tensor, bit: Tensor, width: int) -> Tensor:
 
 def _bits(words: Tensor) -> Tensor:
     """Return the bits of words, lowest first, int64."""
-    return ((words.unsqueeze(1) >> torch.arange(32, device=words.device)) & 1).flatten().long()
+    return (
+        ((words.unsqueeze(1) >> torch.arange(32, dtype=torch.int64, device=words.device)) & 1)
+        .flatten()
+        .long()
+    )
