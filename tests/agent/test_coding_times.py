@@ -49,9 +49,9 @@ def seconds(*costs: PlanCost, **named: Any) -> list[float]:
 
 
 def busy(seconds: float) -> None:
-    """Let this process work; while it sleeps, others do."""
-    end = time.process_time() + seconds
-    while time.process_time() < end:
+    """Let this thread work; while it sleeps, others do."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 
@@ -233,6 +233,6 @@ def test_whole_messages_are_measured_as_they_are_sent(device: Busy, monkeypatch:
     plan = Plan("topk+twobit", 16.6)
     with treated_as_device():
         two, eight = measured(cost(plan, 2), cost(plan, 8), buckets=5, device=device)
-    assert two.coding == pytest.approx(5 * (0.004 + 0.0015 + 0.0005))
-    assert eight.coding == pytest.approx(5 * (0.004 + 0.0015 + 7 * 0.0005))
+    assert two.coding == pytest.approx(5 * (0.004 + 0.0015 + 0.0005), rel=1e-3)
+    assert eight.coding == pytest.approx(5 * (0.004 + 0.0015 + 7 * 0.0005), rel=1e-3)
     assert eight.host == two.host > 0.0

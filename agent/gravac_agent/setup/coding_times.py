@@ -254,7 +254,7 @@ class _Bench:
         plan = StepPlan(Directive(0, "hold", cf, cf, 0.0), cf)
         out, queued, messages = torch.empty_like(gradient), 0.0, Messages(encoder, self._able)
         row = torch.zeros(ROW, dtype=torch.float64, device=gradient.device)
-        counts, two = torch.as_tensor(self._counts, device=gradient.device), None
+        counts, two = torch.as_tensor(self._counts, dtype=torch.bool, device=gradient.device), None
         for step in range(WARM + STEPS):
             gradient = gradient.roll(numel // 3)  # what comes next is not what came
             if self.device is not None and queued:
@@ -356,7 +356,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     device = None
     if place.type != "cpu":
         torch.cuda.set_device(place)
-        torch.zeros(1, device=place)  # which lets ``warm`` compile for it
+        torch.zeros(1, dtype=torch.float32, device=place)  # which lets ``warm`` compile for it
         device = CudaDevice(place)
     kernels.warm()
     costs = [
