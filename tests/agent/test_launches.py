@@ -41,6 +41,17 @@ def test_whole_messages_take_four_launches_for_any_number_of_ranks(
         assert (step.allocations, step.waits) == (0, 0), step.names
 
 
+@pytest.mark.parametrize(("codec", "cf", "most"), [("topk+bf16", 1.0, 3), ("topk+twobit", 16.6, 5)])
+def test_clipping_takes_one_more(counting: list[CountedRank], codec: str, cf: float, most: int) -> None:
+    """The norm of the mean gradient follows from sums of a sample."""
+    rank = CountedRank(codec, cf, 2, clipped=True)
+    counting[:] = [rank]
+    bucket, step = rank.settled()
+    assert bucket.launches == most, bucket.names
+    assert step.launches <= OF_A_STEP + 4, step.names
+    assert (bucket.allocations, bucket.waits, step.waits) == (0, 0, 0), bucket.names
+
+
 @pytest.mark.parametrize(("codec", "cf"), [("topk+bf16", 1.0), ("topk+twobit", 16.6)])
 def test_a_surveyed_step_waits_for_nothing(counting: list[CountedRank], codec: str, cf: float) -> None:
     """Three steps of a window count the gradient's magnitudes, which takes launches, and no read."""

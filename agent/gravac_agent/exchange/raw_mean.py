@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import Scalar, energy, on_device
+from gravac.kernels.device import step_sums
 
 log = logging.getLogger("gravac.agent")
 
@@ -30,7 +31,7 @@ NOT_MEASURED = (0.0,) * SIZE
 class SignedSums(NamedTuple):
     """The signs of one bucket's sample, equal on all ranks that average, and a work space that ends in zeros.
 
-    Both have shape ``(SUMS, n / SUMS)``.
+    Both have shape ``(SUMS, n / SUMS)``. A device needs no work space.
     """
 
     signs: Tensor
@@ -49,6 +50,8 @@ class RawMeanMeter:
         default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32, device="cpu"), init=False
     )
     _energy: Scalar = field(default=0.0, init=False)
+    _on_device: Tensor | None = field(default=None, init=False)
+    """There the sums and the energy, float64 of shape ``(SIZE,)``; None: nothing was measured there yet."""
     _measured: bool = field(default=False, init=False)
     """Whether the running step has measured a bucket."""
 
@@ -67,11 +70,14 @@ class RawMeanMeter:
             if signed is None:
                 signed = self._signs(number, sample)
             signs, table = signed
+            if on_device(gradient):
+                if self._on_device is None:
+                    self._on_device = torch.zeros(SIZE, dtype=torch.float64, device=gradient.device)
+                step_sums.signed(gradient, signs, every, self._on_device)
+                return signed
             flat = table.view(-1)[: sample.numel()].copy_(sample)
             # The sample stands for ``every`` times as many elements. Energies grow with that, and sums with its root.
             self._energy += every * energy(flat)
-            if self._sums.device != flat.device:
-                self._sums = self._sums.to(flat.device)
             self._sums.add_(table.mul_(signs).sum(1), alpha=every**0.5)
         except Exception:
             log.exception("the norm of the mean gradient is not measured in this step")
@@ -82,9 +88,15 @@ class RawMeanMeter:
         """Return the ``SIZE`` numbers of the step, and begin the next one. They are 0 if nothing was measured."""
         if not self._measured:
             return list(NOT_MEASURED)
-        sums = self._sums.double().unbind() if on_device(self._sums) else self._sums.tolist()
-        found: list[Scalar] = [*sums, self._energy]
-        self._sums.zero_()
+        found: list[Scalar]
+        if self._on_device is not None:
+            found = [*self._on_device.clone().unbind()]
+            if self._energy:  # NaN, as measuring failed
+                found[-1] = self._energy
+            self._on_device.zero_()
+        else:
+            found = [*self._sums.tolist(), self._energy]
+            self._sums.zero_()
         self._energy, self._measured = 0.0, False
         return found
 
@@ -92,7 +104,7 @@ class RawMeanMeter:
         draw = torch.Generator().manual_seed(number + (self.shard << 32))
         signs = torch.randint(0, 2, (SUMS, -(-sample.numel() // SUMS)), generator=draw, device="cpu").float()
         signs = signs.mul_(2.0).sub_(1.0).to(sample.device)
-        return SignedSums(signs, torch.zeros_like(signs))
+        return SignedSums(signs, torch.zeros_like(signs) if sample.is_cpu else signs)
 
 
 def mean_energies(numbers: Sequence[float], ranks: int) -> tuple[float, float] | None:

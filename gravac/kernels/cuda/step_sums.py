@@ -1,11 +1,16 @@
 """Sums of a step that stay on the device: of buckets, and of their rows into the tick."""
 
+import math
+
 import triton.language as tl
 from torch import Tensor
 
 from gravac.kernels.cuda.blocks import aligned, begin_of, raw, read, room, widened
 from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.reference import SUM_BLOCK
+
+SIGNS_AT_ONCE = 512
+"""Elements of a row that a program reads together."""
 
 
 @jit("x")
@@ -44,6 +49,43 @@ def _add_rows(
     bad = tl.sum(tl.where(at == 7, total, 0.0))
     total = tl.where((at < 7) | (at > last_flag), tl.where(bad > 0.0, 0.0, total), total)
     tl.store(vector + at, tl.where(at == 7, tl.minimum(total, 1.0), total), mask=at < names)
+
+
+@jit()
+def _signed(
+    x: tl.tensor,
+    signs: tl.tensor,
+    sums: tl.tensor,
+    n: tl.int64,
+    every: tl.int64,
+    columns: tl.int32,
+    share: tl.float64,
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+) -> None:
+    row, total, square = tl.program_id(0), tl.zeros([SIZE], tl.float64), tl.zeros([SIZE], tl.float64)
+    for begin in range(0, columns, SIZE):
+        column = begin + tl.arange(0, SIZE)
+        at = row.to(tl.int64) * columns + column
+        inside = (column < columns) & (at * every < n)
+        value = widened(tl.load(x + at * every, mask=inside, other=0)).to(tl.float64)
+        total += value * tl.load(signs + at, mask=inside, other=0.0).to(tl.float64)
+        square += value * value
+    tl.store(sums + row, tl.load(sums + row) + share * tl.sum(total))
+    tl.atomic_add(sums + ROWS, every * tl.sum(square), sem="relaxed")
+
+
+def signed(x: Tensor, signs: Tensor, every: int, sums: Tensor) -> None:
+    """Does what ``device.step_sums.signed`` does, in one launch."""
+    rows, columns = signs.shape
+    launch(
+        _signed,
+        rows,
+        *(raw(x), signs, sums, x.numel(), every, columns, math.sqrt(every)),
+        warps=4,
+        ROWS=rows,
+        SIZE=SIGNS_AT_ONCE,
+    )
 
 
 def square(x: Tensor, row: Tensor) -> None:

@@ -382,6 +382,7 @@ def encode(buffers: Any, g: Tensor, residual: Tensor | None, p: Tensor, row: Ten
             *(p, message, control, level, bins, table, buffers.candidates, buffers.sizes),
             *(buffers.places, buffers.values, row, float(layout.numel)),
             *(layout.capacity, layout.high, layout.low, layout.low_bits),
+            warps=8,
             SIZE=layout.tile,
             AT_ONCE=AT_ONCE,
         ),

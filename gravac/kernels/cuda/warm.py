@@ -70,4 +70,7 @@ def _run_tiled(x: torch.Tensor) -> None:
             tiled.decode(buffers, counts, gradient, gradient, p, senders, 0)
     for dtype in _FLOATS:
         step_sums.square(x.to(dtype), row[0])
+        step_sums.signed(
+            x.to(dtype), x[:16].view(16, 1), 1, torch.zeros(17, dtype=torch.float64, device=x.device)
+        )
     step_sums.add_rows(row, torch.zeros(16, dtype=torch.float64, device=x.device), 11, 9)

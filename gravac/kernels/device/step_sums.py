@@ -31,6 +31,27 @@ def square(x: Tensor, row: Tensor) -> None:
     row.add_(wide.dot(wide))
 
 
+def signed(x: Tensor, signs: Tensor, every: int, sums: Tensor) -> None:
+    """Add signed sums of a sample of a tensor's elements, and the sample's energy.
+
+    Args:
+        x: Shape ``(n,)``.
+        signs: 1 or -1 for each element of the sample, float32 of shape ``(rows, columns)``.
+        every: One of so many elements is in the sample. Sums grow with the root of that, and the energy with it.
+        sums: Their sums are added, float64 of shape ``(rows + 1,)``; the last one is the energy.
+    """
+    if backend.on_gpu(x, signs, sums):
+        from gravac.kernels.cuda import step_sums as on_gpu
+
+        on_gpu.signed(x, signs, every, sums)
+        return
+    sample = torch.zeros(signs.numel(), dtype=torch.float64, device=x.device)
+    chosen = x[::every]
+    sample[: chosen.numel()] = chosen
+    sums[:-1] += every**0.5 * (sample.view_as(signs) * signs).sum(1)
+    sums[-1] += every * sample.dot(sample)
+
+
 def add_rows(rows: Tensor, vector: Tensor, names: int, last_flag: int) -> None:
     """Add what the rows of a step's buckets say to the numbers that its tick begins with, and clear them.
 

@@ -466,6 +466,21 @@ def _encoded(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "every"), [(7, 1), (5000, 3)])
+def test_signed_sums(dtype: torch.dtype, n: int, every: int) -> None:
+    x = torch.randn(n).to(dtype)
+    signs = torch.randint(0, 2, (16, -(-len(x[::every]) // 16))).float() * 2.0 - 1.0
+    found = []
+    for use, where in (("reference", torch.device("cpu")), ("cuda", HERE)):
+        with on(use):
+            sums = torch.ones(17, dtype=torch.float64, device=where)
+            step_sums.signed(x.to(where), signs.to(where), every, sums)
+            found.append(sums.cpu())
+    assert torch.allclose(*found, rtol=1e-12)
+    assert found[0][16] == pytest.approx(1.0 + every * float(x[::every].double().square().sum()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_a_step(dtype: torch.dtype) -> None:
     for bad in (None, math.inf):
         rows, vectors = [], []

@@ -110,14 +110,13 @@ class CountedRank:
         codec: Of the plan.
         cf: Of the plan; 1: dense.
         ranks: World size.
-        collective: How payloads meet.
+        clipped: Whether the trainer clips by the agent.
     """
 
-    def __init__(self, codec: str, cf: float, ranks: int, collective: str = "auto") -> None:
+    def __init__(self, codec: str, cf: float, ranks: int, clipped: bool = False) -> None:
         ends = _Ends(ranks)
-        encoder = Encoder(
-            memories.build("residual"), (codec,), (aggregators.build(codec, ends, collective=collective),)
-        )
+        encoder = Encoder(memories.build("residual"), (codec,), (aggregators.build(codec, ends),))
+        encoder.raw_mean.wanted = encoder.cuts = clipped
         encoder.memory.world_size, encoder.gradients_stay = ranks, True
         plan = StepPlan(Directive(1, "hold", cf, cf, 0.0), cf)
         dense = AllReduce(ends)
