@@ -73,6 +73,8 @@ class DeviceStep:
     buckets: list[QueuedBucket] = field(default_factory=list)
     dense_bytes: int = 0
     payload_bytes: int = 0
+    begins_again: bool = False
+    """Whether a backward before this one did not end, whose sums are still in the tick's rows."""
     raw: bool = True
     """Whether every bucket was sent raw."""
     mean_sq: Scalar | None = 0.0
@@ -142,7 +144,8 @@ class StreamExecutor:
         """What a collective raised. This rank issues none after it: they would meet other ones than they should."""
 
     def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
-        self._step = DeviceStep(plan, number, Survey(surveyed))
+        before, self._step = self._step, DeviceStep(plan, number, Survey(surveyed))
+        self._step.begins_again = before is not None and bool(before.buckets) and before.ended is None
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         began = time.perf_counter()
@@ -306,6 +309,7 @@ class StreamExecutor:
             self._timer.restart()
             if step.buckets:
                 step = self._step = DeviceStep(step.plan, step.number, Survey(step.survey.wanted))
+                step.begins_again = True
         return step
 
     def _undo_unfinished(self) -> None:
@@ -363,6 +367,9 @@ class StreamExecutor:
         """Issue a bucket's collective, and return the bytes of its gradient; 0: those that are sent."""
         channel, submitted, plan = queued.channel, queued.submitted, step.plan
         gradient, number = submitted.buffer, submitted.bucket.number
+        if step.begins_again:
+            self._ticks.forget()
+            step.begins_again = False
         layout = None if step.sharded else self._messages.layout(channel, plan, gradient)
         if layout is not None:
             row = self._ticks.row(number)
@@ -501,6 +508,7 @@ class StreamExecutor:
             step.error = error
 
     def _undo(self, buckets: list[QueuedBucket]) -> None:
+        self._ticks.forget()
         for queued in buckets:
             if queued.message is not None:
                 queued.message.undo(queued.submitted.buffer)

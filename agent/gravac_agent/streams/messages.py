@@ -41,6 +41,7 @@ class SentMessage:
     def settle(self, gradient: Tensor, out: Tensor, counts: Tensor) -> None:
         """Write the mean, or undo the step. ``gradient`` may be ``out``."""
         tiled.decode(self.buffers, counts, gradient, out, self.residual, self.senders, self.own)
+        self.buffers.waits = False
         if self.residual is not None:
             self.part.settled_by_device()
         else:
@@ -122,6 +123,9 @@ class Messages:
         buffers = self._buffers.get(channel)
         if buffers is None or buffers.layout is not layout:
             buffers = self._buffers[channel] = tiled.TiledBuffers(layout, ends.size, gradient.device)
+        if buffers.waits:  # a backward did not end
+            buffers.clear()
+        buffers.waits = True
         terms: PendingSum | None = None
         undoes: Tensor | None = None
         try:

@@ -42,6 +42,10 @@ class DeviceTick:
             self._rows = more
         return self._rows[number]
 
+    def forget(self) -> None:
+        """Clear the rows of a backward that did not end."""
+        self._rows.zero_()
+
     def sum(self, numbers: Sequence[Scalar]) -> tuple[Tensor, Work]:
         """Make this rank's vector on the device, with all rows in it, and start its sum over ranks.
 

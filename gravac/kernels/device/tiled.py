@@ -140,6 +140,8 @@ class TiledBuffers:
         """A row for each rank."""
         self.again: dict[object, Any] = {}
         """Launches of a GPU that were made before, with these buffers and the bucket's."""
+        self.waits = False
+        """Whether a message was encoded, and not decoded."""
         self.ready = False
         """Whether there is a level."""
 
@@ -275,6 +277,7 @@ def undo(buffers: TiledBuffers, g: Tensor, residual: Tensor) -> None:
     """
     arrived, buffers.arrived = buffers.arrived, buffers.message.view(1, -1)
     buffers.again.clear()
+    buffers.level[1:] = buffers.level[:1]  # nothing is learned from it
     try:
         never = torch.zeros((), dtype=torch.bool, device=g.device)
         decode(buffers, never, g, torch.empty_like(g), residual, None, 0)

@@ -106,7 +106,7 @@ def _abandoned(executor: type[StreamExecutor], seed: int, task: Task) -> list[st
         one.take_in()
         one.executor.abandon()
         before = one.encoder.memory.state_dict()
-        _begin(one, 3, buckets=2)
+        begin_backward(one, 3, buckets=2)
         one.executor.abandon()
         after = one.encoder.memory.state_dict()
         one.device.drain()
@@ -128,7 +128,7 @@ def closed_within(executor: type[StreamExecutor], seed: int) -> list[str]:
         one.take_in()
         one.device.drain()
         before = one.encoder.memory.state_dict()
-        _begin(one, 3, buckets=3)
+        begin_backward(one, 3, buckets=3)
         one.executor.close()
         after = one.executor.detached(one.encoder.memory).state_dict()
         one.device.drain()
@@ -145,7 +145,7 @@ def freed(executor: type[StreamExecutor], seed: int) -> list[str]:
     """A backward ends in an exception and the model is dropped: what gets its memory is not written to."""
 
     def each(one: OnStreams) -> list[str]:
-        _begin(one, 0, buckets=3)
+        begin_backward(one, 0, buckets=3)
         device, found = one.device, []
         for buffer in one.buffers[:3]:
             device.free(buffer)
@@ -192,7 +192,7 @@ LIVES: tuple[Life, ...] = (
 )
 
 
-def _begin(one: OnStreams, step: int, buckets: int) -> None:
+def begin_backward(one: OnStreams, step: int, buckets: int) -> None:
     """Begin a backward and hand over its first buckets."""
     one.executor.begin_step(one.task.plan(step), step, False)
     layout: list[Bucket] = one.begin(step)
