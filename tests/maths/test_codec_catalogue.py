@@ -76,7 +76,7 @@ def test_every_entry_is_complete(kind: str, name: str) -> None:
     if entry.kind == "compressor":
         assert set(entry.traits) == {
             *("unbiased", "linear", "homogeneous", "fixed_size", "nested", "selector", "projection"),
-            "sync_free",
+            *("sync_free", "whole_message"),
         }
         assert len(entry.costs) == 4
 

@@ -21,7 +21,7 @@ def test_the_collective_is_the_same_on_all_ranks_and_is_logged(run_ranks: RunRan
     for name in ("linked", "measured", "switched", "resumed"):
         assert len({tuple(result[name]) for result in results}) == 1, name
     first = results[0]
-    linked = {"latency_seconds": 0.0, "bytes_per_second": 1.25e9}
+    linked = {"latency_seconds": 0.0, "bytes_per_second": 1.25e9, "ranks_per_link": 1}
     assert first["linked"][1] == first["resumed"][1] == str(linked), (
         "a checkpoint goes before what is measured"
     )

@@ -18,6 +18,7 @@ from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
 from gravac.compressors.rows import PayloadRows
 from gravac.kernels import LEAST_CF, CandidateBuffers, Scalar, Sifter, on_device
+from gravac.kernels.device.tiled import TiledBuffers
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import (
     NO_SURVEY,
@@ -119,6 +120,8 @@ class BucketChannel:
         """How many ranks sent each element of the last mean, uint8 of its shape; None: not wanted or not known. It is
         equal on all ranks."""
         self._senders: Tensor | None = None  # the room for it
+        self.message: TiledBuffers | None = None
+        """What a device keeps for its whole messages; None before the first one."""
         self.sampled: SampledBucket | None = None
         self.noise: Tensor | None = None
         """What the codec decodes to where p is zero, of this step. It is lost where no rank used the parameter."""

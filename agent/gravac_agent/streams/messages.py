@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -58,7 +57,7 @@ class SentMessage:
 
 
 class Messages:
-    """Makes the messages of a rank's buckets, and keeps their buffers.
+    """Makes the messages of a rank's buckets.
 
     Args:
         encoder: The rank's.
@@ -67,7 +66,6 @@ class Messages:
 
     def __init__(self, encoder: Encoder, able: bool) -> None:
         self._encoder, self.able = encoder, able
-        self._buffers: WeakKeyDictionary[BucketChannel, tiled.TiledBuffers] = WeakKeyDictionary()
 
     def layout(self, channel: BucketChannel, plan: StepPlan, gradient: Tensor) -> tiled.TiledLayout | None:
         """Return the layout of a bucket's message in this step; None: it is sent otherwise. Equal on all ranks."""
@@ -86,7 +84,7 @@ class Messages:
         values = route.codec.message_values(gradient.dtype)
         if values is None or not isinstance(route.sender(plan.cf, gradient.dtype), Gather):
             return None
-        numel, known = gradient.numel(), self._buffers.get(channel)
+        numel, known = gradient.numel(), channel.message
         capacity = kept_count(numel, plan.cf)
         if known is not None and known.layout.matches(numel, capacity, values):
             return known.layout
@@ -120,9 +118,9 @@ class Messages:
         """
         ends, part = self._encoder.aggregators[plan.codec].communicator, channel.memory
         assert isinstance(part, ResidualPart)
-        buffers = self._buffers.get(channel)
+        buffers = channel.message
         if buffers is None or buffers.layout is not layout:
-            buffers = self._buffers[channel] = tiled.TiledBuffers(layout, ends.size, gradient.device)
+            buffers = channel.message = tiled.TiledBuffers(layout, ends.size, gradient.device)
         if buffers.waits:  # a backward did not end
             buffers.clear()
         buffers.waits = True
