@@ -16,7 +16,7 @@ FRESH_RANKS = True  # a mesh and the groups of a sharded model stay with the pro
 
 
 HOW = ("given", "native", "replicate")
-"""How replicas are told: to the agent, by the model's mesh, and by ``replicate()``, where each rank is one."""
+"""How replicas are named: to the agent, by the model's mesh, and by ``replicate()``, where each rank is one."""
 STYLES = ("plain", "bf16", "factor", "summed factor", "accumulation", "late all-reduce")
 
 

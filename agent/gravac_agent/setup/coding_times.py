@@ -273,28 +273,24 @@ class _Bench:
                 if two is None:
                     two = tiled.TiledBuffers(layout, 2, gradient.device)
                 tiled.decode(two, counts, gradient, out, None, None, 0)
-                clock.stamp()
-                if step >= WARM:
-                    yield first
-                    continue
-                two.arrived.copy_(sent.buffers.arrived.expand(2, -1))
-                queued = sum(clock.host(first)) if step else 0.0  # after the kernels were compiled
-                continue
-            transfer = channel.encode(plan, gradient, Key(0, step, 0, 0), StepSums()).transfer
-            if transfer is None:
-                raise ValueError(f"{codec} sends a bucket of {numel} elements densely")
-            clock.stamp()
-            channel.resolve(gradient, self._counts)
-            if self.device is None:
-                channel.decode(transfer, out, False)
             else:
-                encoder.means.write_unread(transfer, out, False)
-            encoder.commit()
+                transfer = channel.encode(plan, gradient, Key(0, step, 0, 0), StepSums()).transfer
+                if transfer is None:
+                    raise ValueError(f"{codec} sends a bucket of {numel} elements densely")
+                clock.stamp()
+                channel.resolve(gradient, self._counts)
+                if self.device is None:
+                    channel.decode(transfer, out, False)
+                else:
+                    encoder.means.write_unread(transfer, out, False)
+                encoder.commit()
+                clock.stamp()
+                if isinstance(transfer, Exchange):  # as another rank's, of whose codes nothing is kept
+                    other = transfer.codec.rebuild(transfer.payload.parts, numel, cf, Key(0, step, 0, 1))
+                    transfer.codec.decompress(other, out, 0.5)
             clock.stamp()
-            if isinstance(transfer, Exchange):  # as another rank's, of whose codes nothing is kept
-                other = transfer.codec.rebuild(transfer.payload.parts, numel, cf, Key(0, step, 0, 1))
-                transfer.codec.decompress(other, out, 0.5)
-            clock.stamp()
+            if channel.message is not None and two is not None and step < WARM:
+                two.arrived.copy_(channel.message.arrived.expand(2, -1))
             if step >= WARM:
                 yield first
             elif step:  # after the kernels were compiled

@@ -248,7 +248,7 @@ def _values(
     tl.atomic_add(row + 2, tl.sum(wide * wide), sem="relaxed")
     tl.atomic_add(row + 3, tl.sum(wide * value.to(tl.float64)), sem="relaxed")
     tl.atomic_add(row + 5, tl.sum(wide * x), sem="relaxed")
-    # Whoever reads all places finds some of them twice where there are fewer.
+    # Where fewer were sent, a reader of all places finds the first one again.
     tl.store(places + slot, tl.load(places), mask=(slot >= slots) & (slot < capacity) & (slots > 0))
 
 

@@ -183,44 +183,17 @@ def encode(buffers: TiledBuffers, g: Tensor, residual: Tensor | None, p: Tensor,
 
         on_gpu.encode(buffers, g, residual, p, row)
         return
-    layout, capacity, level = buffers.layout, buffers.layout.capacity, buffers.level
     raw = g.float()
     value = torch.where(raw.isfinite(), raw, 0.0)
     if residual is not None:
         value = value + residual
-    reached = ((value.abs() >= level[0]) & (value != 0.0)).nonzero().flatten()
-    least, bits = int(level[:1].view(torch.int32)) >> _SHIFT, value[reached].abs().view(torch.int32)
-    counted = torch.bincount(((bits >> _SHIFT) - least).clamp(0, LEVEL_BINS - 1), minlength=LEVEL_BINS)
-    above = counted.flip(0).cumsum(0).flip(0)
-    chosen = int((above > capacity).sum())
-    edge = (least + chosen) << _SHIFT if chosen else 0
-    candidates, sizes = reached[: layout.most], bits[: layout.most]
-    # Of the bin below, each tile sends its share of what is left.
-    beside = (
-        ((sizes >= edge - (1 << _SHIFT)) & (sizes < edge)).long() if chosen else torch.zeros_like(candidates)
-    )
-    tile = candidates // layout.tile
-    between = torch.zeros(layout.tiles, dtype=torch.int64, device=tile.device).index_add_(0, tile, beside)
-    spare = capacity - (int(above[chosen]) if chosen < LEVEL_BINS else 0)
-    extra = torch.minimum(spare * between // max(int(counted[chosen - 1]), 1), between)
-    number = beside.cumsum(0) - (between.cumsum(0) - between)[tile]
-    places = candidates[(sizes >= edge) | ((beside > 0) & (number <= extra[tile]))][:capacity]
+    places, after = _chosen(buffers, value)
     values = value.index_select(0, places)
     p.copy_(value)
     sent = _write(buffers, places, values)
     p.index_copy_(0, places, values - sent)
     _measure(row, raw, value, sent, values, raw.index_select(0, places))
-    energy = float(row[1])
-    if 0.0 < energy < math.inf:
-        after = level[0] * LOWER
-        if chosen:
-            after = torch.tensor(edge, dtype=torch.int32, device=level.device).view(torch.float32)
-        if not reached.numel() or chosen == LEVEL_BINS:  # as if magnitudes were exponential
-            guess = math.log(layout.numel / capacity) * math.sqrt(energy / layout.numel * 0.5)
-            after = torch.full_like(after, guess)
-        level[1] = after * LOWER
-    else:
-        level[1] = level[0]
+    buffers.level[1] = after
     if places.numel():
         buffers.places.fill_(int(places[0]))
         buffers.places[: places.numel()] = places.int()
@@ -288,6 +261,36 @@ def undo(buffers: TiledBuffers, g: Tensor, residual: Tensor) -> None:
 
 def _words(bits: int) -> int:
     return -(-bits // 32)
+
+
+def _chosen(buffers: TiledBuffers, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the places of what fits into the message, ascending, and the next level."""
+    layout, capacity, level = buffers.layout, buffers.layout.capacity, buffers.level[0]
+    reached = ((value.abs() >= level) & (value != 0.0)).nonzero().flatten()
+    bits, least = value[reached].abs().view(torch.int32), int(level.view(torch.int32)) >> _SHIFT
+    counted = torch.bincount(((bits >> _SHIFT) - least).clamp(0, LEVEL_BINS - 1), minlength=LEVEL_BINS)
+    above = counted.flip(0).cumsum(0).flip(0)  # in this bin and those above it
+    chosen = int((above > capacity).sum())  # the first bin of which all are sent
+    edge = (least + chosen) << _SHIFT if chosen else 0
+    candidates, sizes = reached[: layout.most], bits[: layout.most]
+    # Of the bin below, each tile sends its share of what is left.
+    bottom = edge - (1 << _SHIFT) if chosen else 0
+    beside, tile = ((sizes >= bottom) & (sizes < edge)).long(), candidates // layout.tile
+    between = torch.zeros(layout.tiles, dtype=torch.int64, device=tile.device).index_add_(0, tile, beside)
+    spare = capacity - (int(above[chosen]) if chosen < LEVEL_BINS else 0)
+    extra = torch.minimum(spare * between // max(int(counted[chosen - 1]), 1), between)
+    number = beside.cumsum(0) - (between.cumsum(0) - between)[tile]
+    places = candidates[(sizes >= edge) | ((beside > 0) & (number <= extra[tile]))][:capacity]
+    energy = float(value.double().dot(value.double()))
+    if not 0.0 < energy < math.inf:
+        return places, level
+    after = level * LOWER
+    if chosen:
+        after = torch.tensor(edge, dtype=torch.int32, device=level.device).view(torch.float32)
+    if not reached.numel() or chosen == LEVEL_BINS:  # as if magnitudes were exponential
+        guess = math.log(layout.numel / capacity) * math.sqrt(energy / layout.numel * 0.5)
+        after = torch.full_like(after, guess)
+    return places, after * LOWER
 
 
 def _measure(row: Tensor, g: Tensor, p: Tensor, sent: Tensor, values: Tensor, at: Tensor) -> None:

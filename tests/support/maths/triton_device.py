@@ -24,7 +24,7 @@ SMALL = {
     "draws": {"BLOCK": 128, "WORDS": 16},
     "rounding": {"BLOCK": 128, "TILE": 64},
     "adam": {"BLOCK": 64},
-    "step_sums": {"SUM_BLOCK": 128, "SIGNS_AT_ONCE": 64},
+    "step_sums": {"SUM_BLOCK": 128, "SIGNS_AT_ONCE": 64, "ROWS_AT_ONCE": 2},
     "tiled": {"AT_ONCE": 64},
 }
 """Sizes with which a few hundred elements are the work of several programs, of more than fit one, and of less."""

@@ -207,7 +207,7 @@ def _sum(parts: Any) -> Counts:
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["CountedRank"]]:
-    """Take the host for a GPU. Ranks in the list are told of Triton's launches; these are not run."""
+    """Take the host for a GPU. Ranks in the list count Triton's launches, which are not run."""
     ranks: list[CountedRank] = []
     kernels.use("auto")
     monkeypatch.setattr(backend, "_GPUS", ("cpu",))

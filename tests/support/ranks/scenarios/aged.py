@@ -69,12 +69,12 @@ def overheard() -> Iterator[Sent]:
 
     send = Messages.send
 
-    def told(messages: Messages, channel: BucketChannel, *given: Any) -> SentMessage:
+    def noted(messages: Messages, channel: BucketChannel, *given: Any) -> SentMessage:
         message = send(messages, channel, *given)
         sent[channel.bucket.number] = channel.bucket, message
         return message
 
-    with mock.patch.object(BucketChannel, "encode", heard), mock.patch.object(Messages, "send", told):
+    with mock.patch.object(BucketChannel, "encode", heard), mock.patch.object(Messages, "send", noted):
         yield sent
 
 

@@ -1,6 +1,6 @@
 """HSDP: replicas of a sharded model, two ranks a node, which exchange compressed gradients of their shards.
 
-Replicas are told in three ways: ``given`` to the agent, ``native`` in the model's mesh, or each rank is one, by
+Replicas are named in three ways: ``given`` to the agent, ``native`` in the model's mesh, or each rank is one, by
 ``replicate()``.
 """
 
