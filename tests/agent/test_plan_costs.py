@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from gravac.collectives import Network
+from gravac.compressors.base import kept_count
+from gravac.kernels.device import tiled
 from gravac.policies import AutoPolicy, Plan
 from gravac_agent.setup.plan_costs import ShardedGradient, plan_costs, without_waits
 
@@ -34,6 +37,19 @@ def test_every_plan_has_its_bytes_and_seconds() -> None:
     assert (dense.decoded, found[Plan(None, 10.0)].decoded, seven.decoded) == (1, 4, 3), (
         "all-reduce, gather, two rounds"
     )
+
+
+def test_whole_messages_of_a_device_have_sizes_of_their_own() -> None:
+    plans = (Plan(None, 1.0), Plan("topk+twobit", 36.0), Plan("nearest:levels=7", 10.1))
+    plain, whole = (
+        plan_costs(plans, "topk+bf16", 20_000_000, 2, NETWORK, "auto", whole=dtype)
+        for dtype in (None, torch.float32)
+    )
+    assert (plain[0], plain[2]) == (whole[0], whole[2])
+    buckets = [tiled.TiledLayout(5_000_000, kept_count(5_000_000, 36.0), "twobit")] * 4
+    assert whole[1].payload_bytes == pytest.approx(sum(one.nbytes for one in buckets), rel=1e-3)
+    assert whole[1].link_bytes == pytest.approx(whole[1].payload_bytes, rel=1e-6)
+    assert 1.02 < whole[1].payload_bytes / plain[1].payload_bytes < 1.1
 
 
 @pytest.mark.parametrize(("by_all_reduce", "rounds"), [(False, 0.75), (True, 1.5)])

@@ -58,6 +58,7 @@ from gravac_agent.setup.plan_costs import (
 )
 from gravac_agent.setup.usage import Scaler, sparse_parameters
 from gravac_agent.sinks import Sink
+from gravac_agent.streams.messages import served
 
 log = logging.getLogger("gravac.agent")
 
@@ -186,6 +187,7 @@ def agree(
         sparse = set(sparse_parameters(module.module))
         named = module.module.named_parameters()
         followed = {name: parameter for name, parameter in named if name not in sparse}
+    compiled = device is not None and gpu_kernels(device.device)
     coordinates = Coordinates(followed if settings.progress else {}, settings.seed)
     # A difference in one of these would become collectives of different sizes, in which gloo aborts and NCCL hangs.
     text = check_equal(
@@ -201,7 +203,7 @@ def agree(
             "optimizer": spec.optimizer
             and spec.optimizer.name,  # torch's AdamW and gravac.optim's step differently
             "gravac": __version__,
-            "Triton kernels": device is not None and gpu_kernels(device.device),  # they make other messages
+            "Triton kernels": compiled,  # they make other messages
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },
         tick_group,
@@ -252,6 +254,7 @@ def agree(
             ShardedGradient(len(sharded.groups), metered.scatters_whole) if sharded and by_rows else None,
             spec.optimizer_kind,
             spec.memory.partition(":")[0] != "none",
+            trained[0].dtype if compiled and sharded is None and served(encoder) else None,
         )
         gradient = Gradient(
             elements=elements,

@@ -3,16 +3,29 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
+
+import torch
 
 from gravac import offers
 from gravac.aggregators import Aggregator
-from gravac.collectives import Network
+from gravac.collectives import Gather, Network
+from gravac.compressors.base import kept_count
+from gravac.kernels.device.tiled import TiledLayout
 from gravac.memories import Bucket
 from gravac.policies import Plan
 from gravac.protocol import CodecSize, JobSpec, PlanCost
 from gravac.signals import efficiency
-from gravac.whatif.exchange import UnknownSizes, Volume, codec_of, volume, volume_of_rounds, volume_of_shards
+from gravac.whatif.exchange import (
+    BUCKET_BYTES,
+    UnknownSizes,
+    Volume,
+    codec_of,
+    volume,
+    volume_of_rounds,
+    volume_of_shards,
+)
 from gravac.whatif.samples import ASSUMED_NETWORK
 
 log = logging.getLogger("gravac.agent")
@@ -64,6 +77,7 @@ def plan_costs(
     shards: ShardedGradient | None = None,
     kind: str = "unknown",
     remembers: bool = True,
+    whole: torch.dtype | None = None,
 ) -> tuple[PlanCost, ...]:
     """Return the cost of each plan, and what it is expected to keep. One whose codec cannot be used here is left out.
 
@@ -77,6 +91,7 @@ def plan_costs(
         shards: How FSDP2 shards the gradient; None: it does not.
         kind: Of the optimizer.
         remembers: Whether the job has an error memory. Without one, simulations say nothing of a codec that loses.
+        whole: Of gradients whose device makes whole messages where a codec has them; None: it makes none.
     """
     found, known = [], network or ASSUMED_NETWORK
     for plan in plans:
@@ -89,6 +104,8 @@ def plan_costs(
                 cost = volume_of_shards(
                     codec, elements, plan.cf, ranks, *shards, ranks_per_link=known.ranks_per_link
                 )
+            if whole is not None and plan.cf > 1.0:
+                cost = _in_whole_messages(cost, codec, plan.cf, elements, ranks, whole)
         except (ValueError, NotImplementedError) as error:
             log.warning("the policy cannot choose %s at CF %g: %s", codec, plan.cf, error)
             continue
@@ -108,6 +125,19 @@ def plan_costs(
             )
         )
     return tuple(found)
+
+
+def _in_whole_messages(
+    cost: Volume, codec: str, cf: float, elements: int, ranks: int, dtype: torch.dtype
+) -> Volume:
+    """Return the cost of a plan with the sizes of its whole messages, where they are gathered."""
+    made = codec_of(codec)
+    values = None if made is None else made.message_values(dtype)
+    if values is None or cost.collective != Gather.name:
+        return cost
+    numel = min(elements, BUCKET_BYTES // VALUE_BYTES)  # larger gradients are several buckets
+    nbytes = TiledLayout(numel, kept_count(numel, cf), values).nbytes * elements / numel
+    return replace(cost, payload_bytes=nbytes, link_bytes=(ranks - 1) * nbytes)
 
 
 def without_waits(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:

@@ -56,6 +56,12 @@ class SentMessage:
             self.part.resolve(gradient, False)
 
 
+def served(encoder: Encoder) -> bool:
+    """Return whether a rank's memory lets its device make whole messages. Equal on all ranks."""
+    memory = encoder.memory
+    return memory.part is ResidualPart and memory.offered_share() == 1.0 and encoder.unused_everywhere is None
+
+
 class Messages:
     """Makes the messages of a rank's buckets.
 
@@ -74,10 +80,8 @@ class Messages:
             return None
         if gradient.is_sparse or not gradient.numel() or not gradient.is_contiguous():
             return None
-        if type(channel.memory) is not ResidualPart or encoder.memory.offered_share() != 1.0:
-            return None
         aggregator = encoder.aggregators[plan.codec]
-        if encoder.unused_everywhere is not None or not isinstance(aggregator, OneShot):
+        if not served(encoder) or not isinstance(aggregator, OneShot):
             return None
         route = channel.route(plan)
         assert isinstance(route, CodecBucket)
