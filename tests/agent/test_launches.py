@@ -18,24 +18,25 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CountedRank]]:
         yield ranks
 
 
+@pytest.mark.parametrize("buckets", [1, 8])
 @pytest.mark.parametrize(
-    ("codec", "cf", "most"),
+    ("codec", "cf", "alone", "grouped"),
     [
-        pytest.param("topk+bf16", 1.0, 2, id="observing"),
-        ("topk", 10.0, 4),
-        ("topk+bf16", 100.0, 4),
-        ("topk+twobit", 16.6, 4),
+        pytest.param("topk+bf16", 1.0, 2, 2, id="observing"),
+        ("topk", 10.0, 4, 1),
+        ("topk+bf16", 100.0, 4, 1),
+        ("topk+twobit", 16.6, 4, 1),
     ],
 )
-def test_whole_messages_take_four_launches_for_any_number_of_ranks(
-    counting: list[CountedRank], codec: str, cf: float, most: int
+def test_whole_messages_take_few_launches_for_any_number_of_ranks(
+    counting: list[CountedRank], codec: str, cf: float, alone: int, grouped: int, buckets: int
 ) -> None:
     """And make no tensor and read none: what is measured needs no launch of its own."""
     for ranks in (2, 16):
-        rank = CountedRank(codec, cf, ranks)
+        rank = CountedRank(codec, cf, ranks, buckets=buckets)
         counting[:] = [rank]
         bucket, step = rank.settled()
-        assert bucket.launches == most, bucket.names
+        assert bucket.launches == (alone if buckets == 1 else grouped * buckets), bucket.names
         assert step.launches <= OF_A_STEP, step.names
         assert (bucket.allocations, bucket.waits) == (0, 0), bucket.names
         assert (step.allocations, step.waits) == (0, 0), step.names

@@ -25,13 +25,13 @@ def whole(codec: str = "topk+twobit", buckets: int = 6, **changes: Any) -> Task:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A number for each message."""
+    """The numbers of the buckets that were sent."""
     numbers: list[int] = []
     send = messages.Messages.send
 
-    def noted(self: messages.Messages, channel: Any, *arguments: Any) -> messages.SentMessage:
-        numbers.append(channel.bucket.number)
-        return send(self, channel, *arguments)
+    def noted(self: messages.Messages, plan: Any, offers: Any, *given: Any) -> list[messages.SentMessage]:
+        numbers.extend(offer.channel.bucket.number for offer in offers)
+        return send(self, plan, offers, *given)
 
     monkeypatch.setattr(messages.Messages, "send", noted)
     return numbers
@@ -109,6 +109,32 @@ def test_it_keeps_as_much_as_the_largest_elements(codec: str) -> None:
     assert 0.97 * kept(exact) < kept(ours) <= 1.01 * kept(exact)
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"bad": BAD}, {"regrouped": True}], ids=["plain", "not finite", "regrouped"]
+)
+def test_a_group_gives_what_its_buckets_give_alone(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = on_streams(whole(**changes), 1)
+    monkeypatch.setattr(messages, "MEMBERS", 1)
+    assert not differences(on_streams(whole(**changes), 1), together)
+
+
+def test_large_buckets_do_not_wait_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group ends where it has enough bytes."""
+    groups: list[int] = []
+    send = messages.Messages.send
+
+    def noted(self: messages.Messages, plan: Any, offers: Any, *given: Any) -> list[messages.SentMessage]:
+        groups.append(len(offers))
+        return send(self, plan, offers, *given)
+
+    monkeypatch.setattr(messages.Messages, "send", noted)
+    monkeypatch.setattr(messages, "GROUP_BYTES", 1)
+    on_streams(whole(), 1)
+    assert set(groups) == {1}
+
+
 @pytest.mark.parametrize("memory", ["residual-bf16", "conef", "none"])
 def test_other_memories_send_otherwise(memory: str, sent: list[int]) -> None:
     task = whole("topk+bf16", memory=memory)
@@ -116,8 +142,9 @@ def test_other_memories_send_otherwise(memory: str, sent: list[int]) -> None:
     assert not sent
 
 
+@pytest.mark.parametrize("begun", [3, 5], ids=["a group waits", "a group was sent"])
 @pytest.mark.parametrize("undone", [True, False])
-def test_a_backward_that_does_not_end_leaves_nothing_in_the_next_one(undone: bool) -> None:
+def test_a_backward_that_does_not_end_leaves_nothing_in_the_next_one(undone: bool, begun: int) -> None:
     """Neither sums nor slots, whether the agent undoes it or the trainer just begins again."""
     task = whole("topk+bf16")
 
@@ -126,7 +153,7 @@ def test_a_backward_that_does_not_end_leaves_nothing_in_the_next_one(undone: boo
             if step == 5:
                 one.take_in()
                 one.executor.abandon()
-                begin_backward(one, step, buckets=3)
+                begin_backward(one, step, buckets=begun)
                 if undone:
                     one.executor.abandon()
             one.step(step)

@@ -18,7 +18,7 @@ from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
 from gravac.compressors.rows import PayloadRows
 from gravac.kernels import LEAST_CF, CandidateBuffers, Scalar, Sifter, on_device
-from gravac.kernels.device.tiled import TiledBuffers
+from gravac.kernels.device.tiled import TiledBuffers, TiledGroup
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import (
     NO_SURVEY,
@@ -122,6 +122,8 @@ class BucketChannel:
         self._senders: Tensor | None = None  # the room for it
         self.message: TiledBuffers | None = None
         """What a device keeps for its whole messages; None before the first one."""
+        self.group: TiledGroup | None = None
+        """What it keeps for those of the bucket and the next ones together, if the bucket is the first of them."""
         self.sampled: SampledBucket | None = None
         self.noise: Tensor | None = None
         """What the codec decodes to where p is zero, of this step. It is lost where no rank used the parameter."""

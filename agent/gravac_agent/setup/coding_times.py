@@ -33,7 +33,7 @@ from gravac_agent.exchange.compensation import NO_SURVEY
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.messages import Messages
+from gravac_agent.streams.messages import Messages, Offer
 
 log = logging.getLogger("gravac.agent")
 
@@ -256,7 +256,8 @@ class _Bench:
         row = torch.zeros(ROW, dtype=torch.float64, device=gradient.device)
         counts, two = torch.as_tensor(self._counts, dtype=torch.bool, device=gradient.device), None
         for step in range(WARM + STEPS):
-            gradient = gradient.roll(numel // 3)  # what comes next is not what came
+            # What comes next is not what came, and lies where it did.
+            gradient.copy_(gradient.roll(numel // 3))
             if self.device is not None and queued:
                 self.device.delay(2.0 * queued)  # else the device would wait for the host, and show its time
             first = len(clock)
@@ -265,14 +266,16 @@ class _Bench:
             layout = messages.layout(channel, plan, gradient)
             if layout is not None:
                 self._whole.add(text)
-                sent = messages.send(channel, plan, layout, gradient, StepSums(), NO_SURVEY, row)
+                offers = [Offer(channel, layout, gradient, out)]
+                (sent,) = messages.send(plan, offers, StepSums(), NO_SURVEY, lambda _: row)
                 clock.stamp()
-                sent.settle(gradient, out, counts)
+                sent.settle(counts)
                 encoder.commit()
                 clock.stamp()
                 if two is None:
-                    two = tiled.TiledBuffers(layout, 2, gradient.device)
-                tiled.decode(two, counts, gradient, out, None, None, 0)
+                    two = tiled.TiledGroup([tiled.TiledBuffers(layout, gradient.device)], 2)
+                both = tiled.TiledStep(two.members[0], gradient, out, None, sent.step.rest, row)
+                tiled.decode(two, counts, [both], 0)
             else:
                 transfer = channel.encode(plan, gradient, Key(0, step, 0, 0), StepSums()).transfer
                 if transfer is None:

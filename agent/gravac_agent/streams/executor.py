@@ -1,8 +1,8 @@
 """The exchange on a device: no thread and no waiting, only work queued on a stream beside the trainer's.
 
-The thread that calls the hook queues everything. Per bucket: encode, and issue the collective. After the last bucket:
-sum the tick over ranks, resolve the error memory by it, decode all means, and complete the futures. The host reads the
-tick when the next step begins, by which time the device is long past it.
+The thread that calls the hook queues everything. Per bucket, or group of buckets: encode, and issue the collective.
+After the last bucket: sum the tick over ranks, resolve the error memory by it, decode all means, and complete the
+futures. The host reads the tick when the next step begins, by which time the device is long past it.
 
 Python's own bookkeeping runs at once, inside of what is given to ``Device.run``; nothing in there reads a tensor.
 """
@@ -30,7 +30,7 @@ from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
 from gravac_agent.network.link import Link
-from gravac_agent.streams.messages import Messages, SentMessage
+from gravac_agent.streams.messages import Messages, Offer, SentMessage
 from gravac_agent.streams.tick import DeviceTick, factor_of
 
 _PATIENCE_SECONDS = 10.0
@@ -71,6 +71,8 @@ class DeviceStep:
     survey: Survey
     sums: StepSums = field(default_factory=StepSums)
     buckets: list[QueuedBucket] = field(default_factory=list)
+    opened: list[tuple[QueuedBucket, Offer]] = field(default_factory=list)
+    """Buckets whose message waits for that of the next one."""
     dense_bytes: int = 0
     payload_bytes: int = 0
     begins_again: bool = False
@@ -350,42 +352,71 @@ class StreamExecutor:
     # -- on the side stream -----------------------------------------------------------------------------------
 
     def _encode(self, step: DeviceStep, queued: QueuedBucket) -> None:
-        """Encode a bucket and issue its collective."""
-        begin = self._timer.mark(self._side)
+        """Encode a bucket and issue its collective, or leave both to a later bucket of its group."""
         try:
             if self._broken is not None:
                 raise self._broken
-            dense_bytes = self._send(step, queued)
-            assert queued.sent is not None
-            step.dense_bytes += dense_bytes or queued.sent.payload_bytes
-            step.payload_bytes += queued.sent.payload_bytes
+            if step.begins_again:
+                self._ticks.forget()
+                step.begins_again = False
+            if not self._offer(step, queued):
+                self._send(step, queued)
         except Exception as error:
             queued.error = self._broken = error
-        step.activity.append(("compress", begin, self._timer.mark(self._side)))
 
-    def _send(self, step: DeviceStep, queued: QueuedBucket) -> int:
-        """Issue a bucket's collective, and return the bytes of its gradient; 0: those that are sent."""
+    def _offer(self, step: DeviceStep, queued: QueuedBucket) -> bool:
+        """Put a bucket into a group, if it goes with one. Issue the group's collective if nothing follows in it."""
+        channel, submitted = queued.channel, queued.submitted
+        layout = None if step.sharded else self._messages.layout(channel, step.plan, submitted.buffer)
+        offer = None if layout is None else Offer(channel, layout, submitted.buffer, submitted.out)
+        if step.opened and (offer is None or not offer.joins(step.opened[0][1])):
+            self._send_group(step)  # first: the order of collectives is equal on all ranks
+        if offer is None:
+            return False
+        step.dense_bytes += submitted.buffer.nbytes
+        step.opened.append((queued, offer))
+        if submitted.last or self._messages.full([one for _, one in step.opened]):
+            self._send_group(step)
+        return True
+
+    def _send(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Encode a bucket that goes with no other, and issue its collective."""
         channel, submitted, plan = queued.channel, queued.submitted, step.plan
         gradient, number = submitted.buffer, submitted.bucket.number
-        if step.begins_again:
-            self._ticks.forget()
-            step.begins_again = False
-        layout = None if step.sharded else self._messages.layout(channel, plan, gradient)
-        if layout is not None:
-            row = self._ticks.row(number)
-            sent = self._messages.send(channel, plan, layout, gradient, step.sums, step.survey, row)
-            queued.message = sent
-            return gradient.nbytes
-        quick = channel.sends_raw(plan) and gradient.numel() and not gradient.is_sparse
-        if quick and not (step.survey.wanted or step.sharded) and self._messages.able:
-            channel.begin_raw(gradient)
-            square(gradient, self._ticks.row(number))
-            queued.raw, queued.transfer = True, self._dense(submitted)
-            return 0
-        key = Key(self._seed, step.number, number, self._rank)
-        exchange, queued.raw, _ = channel.encode(plan, gradient, key, step.sums, step.survey)
-        queued.transfer = exchange or self._dense(submitted)
-        return 0 if exchange is None else gradient.nbytes
+        begin = self._timer.mark(self._side)
+        try:
+            quick = channel.sends_raw(plan) and gradient.numel() and not gradient.is_sparse
+            if quick and not (step.survey.wanted or step.sharded) and self._messages.able:
+                channel.begin_raw(gradient)
+                square(gradient, self._ticks.row(number))
+                exchange, queued.raw = None, True
+            else:
+                key = Key(self._seed, step.number, number, self._rank)
+                exchange, queued.raw, _ = channel.encode(plan, gradient, key, step.sums, step.survey)
+            queued.transfer = exchange or self._dense(submitted)
+            step.payload_bytes += queued.transfer.payload_bytes
+            step.dense_bytes += queued.transfer.payload_bytes if exchange is None else gradient.nbytes
+        finally:
+            step.activity.append(("compress", begin, self._timer.mark(self._side)))
+
+    def _send_group(self, step: DeviceStep) -> None:
+        """Issue the collective of the buckets that wait for it."""
+        opened, step.opened = step.opened, []
+        begin = self._timer.mark(self._side)
+        try:
+            # The last one's first: it may replace all rows.
+            self._ticks.row(max(queued.submitted.bucket.number for queued, _ in opened))
+            offers = [offer for _, offer in opened]
+            sent = self._messages.send(step.plan, offers, step.sums, step.survey, self._ticks.row)
+        except Exception as error:
+            for queued, _ in opened:
+                queued.error = error
+            raise
+        finally:
+            step.activity.append(("compress", begin, self._timer.mark(self._side)))
+        for (queued, _), message in zip(opened, sent, strict=True):
+            queued.message = message
+            step.payload_bytes += message.payload_bytes
 
     def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
         """Keep the link's stream busy for as long as the emulated link needs for a bucket."""
@@ -436,14 +467,16 @@ class StreamExecutor:
 
     def _finish(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Settle the memory, write the mean into the buffer, and complete the future."""
-        submitted, begin = queued.submitted, self._timer.mark(self._side)
+        submitted, begin = queued.submitted, -1
         try:
             if queued.error is not None or queued.sent is None or step.counts is None:
                 raise queued.error or step.error or RuntimeError("no tick")
             step.raw &= queued.raw
+            if queued.message is None or not queued.message.group.decoded:
+                begin = self._timer.mark(self._side)
             if queued.message is not None:
                 step.mean_sq = None
-                queued.message.settle(submitted.buffer, submitted.out, step.counts)
+                queued.message.settle(step.counts)
                 submitted.future.set_result(submitted.out)
                 return
             assert queued.transfer is not None
@@ -463,7 +496,8 @@ class StreamExecutor:
         except Exception as error:
             self._fail(step, queued, error)
         finally:
-            step.activity.append(("decompress", begin, self._timer.mark(self._side)))
+            if begin >= 0:
+                step.activity.append(("decompress", begin, self._timer.mark(self._side)))
 
     def _deliver(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Write a mean that is used before the tick is there. The memory can undo the step without the gradient."""
@@ -511,6 +545,6 @@ class StreamExecutor:
         self._ticks.forget()
         for queued in buckets:
             if queued.message is not None:
-                queued.message.undo(queued.submitted.buffer)
+                queued.message.undo()
             if queued.transfer is not None and not queued.submitted.buffer.is_sparse:
                 queued.channel.resolve(queued.submitted.buffer, False)

@@ -1,7 +1,12 @@
-"""Buckets that a device sends as whole messages, in launches that do not grow with ranks: see ``device.tiled``."""
+"""Buckets that a device sends as whole messages, in launches that do not grow with ranks: see ``device.tiled``.
+
+A few buckets share each launch and the collective. The first ones wait for the last one, or for the end of backward.
+"""
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +17,7 @@ from gravac.collectives import Work
 from gravac.collectives.gather import Gather
 from gravac.compressors.base import kept_count
 from gravac.kernels.device import tiled
+from gravac.kernels.device.groups import MEMBERS
 from gravac.memories.base import PendingSum
 from gravac.memories.residual import ResidualPart
 from gravac_agent.exchange.channel import BucketChannel
@@ -21,39 +27,76 @@ from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
 
 log = logging.getLogger("gravac.agent")
+_FAILED = "compressing bucket %d failed; this rank sends nothing of it in this step"
+
+
+GROUP_BYTES = 64 << 20
+"""Gradients of a group at most, the last one's beside: more would begin to be sent late."""
+
+
+class Offer(NamedTuple):
+    """A bucket whose message waits for those of its group."""
+
+    channel: BucketChannel
+    layout: tiled.TiledLayout
+    gradient: Tensor
+    out: Tensor
+    """Receives the mean; may be the gradient itself."""
+
+    def joins(self, first: "Offer") -> bool:
+        """Return whether one launch can serve both. Equal on all ranks."""
+        return (self.layout.values, self.gradient.dtype) == (first.layout.values, first.gradient.dtype)
+
+
+@dataclass(slots=True)
+class SentGroup:
+    """The message of a group in flight."""
+
+    work: Work
+    buffers: tiled.TiledGroup
+    steps: list[tiled.TiledStep]
+    own: int
+    decoded: bool = False
+
+    def decode(self, counts: Tensor) -> None:
+        """Write the means of all buckets, or undo the step. Again, it does nothing."""
+        if not self.decoded:
+            tiled.decode(self.buffers, counts, self.steps, self.own)
+            self.decoded = True
 
 
 @dataclass(slots=True)
 class SentMessage:
-    """A bucket's message in flight."""
+    """A bucket's part of a message in flight."""
 
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    buffers: tiled.TiledBuffers
+    group: SentGroup
+    step: tiled.TiledStep
     part: ResidualPart
-    residual: Tensor | None
-    """In which the device undoes a step that does not count; None: the memory has a draft, or nothing to undo."""
-    senders: Tensor | None
-    own: int
+    payload_bytes: int
+    sent_bytes: int
+    """All of the group's, of its last bucket; else 0."""
 
-    def settle(self, gradient: Tensor, out: Tensor, counts: Tensor) -> None:
-        """Write the mean, or undo the step. ``gradient`` may be ``out``."""
-        tiled.decode(self.buffers, counts, gradient, out, self.residual, self.senders, self.own)
-        self.buffers.waits = False
-        if self.residual is not None:
+    @property
+    def work(self) -> Work:
+        return self.group.work
+
+    def settle(self, counts: Tensor) -> None:
+        """Write the mean, or undo the step."""
+        self.group.decode(counts)
+        self.step.buffers.waits = False
+        if self.step.undone is not None:
             self.part.settled_by_device()
         else:
-            self.part.resolve(gradient, counts)  # what failed half way is lost, and said to be
+            self.part.resolve(self.step.gradient, counts)  # what failed half way is lost, and said to be
 
-    def undo(self, gradient: Tensor) -> None:
+    def undo(self) -> None:
         """Undo the bucket's part of a backward that does not end."""
-        if self.residual is not None:
-            tiled.undo(self.buffers, gradient, self.residual)
+        if self.step.undone is not None:
+            tiled.undo(self.step)
             self.part.settled_by_device()
         else:
-            self.buffers.clear()
-            self.part.resolve(gradient, False)
+            self.step.buffers.clear()
+            self.part.resolve(self.step.gradient, False)
 
 
 def served(encoder: Encoder) -> bool:
@@ -96,66 +139,107 @@ class Messages:
             return None
         return tiled.TiledLayout(numel, capacity, values)
 
+    def full(self, offers: Sequence[Offer]) -> bool:
+        """Return whether a group is sent without waiting for more. Equal on all ranks."""
+        return len(offers) == MEMBERS or sum(one.gradient.nbytes for one in offers) >= GROUP_BYTES
+
     def send(
         self,
-        channel: BucketChannel,
         plan: StepPlan,
-        layout: tiled.TiledLayout,
-        gradient: Tensor,
+        offers: Sequence[Offer],
         sums: StepSums,
         survey: Survey,
-        row: Tensor,
-    ) -> SentMessage:
-        """Encode a bucket and issue its collective. What fails before that sends an empty message instead.
+        row: Callable[[int], Tensor],
+    ) -> list[SentMessage]:
+        """Encode a group and issue its collective. What fails before that sends an empty message instead.
 
         Args:
-            channel: The bucket's.
             plan: Of the step.
-            layout: ``layout(…)``.
-            gradient: The trainer's buffer; unchanged.
+            offers: One or more, at most ``MEMBERS``. Gradients stay unchanged.
             sums: Flags of the step.
             survey: Of the step.
-            row: Receives the bucket's sums.
+            row: Returns what receives the sums of a bucket, by its number.
 
         Raises:
             Exception: The collective raised it.
         """
-        ends, part = self._encoder.aggregators[plan.codec].communicator, channel.memory
+        ends = self._encoder.aggregators[plan.codec].communicator
+        group = _group_of(offers, ends.size)
+        steps, ready = [], []
+        for offer, buffers in zip(offers, group.members, strict=True):
+            step, failed = self._prepare(plan, offer, buffers, survey, row(offer.channel.bucket.number))
+            steps.append(step)
+            if failed:
+                self._note_failure(offer, sums)
+            else:
+                ready.append((offer, step))
+        try:
+            tiled.encode(group, [step for _, step in ready])
+            for offer, step in ready:
+                part = offer.channel.memory
+                assert isinstance(part, ResidualPart)
+                step.undone = step.rest if part.sent_by_device(step.buffers.places) else None
+                offer.channel.failures = 0
+        except Exception:
+            for offer, step in ready:
+                log.exception(_FAILED, offer.channel.bucket.number)
+                self._note_failure(offer, sums)
+                step.buffers.clear()
+        sent = SentGroup(ends.gather(group.arrived.view(-1), group.message), group, steps, ends.rank)
+        found = []
+        for offer, step in zip(offers, steps, strict=True):
+            part = offer.channel.memory
+            assert isinstance(part, ResidualPart)
+            last = step is steps[-1]
+            sent_bytes = (ends.size - 1) * group.message.nbytes if last else 0
+            found.append(SentMessage(sent, step, part, offer.layout.nbytes, sent_bytes))
+        return found
+
+    def _prepare(
+        self, plan: StepPlan, offer: Offer, buffers: tiled.TiledBuffers, survey: Survey, row: Tensor
+    ) -> tuple[tiled.TiledStep, bool]:
+        """Return a bucket's tensors of the step, and whether it failed: then the message sends nothing of it."""
+        channel, gradient, part = offer.channel, offer.gradient, offer.channel.memory
         assert isinstance(part, ResidualPart)
-        buffers = channel.message
-        if buffers is None or buffers.layout is not layout:
-            buffers = channel.message = tiled.TiledBuffers(layout, ends.size, gradient.device)
         if buffers.waits:  # a backward did not end
             buffers.clear()
         buffers.waits = True
+        step = tiled.TiledStep(buffers, gradient, offer.out, None, buffers.values, row)
         terms: PendingSum | None = None
-        undoes: Tensor | None = None
         try:
             channel.begin_message(plan, gradient)
+            step.senders = channel.count_senders(offer.layout.numel, gradient.device)
             terms = part.pending_sum(gradient)
             assert terms is not None
-            residual, _, out = terms
+            step.residual, _, step.rest = terms
             if survey.wanted:
-                survey.add(kernels.tally(gradient, residual, out=torch.empty_like(out)))
+                survey.add(kernels.tally(gradient, step.residual, out=torch.empty_like(step.rest)))
             if not buffers.ready:
-                tiled.first_level(buffers, gradient, residual)
-            terms = None  # from here on it may be written
-            tiled.encode(buffers, gradient, residual, out, row)
-            undoes = out if part.sent_by_device(buffers.places) else None
-            channel.failures = 0
+                tiled.first_level(buffers, gradient, step.residual)
         except Exception:
-            log.exception(
-                "compressing bucket %d failed; this rank sends nothing of it in this step",
-                channel.bucket.number,
-            )
-            sums.failed = 1.0
-            channel.failures += 1
+            log.exception(_FAILED, channel.bucket.number)
             buffers.clear()
             if terms is not None:  # all of it waits
                 terms.write(gradient, only_finite=True)
-                undoes = terms.out if part.sent_by_device(buffers.places[:0]) else None
-        work = ends.gather(buffers.arrived.view(-1), buffers.message)
-        senders = channel.count_senders(layout.numel, gradient.device)
-        return SentMessage(
-            work, (ends.size - 1) * layout.nbytes, layout.nbytes, buffers, part, undoes, senders, ends.rank
-        )
+                step.undone = terms.out if part.sent_by_device(buffers.places[:0]) else None
+            return step, True
+        return step, False
+
+    def _note_failure(self, offer: Offer, sums: StepSums) -> None:
+        sums.failed = 1.0
+        offer.channel.failures += 1
+
+
+def _group_of(offers: Sequence[Offer], ranks: int) -> tiled.TiledGroup:
+    """Return the buffers of a group, made when its buckets or their layouts are others than before."""
+    members = []
+    for channel, layout, gradient, _ in offers:
+        if channel.message is None or channel.message.layout is not layout:
+            channel.message = tiled.TiledBuffers(layout, gradient.device)
+        members.append(channel.message)
+    group = offers[0].channel.group
+    if group is None or group.members != tuple(members):
+        for offer in offers:
+            offer.channel.group = None  # of a group that began with this bucket
+        group = offers[0].channel.group = tiled.TiledGroup(members, ranks)
+    return group

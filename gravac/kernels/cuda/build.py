@@ -64,11 +64,11 @@ def launch(
         compiled = _compiled.get(variant)
         if compiled is not None:
             compiled[programs, 1, 1](*arguments, *fixed)
-            return Again(compiled, programs, device, arguments, fixed)
+            return Again(compiled, programs, device, (*arguments, *fixed))
         compiled = kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)  # type: ignore[index]
         if compiled is not None:  # nothing is compiled where Triton interprets
             _compiled[variant] = compiled
-            return Again(compiled, programs, device, arguments, fixed)
+            return Again(compiled, programs, device, (*arguments, *fixed))
     return None
 
 
@@ -79,34 +79,20 @@ class Again:
         compiled: What Triton has compiled.
         programs: How many.
         device: Where.
-        arguments: Of the launch.
-        fixed: Compile-time constants, in order.
+        arguments: Of the launch, with compile-time constants in order behind them.
     """
 
     def __init__(
-        self,
-        compiled: Any,
-        programs: int,
-        device: torch.device,
-        arguments: tuple[Tensor | float, ...],
-        fixed: tuple[Any, ...],
+        self, compiled: Any, programs: int, device: torch.device, arguments: tuple[Tensor | float, ...]
     ) -> None:
-        self._run, self._device = compiled[programs, 1, 1], device
-        self._arguments, self._fixed = arguments, fixed
+        self._run, self._device, self._arguments = compiled[programs, 1, 1], device, arguments
 
-    def holding(self, first: int) -> "Again":
-        """Forget the first arguments, which ``__call__`` is given."""
-        self._arguments = (*self._arguments[first:], *self._fixed)
-        self._fixed = ()
-        return self
-
-    def __call__(self, *first: Tensor) -> None:
-        """Launch with other tensors for the first arguments, of the same type and alignment."""
+    def __call__(self) -> None:
         if self._device.type != "cuda" or torch.cuda.current_device() == self._device.index:
-            self._run(*first, *self._arguments)
+            self._run(*self._arguments)
         else:
             with torch.cuda.device(self._device):
-                self._run(*first, *self._arguments)
+                self._run(*self._arguments)
 
 
 def _kind(value: Tensor | float) -> object:

@@ -1,17 +1,28 @@
-"""The largest elements of a gradient as one message, in a few launches: see ``gravac.kernels.device.tiled``.
+"""The largest elements of gradients as one message, in a few launches: see ``gravac.kernels.device.tiled``.
 
 A message's parts begin at whole words of 32 bits. Tiles take their slots in the order in which their programs get to
-it; a tile's entry in the table says where its slots begin, and how many tiles were before it.
+it; a tile's entry in the message's table says where its slots begin, and how many tiles were before it.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from gravac.kernels.cuda.blocks import aligned, begin_of, narrowed, raw, read, room, widened, write
+from gravac.kernels.cuda.blocks import narrowed, read, room, widened, write
 from gravac.kernels.cuda.build import jit, launch
+from gravac.kernels.cuda.tables import (
+    in_runs,
+    member_of,
+    number_at,
+    part_of,
+    row_of,
+    table_of,
+    tensor_at,
+)
+from gravac.kernels.device.groups import MEMBERS
+from gravac.kernels.device.tiled import TiledGroup, TiledStep
 from gravac.kernels.reference import LEVEL_BINS
 
 AT_ONCE = 256
@@ -30,6 +41,41 @@ _BINS, _BIN = tl.constexpr(LEVEL_BINS), tl.constexpr(1 << 17)
 _LOWER = tl.constexpr(0.8)
 """The next level, as a share of what the last element sent has. If magnitudes are exponential and k of n are sent, it
 lets (n/k)^0.2 times as many pass."""
+_LINES, _BLOCKS = tl.constexpr(2), tl.constexpr(MEMBERS)
+"""Lines of a group's table, one for launches over tiles and one over blocks, and where the second one begins."""
+_COLUMNS = tl.constexpr(29)
+(
+    _G,
+    _OUT,
+    _E,
+    _P,
+    _SENDERS,
+    _ROW,
+    _MESSAGE,
+    _ARRIVED,
+    _CONTROL,
+    _LEVEL,
+    _HISTOGRAM,
+    _TABLE,
+    _CANDIDATES,
+    _SIZES,
+    _PLACES,
+    _VALUES,
+    _N,
+    _MOST,
+    _CAPACITY,
+    _TILES,
+    _HIGH,
+    _LOW,
+    _KEPT,
+    _WORDS,
+    _CLEARED,
+    _LOW_BITS,
+    _ADDED,
+    _UNDONE,
+    _COUNTED,
+) = (tl.constexpr(column) for column in range(29))
+"""Columns of the table: addresses, numbers, and whether there is a residual, an undo, and somebody to count senders."""
 
 
 @jit()
@@ -39,110 +85,112 @@ def _bin(value: tl.tensor, level: tl.tensor) -> tl.tensor:
     return tl.minimum(tl.maximum(bits - (level.to(tl.int32, bitcast=True) >> _SHIFT), 0), _BINS - 1)
 
 
-@jit("g", "e", "p")
+@jit()
 def _select(
-    g: tl.tensor,
-    e: tl.tensor,
-    p: tl.tensor,
-    message: tl.tensor,
-    control: tl.tensor,
-    level: tl.tensor,
-    bins: tl.tensor,
-    table: tl.tensor,
-    places: tl.tensor,
-    values: tl.tensor,
-    row: tl.tensor,
-    n: tl.int64,
-    most: tl.int32,
-    begin_words: tl.int32,
-    words: tl.int32,
-    share: tl.int32,
-    RESIDUAL: tl.constexpr,
+    tensors: tl.tensor,
+    DTYPE: tl.constexpr,
+    RUNS: tl.constexpr,
     SIZE: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ) -> None:
     """Adds the residual, and takes what reaches the level for candidates. Clears the program's share of words."""
-    begin, at = begin_of(SIZE), tl.arange(0, SIZE)
-    left, tile = room(n, begin, SIZE), tl.program_id(0)
-    for word in range(0, share, AT_ONCE):
-        where = begin_words + tile * share + word + tl.arange(0, AT_ONCE)
-        inside = (word + tl.arange(0, AT_ONCE) < share) & (where < words)
-        tl.store(message + where, tl.zeros([AT_ONCE], tl.int32), mask=inside)
-    x = widened(read(g + begin, at, left, SIZE))
+    # Addresses are read where they are needed: all of them at once would not fit into registers.
+    member = member_of(tensors)
+    cell, tile = row_of(tensors, member, _LINES, _COLUMNS), part_of(tensors, member)
+    _clear(cell, tile, AT_ONCE)
+    begin, at = tile.to(tl.int64) * SIZE, tl.arange(0, SIZE)
+    left = room(tl.load(cell + _N), begin, SIZE)
+    x = widened(read(tensor_at(cell + _G, DTYPE, RUNS) + begin, at, left, SIZE))
     value = tl.where(tl.abs(x) < float("inf"), x, 0.0)
-    if RESIDUAL:
-        value += read(e + begin, at, left, SIZE)
+    if number_at(cell + _ADDED) != 0:
+        value += read(tensor_at(cell + _E, tl.float32, RUNS) + begin, at, left, SIZE)
+    write(tensor_at(cell + _P, tl.float32, RUNS) + begin, at, value, left, SIZE)
     wide, narrow = value.to(tl.float64), x.to(tl.float64)
+    row = tensor_at(cell + _ROW, tl.float64, False)
     tl.atomic_add(row, tl.sum(narrow * narrow), sem="relaxed")
     tl.atomic_add(row + 1, tl.sum(wide * wide), sem="relaxed")
     tl.atomic_add(row + 4, tl.sum(wide * narrow), sem="relaxed")
-    least = tl.load(level)
+    least = tl.load(tensor_at(cell + _LEVEL, tl.float32, False))
     hit = (tl.abs(value) >= least) & (value != 0.0) & (at < left)
+    bins = tensor_at(cell + _HISTOGRAM, tl.int32, False)
     counted = tl.histogram(_bin(value, least), _BINS, mask=hit)
     tl.atomic_add(bins + tl.arange(0, _BINS), counted, mask=counted > 0, sem="relaxed")
-    upto = tl.cumsum(hit.to(tl.int32), 0)
-    count = tl.sum(hit.to(tl.int32))
-    first = tl.atomic_add(control, count, sem="relaxed")
-    slot = first + upto - 1
+    count, most = tl.sum(hit.to(tl.int32)), number_at(cell + _MOST)
+    first = tl.atomic_add(tensor_at(cell + _CONTROL, tl.int64, False), count, sem="relaxed")
+    slot = first + tl.cumsum(hit.to(tl.int32), 0) - 1
     taken = hit & (slot < most)
+    places, values = (
+        tensor_at(cell + _CANDIDATES, tl.int32, False),
+        tensor_at(cell + _SIZES, tl.float32, False),
+    )
     tl.store(places + slot, (begin + at).to(tl.int32), mask=taken)
     tl.store(values + slot, value, mask=taken)
-    write(p + begin, at, value, left, SIZE)
-    tl.store(table + 2 * tile, first)
-    tl.store(table + 2 * tile + 1, tl.maximum(0, tl.minimum(count, most - first)))
+    table = tensor_at(cell + _TABLE, tl.int32, False) + 2 * tile
+    tl.store(table, first)
+    tl.store(table + 1, tl.maximum(0, tl.minimum(count, most - first)))
 
 
 @jit()
-def _place(
-    p: tl.tensor,
-    message: tl.tensor,
-    control: tl.tensor,
-    level: tl.tensor,
-    bins: tl.tensor,
-    table: tl.tensor,
-    candidates: tl.tensor,
-    sizes: tl.tensor,
-    places: tl.tensor,
-    values: tl.tensor,
-    row: tl.tensor,
-    n: tl.float64,
-    capacity: tl.int32,
-    high: tl.int32,
-    low: tl.int32,
-    low_bits: tl.int32,
-    SIZE: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-) -> None:
+def _clear(cell: tl.tensor, tile: tl.tensor, AT_ONCE: tl.constexpr) -> None:
+    """Clears the tile's share of the message's words behind its table."""
+    message, words = tensor_at(cell + _MESSAGE, tl.int32, False), number_at(cell + _WORDS)
+    share = number_at(cell + _CLEARED)
+    begin = number_at(cell + _HIGH) + tile * share
+    for word in range(0, share, AT_ONCE):
+        at = word + tl.arange(0, AT_ONCE)
+        tl.store(
+            message + begin + at, tl.zeros([AT_ONCE], tl.int32), mask=(at < share) & (begin + at < words)
+        )
+
+
+@jit()
+def _place(tensors: tl.tensor, SIZE: tl.constexpr, AT_ONCE: tl.constexpr) -> None:
     """Takes the largest candidates of one tile, as many as there are slots for, and writes their positions."""
-    tile, number = tl.program_id(0), tl.arange(0, _BINS)
-    least, counted = tl.load(level), tl.load(bins + number)
+    member = member_of(tensors)
+    cell, tile = row_of(tensors, member, _LINES, _COLUMNS), part_of(tensors, member)
+    capacity, least = number_at(cell + _CAPACITY), tl.load(tensor_at(cell + _LEVEL, tl.float32, False))
+    number = tl.arange(0, _BINS)
+    counted = tl.load(tensor_at(cell + _HISTOGRAM, tl.int32, False) + number)
     total = tl.sum(counted)
     above = total - tl.cumsum(counted, 0) + counted  # in this bin and those above it
     chosen = tl.sum((above > capacity).to(tl.int32))  # the first bin of which all are sent
     edge = ((least.to(tl.int32, bitcast=True) >> _SHIFT) + chosen) << _SHIFT
     edge = tl.where(chosen > 0, edge, 0)
+    if tile == 0:
+        _next_level(cell, least, edge, total, chosen, capacity)
     # Of the bin below, each tile sends its share of what is left.
     bottom = edge - tl.where(chosen > 0, _BIN, 0)
     spare = (capacity - tl.sum(tl.where(number == chosen, above, 0))).to(tl.int64)
     middle = tl.maximum(tl.sum(tl.where(number == chosen - 1, counted, 0)), 1).to(tl.int64)
-    first, count = tl.load(table + 2 * tile), tl.load(table + 2 * tile + 1)
+    table = tensor_at(cell + _TABLE, tl.int32, False) + 2 * tile
+    first, count = tl.load(table), tl.load(table + 1)
+    sizes = tensor_at(cell + _SIZES, tl.float32, False) + first
     kept, between = 0, 0
     for begin in range(0, count, AT_ONCE):
         at = begin + tl.arange(0, AT_ONCE)
-        size = tl.abs(tl.load(sizes + first + at, mask=at < count, other=0.0)).to(tl.int32, bitcast=True)
+        size = tl.abs(tl.load(sizes + at, mask=at < count, other=0.0)).to(tl.int32, bitcast=True)
         kept += tl.sum(((at < count) & (size >= edge)).to(tl.int32))
         between += tl.sum(((at < count) & (size >= bottom) & (size < edge)).to(tl.int32))
     extra = tl.minimum(spare * between // middle, between).to(tl.int32)
     kept += extra
+    control = tensor_at(cell + _CONTROL, tl.int64, False)
     before = tl.atomic_add(control + 1, tl.cast(kept, tl.int64) + _ONE, sem="relaxed")
     slots, order = (before & _SLOTS).to(tl.int32), (before >> _TILE).to(tl.int32)
     slots = tl.minimum(slots, capacity)
     kept = tl.minimum(kept, capacity - slots)  # less only where the level was far off
+    message, low_bits = tensor_at(cell + _MESSAGE, tl.int32, False), number_at(cell + _LOW_BITS)
+    tl.store(message + 2 * tile, slots)
+    tl.store(message + 2 * tile + 1, (order << _COUNT) | kept)
+    high, low = message + number_at(cell + _HIGH), message + number_at(cell + _LOW)
     base = slots.to(tl.int64) + order.to(tl.int64) * (SIZE >> low_bits)
+    candidates = tensor_at(cell + _CANDIDATES, tl.int32, False) + first
+    places = tensor_at(cell + _PLACES, tl.int32, False) + slots
+    values = tensor_at(cell + _VALUES, tl.float32, False) + slots
+    p = tensor_at(cell + _P, tl.float32, False)
     done, seen = 0, 0
     for begin in range(0, count, AT_ONCE):
         at = begin + tl.arange(0, AT_ONCE)
-        value = tl.load(sizes + first + at, mask=at < count, other=0.0)
+        value = tl.load(sizes + at, mask=at < count, other=0.0)
         size = tl.abs(value).to(tl.int32, bitcast=True)
         beside = ((at < count) & (size >= bottom) & (size < edge)).to(tl.int32)
         here = (at < count) & ((size >= edge) | ((beside > 0) & (seen + tl.cumsum(beside, 0) <= extra)))
@@ -150,27 +198,38 @@ def _place(
         mine = done + tl.cumsum(here.to(tl.int32), 0) - 1
         done += tl.sum(here.to(tl.int32))
         here = here & (mine < kept)
-        where = tl.load(candidates + first + at, mask=here, other=0)
-        tl.store(places + slots + mine, where, mask=here)
-        tl.store(values + slots + mine, value, mask=here)
+        where = tl.load(candidates + at, mask=here, other=0)
+        tl.store(places + mine, where, mask=here)
+        tl.store(values + mine, value, mask=here)
         tl.store(p + where, tl.zeros([AT_ONCE], tl.float32), mask=here)
         place = where - tile * SIZE
         bit = base + (place >> low_bits) + mine
         one = tl.full([AT_ONCE], 1, tl.int32) << (bit & 31).to(tl.int32)
-        tl.atomic_or(message + high + (bit >> 5), one, mask=here, sem="relaxed")
+        tl.atomic_or(high + (bit >> 5), one, mask=here, sem="relaxed")
         bit = (slots + mine).to(tl.int64) * low_bits
         rest = (place & ((1 << low_bits) - 1)).to(tl.int64) << (bit & 31)
-        word, under, over = message + low + (bit >> 5), rest.to(tl.int32), (rest >> 32).to(tl.int32)
+        word, under, over = low + (bit >> 5), rest.to(tl.int32), (rest >> 32).to(tl.int32)
         tl.atomic_or(word, under, mask=here & (under != 0), sem="relaxed")
         tl.atomic_or(word + 1, over, mask=here & (over != 0), sem="relaxed")
-    tl.store(message + 2 * tile, slots)
-    tl.store(message + 2 * tile + 1, (order << _COUNT) | kept)
-    if tile == 0:
-        energy = tl.load(row + 1)
-        guess = tl.log(n / capacity) * tl.sqrt(energy / n * 0.5)  # as if magnitudes were exponential
-        after = tl.where(chosen > 0, edge.to(tl.float32, bitcast=True), least * _LOWER)
-        after = tl.where((total > 0) & (chosen < _BINS), after, guess.to(tl.float32)) * _LOWER
-        tl.store(level + 1, tl.where((energy > 0.0) & (energy < float("inf")), after, least))
+
+
+@jit()
+def _next_level(
+    cell: tl.tensor,
+    least: tl.tensor,
+    edge: tl.tensor,
+    total: tl.tensor,
+    chosen: tl.tensor,
+    capacity: tl.tensor,
+) -> None:
+    """Writes the level of the next step."""
+    n = tl.load(cell + _N).to(tl.float64)
+    energy = tl.load(tensor_at(cell + _ROW, tl.float64, False) + 1)
+    guess = tl.log(n / capacity) * tl.sqrt(energy / n * 0.5)  # as if magnitudes were exponential
+    after = tl.where(chosen > 0, edge.to(tl.float32, bitcast=True), least * _LOWER)
+    after = tl.where((total > 0) & (chosen < _BINS), after, guess.to(tl.float32)) * _LOWER
+    level = tensor_at(cell + _LEVEL, tl.float32, False)
+    tl.store(level + 1, tl.where((energy > 0.0) & (energy < float("inf")), after, least))
 
 
 @jit()
@@ -195,21 +254,18 @@ def _float(bits: tl.tensor) -> tl.tensor:
 
 
 @jit()
-def _values(
-    g: tl.tensor,
-    p: tl.tensor,
-    message: tl.tensor,
-    control: tl.tensor,
-    places: tl.tensor,
-    values: tl.tensor,
-    row: tl.tensor,
-    capacity: tl.int32,
-    kept: tl.int32,
-    KIND: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+def _values(tensors: tl.tensor, DTYPE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr) -> None:
     """Writes the values of one block of slots, and leaves in p what rounding them loses."""
-    me, at = tl.program_id(0), tl.arange(0, BLOCK)
+    member = member_of(tensors + _BLOCKS)
+    cell, me = row_of(tensors, member, _LINES, _COLUMNS), part_of(tensors + _BLOCKS, member)
+    g, p = tensor_at(cell + _G, DTYPE, False), tensor_at(cell + _P, tl.float32, False)
+    row, message = tensor_at(cell + _ROW, tl.float64, False), tensor_at(cell + _MESSAGE, tl.int32, False)
+    control, places = (
+        tensor_at(cell + _CONTROL, tl.int64, False),
+        tensor_at(cell + _PLACES, tl.int32, False),
+    )
+    values, capacity = tensor_at(cell + _VALUES, tl.float32, False), number_at(cell + _CAPACITY)
+    kept, at = number_at(cell + _KEPT), tl.arange(0, BLOCK)
     slots = tl.minimum((tl.load(control + 1) & _SLOTS).to(tl.int32), capacity)
     slot = me * BLOCK + at
     inside = slot < slots
@@ -252,56 +308,53 @@ def _values(
     tl.store(places + slot, tl.load(places), mask=(slot >= slots) & (slot < capacity) & (slots > 0))
 
 
-@jit("g", "out", "e")
+@jit()
 def _decode(
-    g: tl.tensor,
-    out: tl.tensor,
+    tensors: tl.tensor,
     counts: tl.tensor,
-    messages: tl.tensor,
-    control: tl.tensor,
-    level: tl.tensor,
-    bins: tl.tensor,
-    e: tl.tensor,
-    senders: tl.tensor,
-    n: tl.int64,
-    capacity: tl.int32,
-    tiles: tl.int32,
-    words: tl.int64,
-    high: tl.int32,
-    low: tl.int32,
-    kept: tl.int32,
+    stride: tl.int64,
     ranks: tl.int32,
-    low_bits: tl.int32,
     own: tl.int32,
-    undo: tl.int32,
-    counting: tl.int32,
     share: tl.float32,
+    DTYPE: tl.constexpr,
+    RUNS: tl.constexpr,
     KIND: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ) -> None:
     """Writes one tile of the mean, in rank order; or NaN, and undoes the step, where it does not count."""
-    begin, at = begin_of(SIZE), tl.arange(0, SIZE)
-    left, tile = room(n, begin, SIZE), tl.program_id(0)
-    if tile == 0:  # for the next step
-        tl.store(level, tl.load(level + 1))
-        tl.store(control + tl.arange(0, 2), tl.zeros([2], tl.int64))
-        tl.store(bins + tl.arange(0, _BINS), tl.zeros([_BINS], tl.int32))
-    counted = tl.load(counts) != 0
-    undone = (undo != 0) & (counted == 0)
-    x = widened(
-        tl.load(g + begin + at, mask=(at < left) & undone, other=0)
-    )  # before the mean takes its place
+    member = member_of(tensors)
+    cell, tile = row_of(tensors, member, _LINES, _COLUMNS), part_of(tensors, member)
+    if tile == 0:
+        _begin_again(cell)
+    begin, at = tile.to(tl.int64) * SIZE, tl.arange(0, SIZE)
+    left = room(tl.load(cell + _N), begin, SIZE)
+    g, out = tensor_at(cell + _G, DTYPE, RUNS) + begin, tensor_at(cell + _OUT, DTYPE, RUNS) + begin
+    counted, counting = tl.load(counts) != 0, number_at(cell + _COUNTED) != 0
+    undone = (number_at(cell + _UNDONE) != 0) & (counted == 0)
+    if (
+        undone
+    ):  # before the mean takes the gradient's place; rarely, so in small parts, which need few registers
+        e = tensor_at(cell + _P, tl.float32, RUNS) + begin
+        for part in range(0, left, AT_ONCE):
+            here = part + tl.arange(0, AT_ONCE)
+            x = widened(tl.load(g + here, mask=here < left, other=0))
+            rest = tl.load(e + here, mask=here < left, other=0.0)
+            tl.store(e + here, rest - tl.where(tl.abs(x) < float("inf"), x, 0.0), mask=here < left)
     nothing = tl.where(counted, 0.0, float("nan"))
-    like = tl.load(g + begin)  # its type is that of the mean
-    write(out + begin, at, narrowed(tl.zeros([SIZE], tl.float32) + nothing, like), left, SIZE)
-    if counting != 0:
-        write(senders + begin, at, tl.zeros([SIZE], tl.uint8), left, SIZE)
+    like = tl.load(g)  # its type is that of the mean
+    write(out, at, narrowed(tl.zeros([SIZE], tl.float32) + nothing, like), left, SIZE)
+    senders = tensor_at(cell + _SENDERS, tl.uint8, RUNS) + begin
+    if counting:
+        write(senders, at, tl.zeros([SIZE], tl.uint8), left, SIZE)
     tl.debug_barrier()
-    blocks = (capacity + BLOCK - 1) // BLOCK
+    capacity, tiles = number_at(cell + _CAPACITY), number_at(cell + _TILES)
+    low_bits, blocks = number_at(cell + _LOW_BITS), (capacity + BLOCK - 1) // BLOCK
+    messages = tensor_at(cell + _ARRIVED, tl.int32, False)
+    high, low, kept = number_at(cell + _HIGH), number_at(cell + _LOW), number_at(cell + _KEPT)
     for rank in range(ranks):
-        message = messages + rank * words
+        message = messages + rank * stride
         first, entry = tl.load(message + 2 * tile), tl.load(message + 2 * tile + 1)
         count, order = entry & _COUNTS, entry >> _COUNT
         sound = (first >= 0) & (first + count <= capacity) & (order >= 0) & (order < tiles)
@@ -324,117 +377,137 @@ def _decode(
             both = lower.to(tl.uint32, bitcast=True).to(tl.int64) | (upper.to(tl.int64) << 32)
             rest = ((both >> (where & 31)) & ((1 << low_bits) - 1)).to(tl.int32)
             place = ((step - number) << low_bits) | rest
-            if KIND == 0:
-                value = tl.load(message + kept + slot, mask=here, other=0).to(tl.float32, bitcast=True)
-            elif KIND == 1:
-                pair = tl.load(message + kept + (slot >> 1), mask=here, other=0)
-                value = _float((pair >> (16 * (slot & 1))) & 0xFFFF)
-            else:
-                pair = tl.load(message + kept + slot // BLOCK, mask=here, other=0)
-                quad = tl.load(message + kept + blocks + (slot >> 4), mask=here, other=0)
-                code = (quad >> (2 * (slot & 15))) & 3
-                size = _float((pair >> (16 * (code >> 1))) & 0xFFFF)
-                value = tl.where((code & 1) == 1, size, -size)
+            value = _kept(message + kept, slot, blocks, here, KIND, BLOCK)
             here = here & (place < left)
-            target = begin + place
-            mine = here & undone & (rank == own)
-            tl.store(e + target, tl.load(e + target, mask=mine, other=0.0) + value, mask=mine)
-            mean = widened(tl.load(out + target, mask=here, other=0)) + value * share
-            tl.store(out + target, narrowed(mean, like), mask=here)
-            heard = here & (counting != 0)
-            tl.store(senders + target, tl.load(senders + target, mask=heard, other=0) + 1, mask=heard)
+            mean = widened(tl.load(out + place, mask=here, other=0)) + value * share
+            tl.store(out + place, narrowed(mean, like), mask=here)
+            heard = here & counting
+            tl.store(senders + place, tl.load(senders + place, mask=heard, other=0) + 1, mask=heard)
+            if undone:
+                e = tensor_at(cell + _P, tl.float32, RUNS) + begin + place
+                mine = here & (rank == own)
+                tl.store(e, tl.load(e, mask=mine, other=0.0) + value, mask=mine)
             done += tl.sum(set_)
         tl.debug_barrier()
         if not sound:
-            write(out + begin, at, narrowed(tl.zeros([SIZE], tl.float32) + float("nan"), like), left, SIZE)
-    if undone:
-        x = tl.where(tl.abs(x) < float("inf"), x, 0.0)
-        write(e + begin, at, read(e + begin, at, left, SIZE) - x, left, SIZE)
+            write(out, at, narrowed(tl.zeros([SIZE], tl.float32) + float("nan"), like), left, SIZE)
 
 
-def encode(buffers: Any, g: Tensor, residual: Tensor | None, p: Tensor, row: Tensor) -> None:
+@jit()
+def _begin_again(cell: tl.tensor) -> None:
+    """Makes a bucket ready for the next step."""
+    level, control = tensor_at(cell + _LEVEL, tl.float32, False), tensor_at(cell + _CONTROL, tl.int64, False)
+    tl.store(level, tl.load(level + 1))
+    tl.store(control + tl.arange(0, 2), tl.zeros([2], tl.int64))
+    bins = tensor_at(cell + _HISTOGRAM, tl.int32, False)
+    tl.store(bins + tl.arange(0, _BINS), tl.zeros([_BINS], tl.int32))
+
+
+@jit()
+def _kept(
+    kept: tl.tensor,
+    slot: tl.tensor,
+    blocks: tl.tensor,
+    here: tl.tensor,
+    KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """Returns the values of slots."""
+    if KIND == 0:
+        value = tl.load(kept + slot, mask=here, other=0).to(tl.float32, bitcast=True)
+    elif KIND == 1:
+        pair = tl.load(kept + (slot >> 1), mask=here, other=0)
+        value = _float((pair >> (16 * (slot & 1))) & 0xFFFF)
+    else:
+        pair = tl.load(kept + slot // BLOCK, mask=here, other=0)
+        quad = tl.load(kept + blocks + (slot >> 4), mask=here, other=0)
+        code = (quad >> (2 * (slot & 15))) & 3
+        size = _float((pair >> (16 * (code >> 1))) & 0xFFFF)
+        value = tl.where((code & 1) == 1, size, -size)
+    return value
+
+
+def encode(group: TiledGroup, steps: Sequence[TiledStep]) -> None:
     """Does what ``device.tiled.encode`` does, in three launches."""
-    layout, message, gradient = buffers.layout, buffers.message, raw(aligned(g))
-    key = gradient.dtype, residual is None, p.data_ptr(), row.data_ptr()
-    again = buffers.again.get(key)
-    if again is not None:
-        select, place, values = again
-        select(gradient)
-        place()
-        values(gradient)
+    gradient, layout = steps[0].gradient, steps[0].buffers.layout
+    key = "encode", gradient.dtype, *map(_addresses, steps)
+    again = group.again.get(key)
+    if again is None:
+        tensors, dtype = _table(steps), _DTYPES[gradient.dtype]
+        runs = in_runs([one for step in steps for one in (step.gradient, step.residual, step.rest)])
+        tiles, blocks = (
+            sum(getattr(step.buffers.layout, name) for step in steps) for name in ("tiles", "blocks")
+        )
+        size, at_once = layout.tile, AT_ONCE
+        again = [
+            launch(_select, tiles, tensors, warps=16, DTYPE=dtype, RUNS=runs, SIZE=size, AT_ONCE=at_once),
+            launch(_place, tiles, tensors, warps=8, SIZE=size, AT_ONCE=at_once),
+            launch(_values, blocks, tensors, warps=1, DTYPE=dtype, KIND=layout.kind, BLOCK=layout.block),
+        ]
+        if None not in again:
+            group.remember(key, again)
         return
-    control, level, bins, table = buffers.control, buffers.level, buffers.bins, buffers.table
-    launched = (
-        launch(
-            _select,
-            layout.tiles,
-            *(gradient, p if residual is None else residual, p, message, control, level, bins, table),
-            *(buffers.candidates, buffers.sizes, row, layout.numel, layout.most),
-            *(layout.high, layout.words, -(-(layout.words - layout.high) // layout.tiles)),
-            warps=16,
-            RESIDUAL=residual is not None,
-            SIZE=layout.tile,
-            AT_ONCE=AT_ONCE,
-        ),
-        launch(
-            _place,
-            layout.tiles,
-            *(p, message, control, level, bins, table, buffers.candidates, buffers.sizes),
-            *(buffers.places, buffers.values, row, float(layout.numel)),
-            *(layout.capacity, layout.high, layout.low, layout.low_bits),
-            warps=8,
-            SIZE=layout.tile,
-            AT_ONCE=AT_ONCE,
-        ),
-        launch(
-            _values,
-            layout.blocks,
-            *(gradient, p, message, control, buffers.places, buffers.values, row),
-            *(layout.capacity, layout.kept),
-            warps=1,
-            KIND=layout.kind,
-            BLOCK=layout.block,
-        ),
-    )
-    found = [one.holding(first) for one, first in zip(launched, (1, 0, 1), strict=True) if one is not None]
-    if len(found) == len(launched):
-        buffers.remember(key, found)
+    for one in again:
+        one()
 
 
-def decode(
-    buffers: Any,
-    counts: Tensor,
-    g: Tensor,
-    out: Tensor,
-    residual: Tensor | None,
-    senders: Tensor | None,
-    own: int,
-) -> None:
-    """Does what ``gravac.kernels.device.tiled.decode`` does, in one launch."""
-    layout, arrived, changing = buffers.layout, buffers.arrived, (raw(g), raw(out), counts.view(torch.uint8))
-    aligned_so = g.data_ptr() % 16, out.data_ptr() % 16, counts.data_ptr() % 16
-    others = (
-        None if residual is None else residual.data_ptr(),
-        None if senders is None else senders.data_ptr(),
-    )
-    again = buffers.again.get((g.dtype, aligned_so, others))
+def decode(group: TiledGroup, counts: Tensor, steps: Sequence[TiledStep], own: int) -> None:
+    """Does what ``device.tiled.decode`` does, in one launch."""
+    gradient, layout = steps[0].gradient, steps[0].buffers.layout
+    key = "decode", gradient.dtype, counts.data_ptr(), *map(_addresses, steps)
+    again = group.again.get(key)
     if again is not None:
-        again(*changing)
+        again()
         return
-    launched = launch(
+    ranks = group.arrived.shape[0]
+    again = launch(
         _decode,
-        layout.tiles,
-        *(*changing, arrived, buffers.control, buffers.level, buffers.bins),
-        buffers.values if residual is None else residual,
-        arrived.view(torch.uint8) if senders is None else senders,
-        *(layout.numel, layout.capacity, layout.tiles, layout.words, layout.high, layout.low, layout.kept),
-        *(arrived.shape[0], layout.low_bits, own, int(residual is not None), int(senders is not None)),
-        1.0 / arrived.shape[0],
+        sum(step.buffers.layout.tiles for step in steps),
+        *(_table(steps), counts.view(torch.uint8), group.arrived.stride(0), ranks, own, 1.0 / ranks),
         warps=8,
+        DTYPE=_DTYPES[gradient.dtype],
+        RUNS=in_runs([one for step in steps for one in (step.gradient, step.out, step.rest, step.senders)]),
         KIND=layout.kind,
         SIZE=layout.tile,
         BLOCK=layout.block,
         AT_ONCE=AT_ONCE,
     )
-    if launched is not None:
-        buffers.remember((g.dtype, aligned_so, others), launched.holding(3))
+    if again is not None:
+        group.remember(key, again)
+
+
+def _addresses(step: TiledStep) -> tuple[int, ...]:
+    """Return what may change from step to step of a table's row."""
+    return (
+        step.gradient.data_ptr(),
+        step.out.data_ptr(),
+        0 if step.residual is None else step.residual.data_ptr(),
+        step.rest.data_ptr(),
+        step.row.data_ptr(),
+        step.undone is not None,
+        0 if step.senders is None else step.senders.data_ptr(),
+    )
+
+
+def _table(steps: Sequence[TiledStep]) -> Tensor:
+    layouts = [step.buffers.layout for step in steps]
+    programs = [one.tiles for one in layouts], [one.blocks for one in layouts]
+    return table_of(programs, [_row(step) for step in steps], steps[0].gradient.device)
+
+
+def _row(step: TiledStep) -> Sequence[Tensor | int]:
+    """Return a row of the table; what there is not is the address of something else, and never read."""
+    buffers, layout, rest = step.buffers, step.buffers.layout, step.rest
+    return (
+        *(step.gradient, step.out, rest if step.residual is None else step.residual, rest),
+        *(rest if step.senders is None else step.senders, step.row, buffers.message, buffers.arrived),
+        *(buffers.control, buffers.level, buffers.bins, buffers.table, buffers.candidates, buffers.sizes),
+        *(buffers.places, buffers.values, layout.numel, layout.most, layout.capacity, layout.tiles),
+        *(layout.high, layout.low, layout.kept, layout.words),
+        *(-(-(layout.words - layout.high) // layout.tiles), layout.low_bits),
+        *(int(step.residual is not None), int(step.undone is not None), int(step.senders is not None)),
+    )
+
+
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.int16}
+"""How gradients are read: bfloat16 as bits, see ``blocks.raw``."""

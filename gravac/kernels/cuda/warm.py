@@ -57,17 +57,19 @@ def run_all(device: torch.device) -> None:
 
 
 def _run_tiled(x: torch.Tensor) -> None:
-    """Launch the kernels of whole messages: each way to send values, by a draft and in place."""
+    """Launch the kernels of whole messages: each way to send values."""
     counts = torch.ones((), dtype=torch.bool, device=x.device)
     row = torch.zeros(1, step_sums.ROW, dtype=torch.float64, device=x.device)
     senders = torch.zeros(x.numel(), dtype=torch.uint8, device=x.device)
     for values in get_args(tiled.Values):
-        buffers = tiled.TiledBuffers(tiled.TiledLayout(x.numel(), x.numel() // 16, values), 1, x.device)
+        buffers = tiled.TiledBuffers(tiled.TiledLayout(x.numel() - 1, x.numel() // 16, values), x.device)
+        group = tiled.TiledGroup([buffers], 1)
         for dtype in _FLOATS[:2]:
-            gradient, p = x.to(dtype), x.clone()
-            for residual in (None, p):
-                tiled.encode(buffers, gradient, residual, p, row[0])
-            tiled.decode(buffers, counts, gradient, gradient, p, senders, 0)
+            for begin in (0, 1):  # at a multiple of 16 bytes, and not
+                gradient, rest = x.to(dtype)[begin:][: x.numel() - 1], x.clone()[: x.numel() - 1]
+                step = tiled.TiledStep(buffers, gradient, gradient, rest, rest, row[0], rest, senders)
+                tiled.encode(group, [step])
+                tiled.decode(group, counts, [step], 0)
     for dtype in _FLOATS:
         step_sums.square(x.to(dtype), row[0])
         step_sums.signed(

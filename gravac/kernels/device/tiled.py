@@ -1,4 +1,4 @@
-"""The largest elements of a gradient as one message of fixed size, made and read in a few launches on a device.
+"""The largest elements of gradients as one message of fixed size, made and read in a few launches on a device.
 
 What reaches a level is a candidate, as for a ``Sifter``, and a histogram of the candidates says which of them fit into
 the message. The rest stays in the residual. The next level follows from the smallest element that was sent.
@@ -7,10 +7,13 @@ The gradient is cut into tiles. The message, int32 words, begins with a table: f
 word the tiles before it and its elements. Then come the positions within tiles: of each the upper bits, in unary, and
 the lower ones as they are (Elias 1974, Fano 1971). Then the values: float32, bfloat16, or two bits and two magnitudes
 for each block of slots. Tiles may come in any order.
+
+The messages of a few buckets are one, and take as many launches as one bucket's.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -114,36 +117,59 @@ class TiledLayout:
 
 
 class TiledBuffers:
-    """What a bucket keeps on its device for such messages, allocated once.
+    """What a bucket keeps on its device for such messages, allocated once. ``TiledGroup`` has the messages themselves.
 
     Args:
         layout: Of the messages.
-        ranks: How many send one.
         device: Where.
     """
 
-    def __init__(self, layout: TiledLayout, ranks: int, device: torch.device) -> None:
+    message: Tensor
+    """int32, shape ``(words,)``: a piece of its group's."""
+    arrived: Tensor
+    """int32, shape ``(ranks, words)``: pieces of its group's."""
+
+    def __init__(self, layout: TiledLayout, device: torch.device) -> None:
         self.layout = layout
-
-        def zeros(count: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros(count, dtype=dtype, device=device)
-
-        self.level = zeros(2, torch.float32)
+        self.level = _zeros(device, 2, torch.float32)
         """What an element must reach to be a candidate, in this step and, while it lasts, in the next one."""
-        self.control, self.bins = zeros(2, torch.int64), zeros(LEVEL_BINS, torch.int32)
-        self.table = zeros(2 * layout.tiles, torch.int32)
-        self.candidates, self.sizes = zeros(layout.most, torch.int32), zeros(layout.most, torch.float32)
-        self.places, self.values = zeros(layout.capacity, torch.int32), zeros(layout.capacity, torch.float32)
+        self.control, self.bins = _zeros(device, 2, torch.int64), _zeros(device, LEVEL_BINS, torch.int32)
+        self.table = _zeros(device, 2 * layout.tiles, torch.int32)
+        self.candidates = _zeros(device, layout.most, torch.int32)
+        self.sizes = _zeros(device, layout.most, torch.float32)
+        self.places = _zeros(device, layout.capacity, torch.int32)
+        self.values = _zeros(device, layout.capacity, torch.float32)
         """What is sent of the running step. Where it is less than the capacity, places come again."""
-        self.message = zeros(layout.words, torch.int32)
-        self.arrived = zeros(ranks * layout.words, torch.int32).view(ranks, layout.words)
-        """A row for each rank."""
-        self.again: dict[object, Any] = {}
-        """Launches of a GPU that were made before, with these buffers and the bucket's."""
         self.waits = False
         """Whether a message was encoded, and not decoded."""
         self.ready = False
         """Whether there is a level."""
+
+    def clear(self) -> None:
+        """Make the message one that sends nothing."""
+        for one in (self.message, self.control, self.bins):
+            one.zero_()
+
+
+class TiledGroup:
+    """Buckets whose messages are one, on their device.
+
+    Args:
+        members: What the buckets keep. Their messages become pieces of this one's.
+        ranks: How many send one.
+    """
+
+    def __init__(self, members: Sequence[TiledBuffers], ranks: int) -> None:
+        self.members = tuple(members)
+        words, device = [one.layout.words for one in members], members[0].level.device
+        self.message = _zeros(device, sum(words), torch.int32)
+        self.arrived = _zeros(device, ranks * sum(words), torch.int32).view(ranks, -1)
+        """A row for each rank."""
+        pieces = zip(members, self.message.split(words), self.arrived.split(words, 1), strict=True)
+        for one, message, arrived in pieces:
+            one.message, one.arrived = message, arrived
+        self.again: dict[object, Any] = {}
+        """Launches of a GPU that were made before, with these buffers and the buckets'."""
 
     def remember(self, key: object, launches: Any) -> None:
         """Keep launches. Those with a residual that was replaced would keep it, so all go when there are too many."""
@@ -151,10 +177,34 @@ class TiledBuffers:
             self.again.clear()
         self.again[key] = launches
 
-    def clear(self) -> None:
-        """Make the message one that sends nothing."""
-        for one in (self.message, self.control, self.bins):
-            one.zero_()
+
+@dataclass(slots=True)
+class TiledStep:
+    """The tensors of one bucket in one step.
+
+    Attributes:
+        buffers: What the bucket keeps.
+        gradient: float32 or bfloat16 of shape ``(n,)``.
+        out: Receives the mean: of the gradient's dtype, shape ``(n,)``; may be the gradient itself.
+        residual: float32, shape ``(n,)``; may be ``rest`` itself; None if it is zero.
+        rest: Receives what is not sent of gradient + residual: float32, shape ``(n,)``.
+        row: The bucket's sums are added, float64; see ``step_sums``.
+        undone: ``rest``, if the device undoes in it a step that does not count; None: it does not.
+        senders: Receives how many ranks sent each element, uint8 of shape ``(n,)``; None: it is not wanted.
+    """
+
+    buffers: TiledBuffers
+    gradient: Tensor
+    out: Tensor
+    residual: Tensor | None
+    rest: Tensor
+    row: Tensor
+    undone: Tensor | None = None
+    senders: Tensor | None = None
+
+
+def _zeros(device: torch.device, count: int, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(count, dtype=dtype, device=device)
 
 
 def first_level(buffers: TiledBuffers, g: Tensor, residual: Tensor | None) -> None:
@@ -166,72 +216,70 @@ def first_level(buffers: TiledBuffers, g: Tensor, residual: Tensor | None) -> No
     buffers.ready = True
 
 
-def encode(buffers: TiledBuffers, g: Tensor, residual: Tensor | None, p: Tensor, row: Tensor) -> None:
-    """Write the message, leave in ``p`` what is not sent of gradient + residual, and measure. ``decode`` follows.
+def encode(group: TiledGroup, steps: Sequence[TiledStep]) -> None:
+    """Write the messages, leave what is not sent of gradient + residual, and measure. ``decode`` follows.
 
-    Elements of the gradient that are not finite count as 0, except in its energy.
+    Elements of a gradient that are not finite count as 0, except in its energy.
 
     Args:
-        buffers: The bucket's.
-        g: The gradient, float32 or bfloat16 of shape ``(n,)``.
-        residual: float32, shape ``(n,)``; may be ``p`` itself; None if it is zero.
-        p: float32, shape ``(n,)``.
-        row: Its sums are added, float64; see ``step_sums``.
+        group: The buckets.
+        steps: Of those buckets, all or some, whose gradients have one dtype. The others' messages stay.
     """
-    if backend.on_gpu(g, p, buffers.message):
+    if not steps:
+        return
+    if backend.on_gpu(steps[0].gradient, group.message):
         from gravac.kernels.cuda import tiled as on_gpu
 
-        on_gpu.encode(buffers, g, residual, p, row)
+        on_gpu.encode(group, steps)
         return
-    raw = g.float()
+    for step in steps:
+        _encode(step)
+
+
+def _encode(step: TiledStep) -> None:
+    buffers, raw = step.buffers, step.gradient.float()
     value = torch.where(raw.isfinite(), raw, 0.0)
-    if residual is not None:
-        value = value + residual
+    if step.residual is not None:
+        value = value + step.residual
     places, after = _chosen(buffers, value)
     values = value.index_select(0, places)
-    p.copy_(value)
+    step.rest.copy_(value)
     sent = _write(buffers, places, values)
-    p.index_copy_(0, places, values - sent)
-    _measure(row, raw, value, sent, values, raw.index_select(0, places))
+    step.rest.index_copy_(0, places, values - sent)
+    _measure(step.row, raw, value, sent, values, raw.index_select(0, places))
     buffers.level[1] = after
     if places.numel():
         buffers.places.fill_(int(places[0]))
         buffers.places[: places.numel()] = places.int()
 
 
-def decode(
-    buffers: TiledBuffers,
-    counts: Tensor,
-    g: Tensor,
-    out: Tensor,
-    residual: Tensor | None,
-    senders: Tensor | None,
-    own: int,
-) -> None:
-    """Write the mean of what arrived, summed in rank order; NaN if the step does not count. The next step may begin.
+def decode(group: TiledGroup, counts: Tensor, steps: Sequence[TiledStep], own: int) -> None:
+    """Write the means of what arrived, summed in rank order; NaN if the step does not count. The next step may begin.
 
     Args:
-        buffers: The bucket's.
+        group: The buckets.
         counts: Whether the step counts, bool of shape ``()``.
-        g: The gradient, as it was given to ``encode``; may be ``out`` itself.
-        out: Of the gradient's dtype, shape ``(n,)``.
-        residual: ``p`` of ``encode``, in which a step that does not count is undone; None: it is not.
-        senders: Receives how many ranks sent each element, uint8 of shape ``(n,)``; None: it is not wanted.
+        steps: Of all buckets; the gradients are those that ``encode`` was given.
         own: This rank.
     """
-    if backend.on_gpu(g, out, buffers.arrived):
+    if backend.on_gpu(steps[0].gradient, group.arrived):
         from gravac.kernels.cuda import tiled as on_gpu
 
-        on_gpu.decode(buffers, counts, g, out, residual, senders, own)
+        on_gpu.decode(group, counts, steps, own)
         return
+    for step in steps:
+        _decode(step, bool(counts), own)
+
+
+def _decode(step: TiledStep, counts: bool, own: int) -> None:
+    buffers, out, senders = step.buffers, step.out, step.senders
     layout, share = buffers.layout, 1.0 / buffers.arrived.shape[0]
     buffers.level[0] = buffers.level[1]
     found = [_read(layout, row) for row in buffers.arrived]
-    if residual is not None and not bool(counts):
-        residual.index_add_(0, *found[own])
-        raw = g.float()
-        residual.sub_(torch.where(raw.isfinite(), raw, 0.0))
-    out.fill_(0.0 if bool(counts) else math.nan)
+    if step.undone is not None and not counts:
+        raw = step.gradient.float()
+        step.undone.sub_(torch.where(raw.isfinite(), raw, 0.0)).index_add_(0, *found[own])
+    out.fill_(0.0 if counts else math.nan)
     if senders is not None:
         senders.zero_()
     for places, values in found:
@@ -240,23 +288,18 @@ def decode(
             senders.index_add_(0, places, torch.ones_like(places, dtype=torch.uint8))
 
 
-def undo(buffers: TiledBuffers, g: Tensor, residual: Tensor) -> None:
-    """Undo a step whose message may not have arrived anywhere: ``decode`` of this rank's own alone.
-
-    Args:
-        buffers: The bucket's.
-        g: The gradient, as it was given to ``encode``; unchanged.
-        residual: ``p`` of ``encode``.
-    """
-    arrived, buffers.arrived = buffers.arrived, buffers.message.view(1, -1)
-    buffers.again.clear()
+def undo(step: TiledStep) -> None:
+    """Undo a step in ``undone``, whose message may not have arrived anywhere: ``decode`` of this rank's own alone."""
+    buffers = step.buffers
+    message, arrived = buffers.message, buffers.arrived
     buffers.level[1:] = buffers.level[:1]  # nothing is learned from it
+    alone = TiledGroup([buffers], 1)
+    alone.arrived.copy_(message)
     try:
-        never = torch.zeros((), dtype=torch.bool, device=g.device)
-        decode(buffers, never, g, torch.empty_like(g), residual, None, 0)
+        never = torch.zeros((), dtype=torch.bool, device=message.device)
+        decode(alone, never, [replace(step, out=torch.empty_like(step.gradient), senders=None)], 0)
     finally:
-        buffers.arrived = arrived
-        buffers.again.clear()
+        buffers.message, buffers.arrived = message, arrived
 
 
 def _words(bits: int) -> int:

@@ -65,7 +65,7 @@ def compiled(capability: int) -> dict[str, str]:
         flags = [
             constant if value is True else f"{constant}={value}"
             for constant, value in options.items()
-            if value is True or constant == "KIND"
+            if value is True or constant in ("KIND", "DTYPE")
         ]
         types = [
             str(one.dtype).removeprefix("torch.") for one in arguments[:1] if isinstance(one, torch.Tensor)

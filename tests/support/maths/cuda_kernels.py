@@ -395,74 +395,84 @@ def test_a_step_waits_for_nothing_and_compiles_nothing() -> None:
 
 @pytest.mark.parametrize("values", get_args(tiled.Values))
 @pytest.mark.parametrize(
-    ("n", "k", "tile", "dtype", "draft", "counts"),
+    ("sizes_of", "tile", "dtype", "draft", "counts"),
     [
-        (700, 70, 128, torch.float32, False, True),
-        (2000, 5, 256, torch.float32, False, False),
-        (300, 300, 128, torch.bfloat16, True, True),
-        (777, 50, 256, torch.bfloat16, False, True),
-        (1500, 300, 1024, torch.float32, True, False),
-        *((3_000_001, 180_000, tiled.TILE, dtype, False, True) for dtype in DTYPES[:2] if GPU),
+        ([(700, 70)], 128, torch.float32, False, True),
+        ([(2000, 5), (130, 130), (1, 1), (513, 64)], 256, torch.float32, False, False),
+        ([(300, 300), (900, 31)], 128, torch.bfloat16, True, True),
+        ([(777, 50), (1024, 100), (64, 8)], 256, torch.bfloat16, False, True),
+        ([(1500, 300)], 1024, torch.float32, True, False),
+        *(
+            ([(3_000_001, 180_000), (4096, 40)], tiled.TILE, dtype, False, True)
+            for dtype in DTYPES[:2]
+            if GPU
+        ),
     ],
 )
 def test_whole_messages(
-    values: tiled.Values, n: int, k: int, tile: int, dtype: torch.dtype, draft: bool, counts: bool
+    values: tiled.Values,
+    sizes_of: list[tuple[int, int]],
+    tile: int,
+    dtype: torch.dtype,
+    draft: bool,
+    counts: bool,
 ) -> None:
-    """Two ranks, four steps: one with a gradient that is not finite, one without a residual, one of zeros. On a GPU
-    tiles come in another order, and with them values are rounded in other blocks."""
-    layout, ranks = tiled.TiledLayout(n, k, values, tile=tile), 2
+    """Two ranks, groups of buckets, four steps: one with a gradient that is not finite, one without a residual, one of
+    zeros. On a GPU tiles come in another order, and with them values are rounded in other blocks."""
+    layouts, ranks = [tiled.TiledLayout(n, k, values, tile=tile) for n, k in sizes_of], 2
     theirs, mine = (
-        [tiled.TiledBuffers(layout, ranks, where) for _ in range(ranks)]
+        [tiled.TiledGroup([tiled.TiledBuffers(one, where) for one in layouts], ranks) for _ in range(ranks)]
         for where in (torch.device("cpu"), HERE)
     )
-    residuals = [torch.randn(n) * 0.3 for _ in range(ranks)]
+    residuals = [[torch.randn(n) * 0.3 for n, _ in sizes_of] for _ in range(ranks)]
     for step in range(4):
-        grads = [(torch.randn(n) * (step < 3)).to(dtype) for _ in range(ranks)]
+        grads = [[(torch.randn(n) * (step < 3)).to(dtype) for n, _ in sizes_of] for _ in range(ranks)]
         if step == 1:
-            grads[1][5], grads[1][7] = math.nan, math.inf
-        found = []
-        for use, buffers in (("reference", theirs), ("cuda", mine)):
+            grads[1][0][5], grads[1][0][7] = math.nan, math.inf
+        found: dict[str, list[list[tiled.TiledStep]]] = {}
+        for use, groups in (("reference", theirs), ("cuda", mine)):
             with on(use):
-                found.append(
-                    [_encoded(buffers[r], grads[r], residuals[r], draft, step) for r in range(ranks)]
-                )
-                for one in buffers:
-                    one.arrived.copy_(torch.stack([each.message for each in buffers]))
+                found[use] = [_encoded(groups[r], grads[r], residuals[r], draft, step) for r in range(ranks)]
+                for one in groups:
+                    one.arrived.copy_(torch.stack([each.message for each in groups]))
         for rank in range(ranks):
-            (left, row), (right, other) = found[0][rank], (one.cpu() for one in found[1][rank])
-            assert torch.allclose(row, other, rtol=1e-9, equal_nan=True)
-            assert torch.allclose(theirs[rank].level, mine[rank].level.cpu(), rtol=1e-6)
-            mine[rank].level.copy_(theirs[rank].level)
-            if not GPU:
-                assert torch.equal(theirs[rank].message, mine[rank].message)
-                assert torch.equal(theirs[rank].places, mine[rank].places)
-            elif values != "twobit":
-                assert torch.equal(left, right)
+            for left, right in zip(found["reference"][rank], found["cuda"][rank], strict=True):
+                one, other = left.buffers, right.buffers
+                assert torch.allclose(left.row, right.row.cpu(), rtol=1e-9, equal_nan=True)
+                assert torch.allclose(one.level, other.level.cpu(), rtol=1e-6)
+                other.level.copy_(one.level)
+                if not GPU:
+                    assert torch.equal(one.message, other.message)
+                    assert torch.equal(one.places, other.places)
+                elif values != "twobit":
+                    assert torch.equal(left.rest, right.rest.cpu())
             outs = []
-            for use, buffers, p in (("reference", theirs, left), ("cuda", mine, right)):
-                where = buffers[rank].message.device
+            for use, groups in (("reference", theirs), ("cuda", mine)):
                 with on(use):
-                    out, e = grads[rank].clone().to(where), p.clone().to(where)
-                    senders = torch.ones(n, dtype=torch.uint8, device=where)
-                    known = torch.tensor(counts, device=where)
-                    tiled.decode(buffers[rank], known, out, out, None if draft else e, senders, rank)
-                    outs.append((out.cpu(), e.cpu(), senders.cpu()))
+                    known = torch.tensor(counts, device=groups[rank].message.device)
+                    tiled.decode(groups[rank], known, found[use][rank], rank)
+                ends = ((each.out, each.rest, each.senders) for each in found[use][rank])
+                outs.append(tuple(one.cpu() for each in ends for one in each if one is not None))
             if not GPU or values != "twobit":
                 same(*outs)
-            residuals[rank] = outs[0][1]
+            residuals[rank] = [each.rest.cpu().clone() for each in found["reference"][rank]]
 
 
 def _encoded(
-    buffers: tiled.TiledBuffers, gradient: Tensor, residual: Tensor, draft: bool, step: int
-) -> tuple[Tensor, Tensor]:
-    where = buffers.message.device
-    g, e = gradient.to(where), residual.clone().to(where)
-    row = torch.zeros(step_sums.ROW, dtype=torch.float64, device=where)
-    if not buffers.ready:
-        tiled.first_level(buffers, g, e)
-    p = torch.empty_like(e) if draft else e
-    tiled.encode(buffers, g, None if step == 2 else e, p, row)
-    return p, row
+    group: tiled.TiledGroup, gradients: list[Tensor], residuals: list[Tensor], draft: bool, step: int
+) -> list[tiled.TiledStep]:
+    steps, where = [], group.message.device
+    for buffers, gradient, residual in zip(group.members, gradients, residuals, strict=True):
+        g, e = gradient.clone().to(where), residual.clone().to(where)
+        row = torch.zeros(step_sums.ROW, dtype=torch.float64, device=where)
+        if not buffers.ready:
+            tiled.first_level(buffers, g, e)
+        rest = torch.empty_like(e) if draft else e
+        senders = torch.ones(g.numel(), dtype=torch.uint8, device=where)
+        undone = None if draft else rest
+        steps.append(tiled.TiledStep(buffers, g, g, None if step == 2 else e, rest, row, undone, senders))
+    tiled.encode(group, steps)
+    return steps
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -104,16 +104,17 @@ class _Counting(TorchDispatchMode):
 
 
 class CountedRank:
-    """One rank that sends two buckets under one plan, its device's work counted.
+    """One rank that sends buckets under one plan, its device's work counted.
 
     Args:
         codec: Of the plan.
         cf: Of the plan; 1: dense.
         ranks: World size.
         clipped: Whether the trainer clips by the agent.
+        buckets: How many.
     """
 
-    def __init__(self, codec: str, cf: float, ranks: int, clipped: bool = False) -> None:
+    def __init__(self, codec: str, cf: float, ranks: int, clipped: bool = False, buckets: int = 1) -> None:
         ends = _Ends(ranks)
         encoder = Encoder(memories.build("residual"), (codec,), (aggregators.build(codec, ends),))
         encoder.raw_mean.wanted = encoder.cuts = clipped
@@ -133,8 +134,8 @@ class CountedRank:
             compiled=True,
         )
         size = 1 << 17
-        self._buckets = [Bucket(number, (f"p{number}",), (size,), ((size,),)) for number in range(2)]
-        self._buffers = [torch.randn(size) for _ in range(2)]
+        self._buckets = [Bucket(number, (f"p{number}",), (size,), ((size,),)) for number in range(buckets)]
+        self._buffers = [torch.randn(size) for _ in range(buckets)]
         self._step, self._where = 0, ""
         self.found: dict[str, Counts] = {}
         for name in ("_encode", "_finish", "_sum_tick", "_decide", "_fetch"):
@@ -153,15 +154,15 @@ class CountedRank:
         self._step += 1
 
     def settled(self, surveyed: bool = False) -> tuple[Counts, Counts]:
-        """Return what the first bucket, and what the step beside its buckets, queues in the fourth step."""
+        """Return what the buckets, and what the step beside them, queues in the fourth step."""
         for _ in range(3):
             self.step()
         self.found = {}
         with _Counting(self):
             self.step(surveyed)
-        rest = [counts for place, counts in self.found.items() if not place.endswith("1")]
-        bucket = [counts for place, counts in self.found.items() if place.endswith("0")]
-        return _sum(bucket), _sum(counts for counts in rest if counts not in bucket)
+        ofs = ("_encode", "_finish")
+        buckets = [counts for place, counts in self.found.items() if place in ofs]
+        return _sum(buckets), _sum(counts for place, counts in self.found.items() if place not in ofs)
 
     def note(self, name: str, kernel: bool = True, given: bool = False) -> None:
         """Count one operation."""
@@ -180,8 +181,7 @@ class CountedRank:
         inner: Callable[..., None] = getattr(self.executor, name)
 
         def watched(step: Any, *arguments: Any) -> None:
-            number = arguments[0].submitted.bucket.number if name in ("_encode", "_finish") else ""
-            self._where = f"{name}{number}"
+            self._where = name
             try:
                 inner(step, *arguments)
             finally:
@@ -214,14 +214,27 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["CountedRank"]]:
     monkeypatch.setattr(backend, "_gpu", True)
     monkeypatch.setattr(reference, "AT_ONCE", 1 << 40)
 
-    def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-        name = kernel.fn.__name__
-        for rank in ranks:
-            rank.note(name, given=True)
-        _pretend(name, arguments)
+    def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Callable[[], None]:
+        def again() -> None:
+            for rank in ranks:
+                rank.note(kernel.fn.__name__, given=True)
 
-    for module in backend._GPU_KERNELS:
-        monkeypatch.setattr(importlib.import_module(f"gravac.kernels.cuda.{module}"), "launch", launch)
+        again()
+        _pretend(kernel.fn.__name__, arguments)
+        return again
+
+    def table_of(*given: Any) -> Tensor:
+        for rank in ranks:
+            rank.note("table_of")  # a copy to the device
+        return made(*given)
+
+    made = importlib.import_module("gravac.kernels.cuda.tables").table_of
+    for module in map(
+        importlib.import_module, (f"gravac.kernels.cuda.{name}" for name in backend._GPU_KERNELS)
+    ):
+        monkeypatch.setattr(module, "launch", launch)
+        if hasattr(module, "table_of"):
+            monkeypatch.setattr(module, "table_of", table_of)
     with kernels.treated_as_device():
         yield ranks
 
