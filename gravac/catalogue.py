@@ -108,7 +108,8 @@ def _entries() -> Iterator[CatalogueEntry]:
 
 def _compressor(member: type[Compressor]) -> CatalogueEntry:
     codec = build_compressor(member.name)
-    traits = asdict(codec.traits) | {"whole_message": codec.message_values(torch.float32) is not None}
+    whole = codec.message_values(torch.float32), codec.message_rounding(CFS[0], torch.float32)
+    traits = asdict(codec.traits) | {"whole_message": any(whole)}
     return _entry("compressor", codec, member, traits, _codec_costs(codec))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
 from gravac.kernels import Scalar, SelectionHint
+from gravac.kernels.device.rounded import Rounding
 from gravac.kernels.device.tiled import Values as TiledValues
 from gravac.offers import UNKNOWN, Offer
 from gravac.transaction import Transaction
@@ -72,6 +73,15 @@ class Compressor(Transaction, ABC):
 
         Args:
             dtype: The dtype that values have on the wire.
+        """
+        return None
+
+    def message_rounding(self, cf: float, dtype: torch.dtype) -> Rounding | None:
+        """Return how a device rounds every element for its messages (``device.rounded``); None: it makes none.
+
+        Args:
+            cf: The CF asked for.
+            dtype: The gradient's.
         """
         return None
 

@@ -9,6 +9,7 @@ from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.compressors.sparse.selector import PLAIN
+from gravac.kernels.device.rounded import BFLOAT16, FORMATS, Rounding
 from gravac.kernels.device.tiled import Values as TiledValues
 from gravac.offers import Offer
 
@@ -71,6 +72,9 @@ class BF16(Quantizer):
 
     def kept_values(self) -> TiledValues | None:
         return "bfloat16" if self.half == torch.bfloat16 else None
+
+    def message_rounding(self, cf: float, dtype: torch.dtype) -> Rounding | None:
+        return BFLOAT16 if self.half == torch.bfloat16 and dtype in FORMATS else None
 
     def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(self.half, numel),)

@@ -20,7 +20,18 @@ Scalar = float | Tensor
 """A float for tensors in the host's memory. For a device's, where reading a number would wait, a float64 tensor on it,
 of shape ``()``."""
 log = logging.getLogger("gravac.kernels")
-_GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws", "adam", "step_sums", "tiled")
+_GPU_KERNELS = (
+    "tally",
+    "top",
+    "linalg",
+    "bits",
+    "rounding",
+    "draws",
+    "adam",
+    "step_sums",
+    "tiled",
+    "rounded",
+)
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""
 _GPUS = ("cuda",)
 """Types of the devices on which Triton's kernels run."""

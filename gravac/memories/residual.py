@@ -87,11 +87,11 @@ class ResidualPart(FlatMemory):
         self.stage, self.sent = _Stage.REMOVED, (compressor, payload)
         return self.residual
 
-    def sent_by_device(self, places: Tensor) -> bool:
+    def sent_by_device(self, places: Tensor | None = None) -> bool:
         """Take what a device left in ``out`` of ``pending_sum`` for the residual after the step.
 
         Args:
-            places: What it sent, int64 or int32.
+            places: What it sent, int64 or int32; None: everything.
 
         Returns:
             Whether the device has to undo a step that does not count, as there is no second buffer. Then call
@@ -99,7 +99,9 @@ class ResidualPart(FlatMemory):
         """
         self.offered = None
         if self.stage is None:
-            self.draft_has_residual, self.sent_places = True, (places,) if self.keeps_before else None
+            self.draft_has_residual, self.sent_places = True, None
+            if places is not None and self.keeps_before:
+                self.sent_places = (places,)
             return False
         self.stage, self.after = _Stage.REMOVED, (self.has_residual, True)
         return True

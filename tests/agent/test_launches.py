@@ -1,5 +1,6 @@
 """How many kernels a bucket and a step queue on a GPU, counted without one: each takes the host some 19 µs."""
 
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -26,6 +27,10 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CountedRank]]:
         ("topk", 10.0, 4, 1),
         ("topk+bf16", 100.0, 4, 1),
         ("topk+twobit", 16.6, 4, 1),
+        ("bf16", 2.0, 2, 2),
+        ("int8", 4.0, 2, 2),
+        ("nearest", 10.0, 2, 2),
+        ("nearest:levels=3", 17.3, 2, 2),
     ],
 )
 def test_whole_messages_take_few_launches_for_any_number_of_ranks(
@@ -39,6 +44,22 @@ def test_whole_messages_take_few_launches_for_any_number_of_ranks(
         assert bucket.launches == (alone if buckets == 1 else grouped * buckets), bucket.names
         assert step.launches <= OF_A_STEP, step.names
         assert (bucket.allocations, bucket.waits) == (0, 0), bucket.names
+        assert (step.allocations, step.waits) == (0, 0), step.names
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "nearest"])
+def test_shards_take_three_launches_for_any_number_of_ranks(counting: list[CountedRank], codec: str) -> None:
+    """Of all parts that arrive one makes the mean."""
+    for ranks in (2, 16):
+        rank = CountedRank(codec, 10.0, ranks, collective="compressed-all-reduce")
+        counting[:] = [rank]
+        _, step = rank.settled()
+        # The mean of the first of two buckets is made after the second one was encoded.
+        buckets = [counts for place, counts in rank.found.items() if place[-1] in "01"]
+        names = sum((counts.names for counts in buckets), Counter[str]())
+        assert names == {"_encode": 2, "_average": 2, "_decode": 2}
+        assert not any(counts.allocations or counts.waits for counts in buckets)
+        assert step.launches <= OF_A_STEP, step.names
         assert (step.allocations, step.waits) == (0, 0), step.names
 
 
@@ -65,7 +86,7 @@ def test_a_surveyed_step_waits_for_nothing(counting: list[CountedRank], codec: s
 
 @pytest.mark.parametrize(
     ("codec", "cf", "two", "sixteen"),
-    [("bf16", 2.0, 68, 96), ("int8", 4.0, 67, 95), ("nearest", 10.0, 403, 957)],
+    [("fp16", 2.0, 68, 96), ("int8:block=32", 4.0, 67, 95), ("nearest:block=32", 10.0, 403, 957)],
 )
 def test_other_plans_take_no_more_than_today(
     counting: list[CountedRank], codec: str, cf: float, two: int, sixteen: int

@@ -18,6 +18,7 @@ from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
 from gravac.compressors.rows import PayloadRows
 from gravac.kernels import LEAST_CF, CandidateBuffers, Scalar, Sifter, on_device
+from gravac.kernels.device.rounded import RoundedBuffers, RoundedGroup
 from gravac.kernels.device.tiled import TiledBuffers, TiledGroup
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import (
@@ -124,6 +125,9 @@ class BucketChannel:
         """What a device keeps for its whole messages; None before the first one."""
         self.group: TiledGroup | None = None
         """What it keeps for those of the bucket and the next ones together, if the bucket is the first of them."""
+        self.rounded: RoundedBuffers | None = None
+        self.rounded_group: RoundedGroup | None = None
+        """The same, for messages of every element."""
         self.sampled: SampledBucket | None = None
         self.noise: Tensor | None = None
         """What the codec decodes to where p is zero, of this step. It is lost where no rank used the parameter."""
@@ -197,10 +201,10 @@ class BucketChannel:
         return EncodedBucket(transfer, False, unsettled)
 
     def begin_message(self, plan: StepPlan, gradient: Tensor) -> None:
-        """Prepare the memory for a message that a device makes in one piece, of the largest elements."""
+        """Prepare the memory for a message that a device makes in one piece."""
         rank = self._rank
-        self.partial, self.senders = True, None
-        self.memory.keeps_before = rank.cuts and rank.aggregators[plan.codec].leaves_out
+        self.partial, self.senders = rank.aggregators[plan.codec].leaves_out, None
+        self.memory.keeps_before = rank.cuts and self.partial
         self.memory.gradient_stays = rank.gradients_stay and not self.memory.keeps_before
         if rank.raw_mean.wanted:
             self._signs = rank.raw_mean.add(self._signs, self.bucket.number, gradient)

@@ -9,7 +9,7 @@ Python's own bookkeeping runs at once, inside of what is given to ``Device.run``
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,6 +20,7 @@ from gravac.collectives import Communicator, InPlace, Transfer, Work
 from gravac.compressors import Key
 from gravac.kernels import Scalar, Tally
 from gravac.kernels.device.step_sums import square
+from gravac.kernels.device.tiled import TiledLayout
 from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
@@ -30,7 +31,9 @@ from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
 from gravac_agent.network.link import Link
-from gravac_agent.streams.messages import Messages, Offer, SentMessage
+from gravac_agent.streams.groups import Offer, is_full
+from gravac_agent.streams.messages import Messages, SentGroup, SentMessage
+from gravac_agent.streams.rounded import RoundedMessages, SentRounded, SentRoundedGroup
 from gravac_agent.streams.tick import DeviceTick, factor_of
 
 _PATIENCE_SECONDS = 10.0
@@ -45,14 +48,14 @@ class QueuedBucket:
     channel: BucketChannel
     transfer: Transfer | None = None
     """None if encoding failed, or has not begun yet on a simulated device."""
-    message: SentMessage | None = None
+    message: SentMessage | SentRounded | None = None
     """Instead of a transfer, where the device makes whole messages."""
     raw: bool = False
     """The mean will be that of the raw gradients."""
     error: Exception | None = None
 
     @property
-    def sent(self) -> Transfer | SentMessage | None:
+    def sent(self) -> Transfer | SentMessage | SentRounded | None:
         """What is in flight."""
         return self.message or self.transfer
 
@@ -73,6 +76,8 @@ class DeviceStep:
     buckets: list[QueuedBucket] = field(default_factory=list)
     opened: list[tuple[QueuedBucket, Offer]] = field(default_factory=list)
     """Buckets whose message waits for that of the next one."""
+    halfway: SentRoundedGroup | None = None
+    """What has a second collective to issue."""
     dense_bytes: int = 0
     payload_bytes: int = 0
     begins_again: bool = False
@@ -138,6 +143,7 @@ class StreamExecutor:
         self._seed, self._rank = seed, encoder.aggregator.communicator.rank
         self._ticks = DeviceTick(device, ticks)
         self._messages = Messages(encoder, compiled)
+        self._rounded = RoundedMessages(encoder, compiled, device.wait_work)
         self._side = device.new_stream()
         self._line = device.new_stream() if link is not None else self._side
         self._timer = device.timer()
@@ -366,17 +372,22 @@ class StreamExecutor:
 
     def _offer(self, step: DeviceStep, queued: QueuedBucket) -> bool:
         """Put a bucket into a group, if it goes with one. Issue the group's collective if nothing follows in it."""
-        channel, submitted = queued.channel, queued.submitted
-        layout = None if step.sharded else self._messages.layout(channel, step.plan, submitted.buffer)
-        offer = None if layout is None else Offer(channel, layout, submitted.buffer, submitted.out)
+        channel, submitted, offer = queued.channel, queued.submitted, None
+        if not step.sharded:
+            known = channel, step.plan, submitted.buffer
+            layout = self._messages.layout(*known) or self._rounded.layout(*known)
+            offer = None if layout is None else Offer(channel, layout, submitted.buffer, submitted.out)
         if step.opened and (offer is None or not offer.joins(step.opened[0][1])):
             self._send_group(step)  # first: the order of collectives is equal on all ranks
         if offer is None:
+            self._pass_on(step, None)
             return False
         step.dense_bytes += submitted.buffer.nbytes
         step.opened.append((queued, offer))
-        if submitted.last or self._messages.full([one for _, one in step.opened]):
+        if submitted.last or is_full([one for _, one in step.opened]):
             self._send_group(step)
+        if submitted.last:
+            self._pass_on(step, None)
         return True
 
     def _send(self, step: DeviceStep, queued: QueuedBucket) -> None:
@@ -391,7 +402,7 @@ class StreamExecutor:
                 square(gradient, self._ticks.row(number))
                 exchange, queued.raw = None, True
             else:
-                key = Key(self._seed, step.number, number, self._rank)
+                key = self._key(step, number)
                 exchange, queued.raw, _ = channel.encode(plan, gradient, key, step.sums, step.survey)
             queued.transfer = exchange or self._dense(submitted)
             step.payload_bytes += queued.transfer.payload_bytes
@@ -403,20 +414,42 @@ class StreamExecutor:
         """Issue the collective of the buckets that wait for it."""
         opened, step.opened = step.opened, []
         begin = self._timer.mark(self._side)
+        offers = [offer for _, offer in opened]
+        common = step.plan, offers, step.sums, step.survey, self._ticks.row
+        sent: Sequence[SentMessage | SentRounded]
         try:
             # The last one's first: it may replace all rows.
             self._ticks.row(max(queued.submitted.bucket.number for queued, _ in opened))
-            offers = [offer for _, offer in opened]
-            sent = self._messages.send(step.plan, offers, step.sums, step.survey, self._ticks.row)
+            if isinstance(offers[0].layout, TiledLayout):
+                sent = self._messages.send(*common)
+            else:
+                sent = self._rounded.send(*common, lambda number: self._key(step, number))
+            for number, message in enumerate(sent):
+                opened[number][0].message = message
+                step.payload_bytes += message.payload_bytes
+            self._pass_on(step, sent[0].group)
         except Exception as error:
             for queued, _ in opened:
                 queued.error = error
             raise
         finally:
             step.activity.append(("compress", begin, self._timer.mark(self._side)))
-        for (queued, _), message in zip(opened, sent, strict=True):
-            queued.message = message
-            step.payload_bytes += message.payload_bytes
+
+    def _pass_on(self, step: DeviceStep, group: SentGroup | SentRoundedGroup | None) -> None:
+        """Issue the second collective of the group before this one, which is in flight now: until then the stream need
+        not wait for the first. Where a link is emulated, do so of this one too.
+        """
+        before, step.halfway = step.halfway, None
+        if before is not None:
+            before.pass_on()
+        if isinstance(group, SentRoundedGroup) and group.halfway:
+            if self._link is None:
+                step.halfway = group
+            else:
+                group.pass_on()
+
+    def _key(self, step: DeviceStep, number: int) -> Key:
+        return Key(self._seed, step.number, number, self._rank)
 
     def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
         """Keep the link's stream busy for as long as the emulated link needs for a bucket."""

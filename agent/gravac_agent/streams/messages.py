@@ -1,12 +1,8 @@
-"""Buckets that a device sends as whole messages, in launches that do not grow with ranks: see ``device.tiled``.
-
-A few buckets share each launch and the collective. The first ones wait for the last one, or for the end of backward.
-"""
+"""Buckets that a device sends as whole messages, in launches that do not grow with ranks: see ``device.tiled``."""
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +13,6 @@ from gravac.collectives import Work
 from gravac.collectives.gather import Gather
 from gravac.compressors.base import kept_count
 from gravac.kernels.device import tiled
-from gravac.kernels.device.groups import MEMBERS
 from gravac.memories.base import PendingSum
 from gravac.memories.residual import ResidualPart
 from gravac_agent.exchange.channel import BucketChannel
@@ -25,27 +20,10 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
+from gravac_agent.streams.groups import Offer
 
 log = logging.getLogger("gravac.agent")
 _FAILED = "compressing bucket %d failed; this rank sends nothing of it in this step"
-
-
-GROUP_BYTES = 64 << 20
-"""Gradients of a group at most, the last one's beside: more would begin to be sent late."""
-
-
-class Offer(NamedTuple):
-    """A bucket whose message waits for those of its group."""
-
-    channel: BucketChannel
-    layout: tiled.TiledLayout
-    gradient: Tensor
-    out: Tensor
-    """Receives the mean; may be the gradient itself."""
-
-    def joins(self, first: "Offer") -> bool:
-        """Return whether one launch can serve both. Equal on all ranks."""
-        return (self.layout.values, self.gradient.dtype) == (first.layout.values, first.gradient.dtype)
 
 
 @dataclass(slots=True)
@@ -139,10 +117,6 @@ class Messages:
             return None
         return tiled.TiledLayout(numel, capacity, values)
 
-    def full(self, offers: Sequence[Offer]) -> bool:
-        """Return whether a group is sent without waiting for more. Equal on all ranks."""
-        return len(offers) == MEMBERS or sum(one.gradient.nbytes for one in offers) >= GROUP_BYTES
-
     def send(
         self,
         plan: StepPlan,
@@ -155,7 +129,7 @@ class Messages:
 
         Args:
             plan: Of the step.
-            offers: One or more, at most ``MEMBERS``. Gradients stay unchanged.
+            offers: One or more, at most ``MEMBERS``, with layouts of ``layout(…)``. Gradients stay unchanged.
             sums: Flags of the step.
             survey: Of the step.
             row: Returns what receives the sums of a bucket, by its number.
@@ -234,6 +208,7 @@ def _group_of(offers: Sequence[Offer], ranks: int) -> tiled.TiledGroup:
     """Return the buffers of a group, made when its buckets or their layouts are others than before."""
     members = []
     for channel, layout, gradient, _ in offers:
+        assert isinstance(layout, tiled.TiledLayout)
         if channel.message is None or channel.message.layout is not layout:
             channel.message = tiled.TiledBuffers(layout, gradient.device)
         members.append(channel.message)

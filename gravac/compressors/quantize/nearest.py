@@ -22,6 +22,7 @@ from gravac.kernels import (
     quantize_nearest,
     unpack_digits,
 )
+from gravac.kernels.device.rounded import FORMATS, Rounding, nearest
 from gravac.offers import Offer
 
 Coding = Literal["digits", "huffman"]
@@ -110,6 +111,11 @@ class Nearest(Quantizer):
         """Return the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
         asked = (levels for levels in self.ladder if 32 / GRIDS[levels].bits >= cf)
         return self.levels_asked or next(asked, self.ladder[-1])
+
+    def message_rounding(self, cf: float, dtype: torch.dtype) -> Rounding | None:
+        found = nearest(self.level_count(cf))
+        plain = type(self).round is Nearest.round and self.coding == "digits"
+        return found if plain and self.block == found.block and dtype in FORMATS else None
 
     def specs(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         return None if self.coding == "huffman" else self._digits(numel, cf)

@@ -25,6 +25,7 @@ from gravac.kernels import (
     stochastic_round,
     unpack,
 )
+from gravac.kernels.device.rounded import FORMATS, RANDOM, Rounding
 from gravac.offers import Offer
 
 _LADDER = (8, 4, 3, 2)
@@ -118,6 +119,9 @@ class Int8(QSGD):
 
     def __init__(self, *, block: int = 256) -> None:
         super().__init__(bits=8, block=block)
+
+    def message_rounding(self, cf: float, dtype: torch.dtype) -> Rounding | None:
+        return RANDOM if self.block == RANDOM.block and dtype in FORMATS else None
 
 
 class Int4(QSGD):

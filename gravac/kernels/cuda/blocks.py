@@ -73,6 +73,19 @@ def narrowed(values: tl.tensor, like: tl.tensor) -> tl.tensor:
 
 
 @jit()
+def bits_of(value: tl.tensor) -> tl.tensor:
+    """Returns a float32 rounded to bfloat16, as its 16 bits."""
+    wide = value.to(tl.int32, bitcast=True)
+    return ((wide + (0x7FFF + ((wide >> 16) & 1))) >> 16) & 0xFFFF
+
+
+@jit()
+def float_of(bits: tl.tensor) -> tl.tensor:
+    """Returns the float32 of 16 bits of a bfloat16."""
+    return (bits << 16).to(tl.float32, bitcast=True)
+
+
+@jit()
 def ones(word: tl.tensor) -> tl.tensor:
     """Returns the bits set in each 32-bit word."""
     word = word.to(tl.uint32, bitcast=True)

@@ -87,12 +87,18 @@ class Again:
     ) -> None:
         self._run, self._device, self._arguments = compiled[programs, 1, 1], device, arguments
 
-    def __call__(self) -> None:
+    def holding(self, first: int) -> "Again":
+        """Forget the first arguments, which ``__call__`` is given."""
+        self._arguments = self._arguments[first:]
+        return self
+
+    def __call__(self, *first: Tensor | float) -> None:
+        """Launch with others for the first arguments, of the same type and alignment."""
         if self._device.type != "cuda" or torch.cuda.current_device() == self._device.index:
-            self._run(*self._arguments)
+            self._run(*first, *self._arguments)
         else:
             with torch.cuda.device(self._device):
-                self._run(*self._arguments)
+                self._run(*first, *self._arguments)
 
 
 def _kind(value: Tensor | float) -> object:

@@ -5,7 +5,7 @@ from typing import get_args
 import torch
 
 from gravac import kernels
-from gravac.kernels.device import step_sums, tiled
+from gravac.kernels.device import rounded, step_sums, tiled
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -54,6 +54,7 @@ def run_all(device: torch.device) -> None:
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)
     _run_tiled(x)
+    _run_rounded(x)
 
 
 def _run_tiled(x: torch.Tensor) -> None:
@@ -76,3 +77,18 @@ def _run_tiled(x: torch.Tensor) -> None:
             x.to(dtype), x[:16].view(16, 1), 1, torch.zeros(17, dtype=torch.float64, device=x.device)
         )
     step_sums.add_rows(row, torch.zeros(16, dtype=torch.float64, device=x.device), 11, 9)
+
+
+def _run_rounded(x: torch.Tensor) -> None:
+    """Launch the kernels of rounded messages."""
+    counts = torch.ones((), dtype=torch.bool, device=x.device)
+    row = torch.zeros(step_sums.ROW, dtype=torch.float64, device=x.device)
+    for rounding in (rounded.BFLOAT16, rounded.RANDOM, rounded.nearest(7)):
+        buffers = rounded.RoundedBuffers(rounded.RoundedLayout(x.numel(), 1, True, rounding), 0, x.device)
+        group = rounded.RoundedGroup([buffers])
+        for dtype in _FLOATS[:2]:
+            gradient, p = x.to(dtype), x.clone()
+            members = [rounded.Member(buffers, gradient, p, p, row, gradient, True)]
+            rounded.encode(group, members, [1])
+            rounded.average(group, members, [1])
+            rounded.decode(group, members, counts)

@@ -26,6 +26,7 @@ SMALL = {
     "adam": {"BLOCK": 64},
     "step_sums": {"SUM_BLOCK": 128, "SIGNS_AT_ONCE": 64, "ROWS_AT_ONCE": 2},
     "tiled": {"AT_ONCE": 64},
+    "rounded": {"AT_ONCE": 1024},
 }
 """Sizes with which a few hundred elements are the work of several programs, of more than fit one, and of less."""
 SHIPPED: dict[str, dict[str, int]] = {}

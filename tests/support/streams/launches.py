@@ -111,12 +111,22 @@ class CountedRank:
         cf: Of the plan; 1: dense.
         ranks: World size.
         clipped: Whether the trainer clips by the agent.
+        collective: How payloads meet.
         buckets: How many.
     """
 
-    def __init__(self, codec: str, cf: float, ranks: int, clipped: bool = False, buckets: int = 1) -> None:
+    def __init__(
+        self,
+        codec: str,
+        cf: float,
+        ranks: int,
+        clipped: bool = False,
+        collective: str = "auto",
+        buckets: int = 1,
+    ) -> None:
         ends = _Ends(ranks)
-        encoder = Encoder(memories.build("residual"), (codec,), (aggregators.build(codec, ends),))
+        aggregator = aggregators.build(codec, ends, collective)
+        encoder = Encoder(memories.build("residual"), (codec,), (aggregator,))
         encoder.raw_mean.wanted = encoder.cuts = clipped
         encoder.memory.world_size, encoder.gradients_stay = ranks, True
         plan = StepPlan(Directive(1, "hold", cf, cf, 0.0), cf)

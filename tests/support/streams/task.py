@@ -35,6 +35,7 @@ class Task:
         clip: Largest norm of the mean gradient that is applied. What a step is cut by, the residual is cut by, too.
         regrouped: Whether the first step has other buckets, as that of a new DDP module.
         whole: Whether the device makes whole messages of the plans that it can.
+        collective: How payloads meet.
         fsdp: Whether FSDP2 reduces the gradients: of each mean a rank gets its row, or as a replica all of it.
     """
 
@@ -50,6 +51,7 @@ class Task:
     clip: float | None = None
     regrouped: bool = False
     whole: bool = False
+    collective: str = "auto"
     fsdp: Literal["", "rows", "replicas"] = ""
 
     def layout(self, step: int) -> list[Bucket]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac import aggregators, memories
+from gravac.aggregators import Aggregator
 from gravac.collectives import AllReduce, Communicator, Done, InPlace, Transfer
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.kernels import treated_as_device
@@ -106,8 +107,11 @@ class _Ends(Communicator):
 
 
 def _encoder(task: Task, ends: Communicator) -> Encoder:
-    build = aggregators.build_sharded if task.fsdp == "rows" else aggregators.build
-    encoder = Encoder(memories.build(task.memory), (task.codec,), (build(task.codec, ends),))
+    if task.fsdp == "rows":
+        aggregator: Aggregator = aggregators.build_sharded(task.codec, ends)
+    else:
+        aggregator = aggregators.build(task.codec, ends, task.collective)
+    encoder = Encoder(memories.build(task.memory), (task.codec,), (aggregator,))
     encoder.memory.world_size = ends.size
     encoder.gradients_stay = not task.fsdp
     return encoder
