@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from gravac.collectives import Network
+from gravac.compressors import build
 from gravac.compressors.base import kept_count
-from gravac.kernels.device import tiled
+from gravac.kernels.device import rounded, tiled
 from gravac.policies import AutoPolicy, Plan
+from gravac.whatif.exchange import BUCKET_BYTES
 from gravac_agent.setup.plan_costs import ShardedGradient, plan_costs, without_waits
 
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=12.5e6)
@@ -40,7 +42,7 @@ def test_every_plan_has_its_bytes_and_seconds() -> None:
 
 
 def test_whole_messages_of_a_device_have_sizes_of_their_own() -> None:
-    plans = (Plan(None, 1.0), Plan("topk+twobit", 36.0), Plan("nearest:levels=7", 10.1))
+    plans = (Plan(None, 1.0), Plan("topk+twobit", 36.0), Plan("qsgd:bits=4", 8.0))
     plain, whole = (
         plan_costs(plans, "topk+bf16", 20_000_000, 2, NETWORK, "auto", whole=dtype)
         for dtype in (None, torch.float32)
@@ -50,6 +52,25 @@ def test_whole_messages_of_a_device_have_sizes_of_their_own() -> None:
     assert whole[1].payload_bytes == pytest.approx(sum(one.nbytes for one in buckets), rel=1e-3)
     assert whole[1].link_bytes == pytest.approx(whole[1].payload_bytes, rel=1e-6)
     assert 1.02 < whole[1].payload_bytes / plain[1].payload_bytes < 1.1
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("codec", ["bf16", "int8", "nearest:levels=7"])
+def test_messages_of_every_element_cost_what_is_sent(codec: str, ranks: int) -> None:
+    """Gathered between two ranks, in shards among eight."""
+    plans = (Plan(codec, 2.0),)
+    (plain,), (whole,) = (
+        plan_costs(plans, "topk+bf16", 20_000_000, ranks, NETWORK, "auto", whole=dtype)
+        for dtype in (None, torch.float32)
+    )
+    rounding = build(codec).message_rounding(2.0, torch.float32)
+    assert rounding is not None
+    layout = rounded.RoundedLayout(BUCKET_BYTES // 4, ranks, ranks > 2, rounding)
+    buckets = 20_000_000 / layout.numel
+    assert whole.payload_bytes == pytest.approx(buckets * layout.payload_bytes, rel=1e-6)
+    assert whole.link_bytes == pytest.approx(buckets * layout.link_bytes, rel=1e-5)
+    assert 0.999 < whole.payload_bytes / plain.payload_bytes < 1.005
+    assert whole.payload_bytes != plain.payload_bytes
 
 
 @pytest.mark.parametrize(("by_all_reduce", "rounds"), [(False, 0.75), (True, 1.5)])

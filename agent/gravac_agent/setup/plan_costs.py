@@ -11,7 +11,9 @@ import torch
 from gravac import offers
 from gravac.aggregators import Aggregator
 from gravac.collectives import Gather, Network
+from gravac.collectives.compressed_all_reduce import CompressedAllReduce
 from gravac.compressors.base import kept_count
+from gravac.kernels.device.rounded import RoundedLayout
 from gravac.kernels.device.tiled import TiledLayout
 from gravac.memories import Bucket
 from gravac.policies import Plan
@@ -130,14 +132,22 @@ def plan_costs(
 def _in_whole_messages(
     cost: Volume, codec: str, cf: float, elements: int, ranks: int, dtype: torch.dtype
 ) -> Volume:
-    """Return the cost of a plan with the sizes of its whole messages, where they are gathered."""
+    """Return the cost of a plan with the sizes of its whole messages, where its collective sends them."""
     made = codec_of(codec)
-    values = None if made is None else made.message_values(dtype)
-    if values is None or cost.collective != Gather.name:
+    if made is None or cost.collective not in (Gather.name, CompressedAllReduce.name):
         return cost
     numel = min(elements, BUCKET_BYTES // VALUE_BYTES)  # larger gradients are several buckets
-    nbytes = TiledLayout(numel, kept_count(numel, cf), values).nbytes * elements / numel
-    return replace(cost, payload_bytes=nbytes, link_bytes=(ranks - 1) * nbytes)
+    values, rounding = made.message_values(dtype), made.message_rounding(cf, dtype)
+    if values is not None and cost.collective == Gather.name:
+        nbytes = TiledLayout(numel, kept_count(numel, cf), values).nbytes
+    elif rounding is not None:
+        shards = cost.collective == CompressedAllReduce.name
+        nbytes = RoundedLayout(numel, ranks, shards, rounding).payload_bytes
+    else:
+        return cost
+    payload_bytes = nbytes * elements / numel
+    link_bytes = cost.link_bytes * payload_bytes / cost.payload_bytes
+    return replace(cost, payload_bytes=payload_bytes, link_bytes=link_bytes)
 
 
 def without_waits(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
