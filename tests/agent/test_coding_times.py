@@ -11,7 +11,7 @@ import torch
 
 from gravac.compressors.quantize.nearest import Nearest
 from gravac.kernels import treated_as_device
-from gravac.kernels.device import tiled
+from gravac.kernels.device import rounded, tiled
 from gravac.policies import AutoPolicy, Plan
 from gravac.protocol import PlanCost
 from gravac_agent.devices import Device
@@ -233,6 +233,29 @@ def test_whole_messages_are_measured_as_they_are_sent(device: Busy, monkeypatch:
     plan = Plan("topk+twobit", 16.6)
     with treated_as_device():
         two, eight = measured(cost(plan, 2), cost(plan, 8), buckets=5, device=device)
+    assert two.coding == pytest.approx(5 * (0.004 + 0.0015 + 0.0005), rel=1e-3)
+    assert eight.coding == pytest.approx(5 * (0.004 + 0.0015 + 7 * 0.0005), rel=1e-3)
+    assert eight.host == two.host > 0.0
+
+
+def test_messages_of_every_element_are_measured_as_they_are_sent(
+    device: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coding_times, "gpu_kernels", lambda _: True)
+    encode, decode = rounded.encode, rounded.decode
+
+    def encoded(*given: Any) -> None:
+        device.worked += 0.004
+        encode(*given)
+
+    def decoded(members: Any, counts: Any) -> None:
+        device.worked += 0.001 + 0.0005 * len(members[0].buffers.arrived)
+        decode(members, counts)
+
+    monkeypatch.setattr(rounded, "encode", encoded)
+    monkeypatch.setattr(rounded, "decode", decoded)
+    with treated_as_device():
+        two, eight = measured(cost(SEVEN, 2), cost(SEVEN, 8), buckets=5, device=device)
     assert two.coding == pytest.approx(5 * (0.004 + 0.0015 + 0.0005), rel=1e-3)
     assert eight.coding == pytest.approx(5 * (0.004 + 0.0015 + 7 * 0.0005), rel=1e-3)
     assert eight.host == two.host > 0.0

@@ -6,9 +6,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from gravac.collectives import ALONE, Exchange
 from gravac.compressors import Key
 from gravac.kernels.backend import gpu_kernels
 from gravac.kernels.cpu.load import folders
-from gravac.kernels.device import tiled
+from gravac.kernels.device import rounded, tiled
 from gravac.kernels.device.step_sums import ROW
 from gravac.memories import Bucket
 from gravac.protocol import PlanCost
@@ -33,7 +34,9 @@ from gravac_agent.exchange.compensation import NO_SURVEY
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.messages import Messages, Offer
+from gravac_agent.streams.groups import Offer
+from gravac_agent.streams.messages import Messages, SentMessage
+from gravac_agent.streams.rounded import RoundedMessages, SentRounded
 
 log = logging.getLogger("gravac.agent")
 
@@ -253,8 +256,10 @@ class _Bench:
         bucket = Bucket(0, ("",), (numel,), ((numel,),))
         plan = StepPlan(Directive(0, "hold", cf, cf, 0.0), cf)
         out, queued, messages = torch.empty_like(gradient), 0.0, Messages(encoder, self._able)
+        every = RoundedMessages(encoder, self._able, lambda work: work.wait())
         row = torch.zeros(ROW, dtype=torch.float64, device=gradient.device)
-        counts, two = torch.as_tensor(self._counts, dtype=torch.bool, device=gradient.device), None
+        counts = torch.as_tensor(self._counts, dtype=torch.bool, device=gradient.device)
+        decode_two: Callable[[], None] | None = None
         for step in range(WARM + STEPS):
             # What comes next is not what came, and lies where it did.
             gradient.copy_(gradient.roll(numel // 3))
@@ -263,21 +268,24 @@ class _Bench:
             first = len(clock)
             clock.stamp()
             channel = encoder.begin(bucket, plan)
-            layout = messages.layout(channel, plan, gradient)
+            key, known = Key(0, step, 0, 0), (channel, plan, gradient)
+            layout = messages.layout(*known) or every.layout(*known)
             if layout is not None:
                 self._whole.add(text)
-                offers = [Offer(channel, layout, gradient, out)]
-                (sent,) = messages.send(plan, offers, StepSums(), NO_SURVEY, lambda _: row)
+                common = plan, [Offer(channel, layout, gradient, out)], StepSums(), NO_SURVEY, lambda _: row
+                sent: SentMessage | SentRounded
+                if isinstance(layout, tiled.TiledLayout):
+                    (sent,) = messages.send(*common)
+                else:
+                    (sent,) = every.send(*common, lambda _: key)
                 clock.stamp()
                 sent.settle(counts)
                 encoder.commit()
                 clock.stamp()
-                if two is None:
-                    two = tiled.TiledGroup([tiled.TiledBuffers(layout, gradient.device)], 2)
-                both = tiled.TiledStep(two.members[0], gradient, out, None, sent.step.rest, row)
-                tiled.decode(two, counts, [both], 0)
+                decode_two = decode_two or _decode_of_two(sent, counts)
+                decode_two()
             else:
-                transfer = channel.encode(plan, gradient, Key(0, step, 0, 0), StepSums()).transfer
+                transfer = channel.encode(plan, gradient, key, StepSums()).transfer
                 if transfer is None:
                     raise ValueError(f"{codec} sends a bucket of {numel} elements densely")
                 clock.stamp()
@@ -292,12 +300,24 @@ class _Bench:
                     other = transfer.codec.rebuild(transfer.payload.parts, numel, cf, Key(0, step, 0, 1))
                     transfer.codec.decompress(other, out, 0.5)
             clock.stamp()
-            if channel.message is not None and two is not None and step < WARM:
-                two.arrived.copy_(channel.message.arrived.expand(2, -1))
             if step >= WARM:
                 yield first
             elif step:  # after the kernels were compiled
                 queued = sum(clock.host(first))
+
+
+def _decode_of_two(sent: SentMessage | SentRounded, counts: Tensor) -> Callable[[], None]:
+    """Return what decodes the messages of two ranks that sent the same."""
+    if isinstance(sent, SentMessage):
+        buffers = tiled.TiledBuffers(sent.step.buffers.layout, counts.device)
+        group, step = tiled.TiledGroup([buffers], 2), replace(sent.step, buffers=buffers, undone=None)
+        group.arrived.copy_(sent.step.buffers.message.expand(2, -1))
+        return partial(tiled.decode, group, counts, [step], 0)
+    layout = replace(sent.member.buffers.layout, ranks=2)
+    pair = rounded.RoundedBuffers(layout, 0, counts.device)
+    both, member = rounded.RoundedGroup([pair]), sent.member._replace(buffers=pair, undone=False)
+    both.arrived.copy_(sent.member.buffers.message.expand(2, -1))
+    return partial(rounded.decode, both, [member], counts)
 
 
 def _between(moments: Sequence[float]) -> BucketTime:
