@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels.device import rounded
+from gravac_agent.streams import groups
 from gravac_agent.streams.rounded import RoundedMessages, SentRounded
 from tests.support.streams.compare import Outcome, differences
 from tests.support.streams.lives import begin_backward
@@ -31,9 +32,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     numbers: list[int] = []
     send = RoundedMessages.send
 
-    def noted(self: RoundedMessages, channel: Any, *arguments: Any) -> SentRounded:
-        numbers.append(channel.bucket.number)
-        return send(self, channel, *arguments)
+    def noted(self: RoundedMessages, plan: Any, offers: Any, *given: Any) -> list[SentRounded]:
+        numbers.extend(offer.channel.bucket.number for offer in offers)
+        return send(self, plan, offers, *given)
 
     monkeypatch.setattr(RoundedMessages, "send", noted)
     return numbers
@@ -182,16 +183,25 @@ def test_what_fails_while_it_is_encoded_is_lost_and_said_to_be(
     assert all(bool(one.isfinite().all()) for one in outcomes[0].parameters)
 
 
-def test_the_second_collective_waits_for_the_next_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("collective", WAYS)
+def test_a_group_gives_what_its_buckets_give_alone(monkeypatch: pytest.MonkeyPatch, collective: str) -> None:
+    task = whole("nearest:levels=7", collective, bad=BAD)
+    together = on_streams(task, 1)
+    monkeypatch.setattr(groups, "MEMBERS", 1)
+    assert not differences(on_streams(task, 1), together)
+
+
+def test_the_second_collective_waits_for_the_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the stream would wait for the first one before it encodes what comes."""
     order: list[str] = []
     for name in ("encode", "average"):
         inner = getattr(rounded, name)
 
-        def noted(members: Any, seeds: Any, name: str = name, inner: Any = inner) -> None:
+        def noted(*given: Any, name: str = name, inner: Any = inner) -> None:
             order.append(name)
-            inner(members, seeds)
+            inner(*given)
 
         monkeypatch.setattr(rounded, name, noted)
+    monkeypatch.setattr(groups, "MEMBERS", 2)
     each_rank(whole(), None, lambda one: one.step(0), ranks=1)
-    assert order == ["encode", "encode", *["average", "encode"] * 4, "average", "average"]
+    assert order == ["encode", "encode", "average", "encode", "average", "average"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels.device import tiled
-from gravac_agent.streams import messages
+from gravac_agent.streams import groups, messages
 from tests.support.streams.compare import Outcome, differences
 from tests.support.streams.lives import begin_backward
 from tests.support.streams.task import RATE, Net, Task
@@ -116,23 +116,23 @@ def test_a_group_gives_what_its_buckets_give_alone(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = on_streams(whole(**changes), 1)
-    monkeypatch.setattr(messages, "MEMBERS", 1)
+    monkeypatch.setattr(groups, "MEMBERS", 1)
     assert not differences(on_streams(whole(**changes), 1), together)
 
 
 def test_large_buckets_do_not_wait_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group ends where it has enough bytes."""
-    groups: list[int] = []
+    sizes: list[int] = []
     send = messages.Messages.send
 
     def noted(self: messages.Messages, plan: Any, offers: Any, *given: Any) -> list[messages.SentMessage]:
-        groups.append(len(offers))
+        sizes.append(len(offers))
         return send(self, plan, offers, *given)
 
     monkeypatch.setattr(messages.Messages, "send", noted)
-    monkeypatch.setattr(messages, "GROUP_BYTES", 1)
+    monkeypatch.setattr(groups, "GROUP_BYTES", 1)
     on_streams(whole(), 1)
-    assert set(groups) == {1}
+    assert set(sizes) == {1}
 
 
 @pytest.mark.parametrize("memory", ["residual-bf16", "conef", "none"])

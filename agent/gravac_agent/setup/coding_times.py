@@ -268,7 +268,7 @@ class _Bench:
             first = len(clock)
             clock.stamp()
             channel = encoder.begin(bucket, plan)
-            key, known = Key(0, step, 0, 0), (channel, plan, gradient)
+            known = channel, plan, gradient
             layout = messages.layout(*known) or every.layout(*known)
             if layout is not None:
                 self._whole.add(text)
@@ -277,7 +277,7 @@ class _Bench:
                 if isinstance(layout, tiled.TiledLayout):
                     (sent,) = messages.send(*common)
                 else:
-                    (sent,) = every.send(*common, lambda _: key)
+                    (sent,) = every.send(*common, partial(Key, 0, step, rank=0))
                 clock.stamp()
                 sent.settle(counts)
                 encoder.commit()
@@ -285,7 +285,7 @@ class _Bench:
                 decode_two = decode_two or _decode_of_two(sent, counts)
                 decode_two()
             else:
-                transfer = channel.encode(plan, gradient, key, StepSums()).transfer
+                transfer = channel.encode(plan, gradient, Key(0, step, 0, 0), StepSums()).transfer
                 if transfer is None:
                     raise ValueError(f"{codec} sends a bucket of {numel} elements densely")
                 clock.stamp()

@@ -9,7 +9,7 @@ Python's own bookkeeping runs at once, inside of what is given to ``Device.run``
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -416,7 +416,7 @@ class StreamExecutor:
         begin = self._timer.mark(self._side)
         offers = [offer for _, offer in opened]
         common = step.plan, offers, step.sums, step.survey, self._ticks.row
-        sent: Sequence[SentMessage | SentRounded]
+        sent: list[SentMessage] | list[SentRounded]
         try:
             # The last one's first: it may replace all rows.
             self._ticks.row(max(queued.submitted.bucket.number for queued, _ in opened))
@@ -424,9 +424,9 @@ class StreamExecutor:
                 sent = self._messages.send(*common)
             else:
                 sent = self._rounded.send(*common, lambda number: self._key(step, number))
-            for number, message in enumerate(sent):
-                opened[number][0].message = message
-                step.payload_bytes += message.payload_bytes
+            for number, (queued, _) in enumerate(opened):
+                queued.message = sent[number]
+                step.payload_bytes += sent[number].payload_bytes
             self._pass_on(step, sent[0].group)
         except Exception as error:
             for queued, _ in opened:

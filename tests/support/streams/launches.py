@@ -215,6 +215,20 @@ def _sum(parts: Any) -> Counts:
     return total
 
 
+class _Again:
+    """Counts a launch that was made before."""
+
+    def __init__(self, name: str, ranks: list["CountedRank"]) -> None:
+        self._name, self._ranks = name, ranks
+
+    def holding(self, first: int) -> "_Again":
+        return self
+
+    def __call__(self, *first: Any) -> None:
+        for rank in self._ranks:
+            rank.note(self._name, given=True)
+
+
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["CountedRank"]]:
     """Take the host for a GPU. Ranks in the list count Triton's launches, which are not run."""
@@ -224,11 +238,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["CountedRank"]]:
     monkeypatch.setattr(backend, "_gpu", True)
     monkeypatch.setattr(reference, "AT_ONCE", 1 << 40)
 
-    def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Callable[[], None]:
-        def again() -> None:
-            for rank in ranks:
-                rank.note(kernel.fn.__name__, given=True)
-
+    def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> _Again:
+        again = _Again(kernel.fn.__name__, ranks)
         again()
         _pretend(kernel.fn.__name__, arguments)
         return again
