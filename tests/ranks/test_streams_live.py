@@ -69,3 +69,23 @@ def test_an_agent_that_sends_whole_messages_trains_as_well(run_each: RunEach) ->
             for name in ("step", "windows", "nonfinite", "samples"):
                 assert streams[name] == threads[name], (case, name)
             assert 0.9 * threads["payload_bytes"] < streams["payload_bytes"] < 1.2 * threads["payload_bytes"]
+
+
+def test_an_agent_that_sends_every_element_in_whole_messages_trains_as_well(run_each: RunEach) -> None:
+    """Ranks agree to the bit. Undoing a step in place rounds, where the host has a second buffer."""
+    cases = [
+        {"compressor": "bf16", "steps": 24, "whole": True},
+        {"compressor": "int8", "steps": 24, "whole": True, "clip": 0.2, "every": 12},
+        {"compressor": "nearest", "steps": 24, "whole": True},
+        {"compressor": "int8", "steps": 24, "whole": True, "collective": "compressed-all-reduce"},
+    ]
+    for case, ranks in run_each("on_streams", 2, cases):
+        one, other = (rank["streams"] for rank in ranks)
+        assert one["parameters"] == other["parameters"], case
+        for rank in ranks:
+            threads, streams = rank["threads"], rank["streams"]
+            assert streams["payload_bytes"] != threads["payload_bytes"], "another message was sent"
+            assert math.isclose(streams["norm"], threads["norm"], rel_tol=1e-4), case
+            assert math.isclose(streams["residual"], threads["residual"], rel_tol=0.1), case
+            for name in ("step", "windows", "nonfinite", "samples"):
+                assert streams[name] == threads[name], (case, name)
