@@ -1,6 +1,7 @@
 """What happens to an executor in its life, on two simulated ranks; each returns what went wrong."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -20,6 +21,8 @@ PLAIN = Task("topk", 6, _CFS, _BAD, rescaled=True)
 LINKED = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6))
 WHOLE = Task("topk+twobit", 6, (4.0,) * 6, _BAD, rescaled=True, whole=True)
 """Whole messages find what they send by the steps before, so the host's executor, which does not, sends others."""
+SHARDS = Task("int8", 6, _CFS, _BAD, rescaled=True, whole=True, collective="compressed-all-reduce")
+LINKED_SHARDS = replace(SHARDS, link=Link(bits_per_second=1e6))
 ROWS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="rows")
 REPLICAS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="replicas")
 LINKED_ROWS = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6), fsdp="rows")
@@ -48,6 +51,16 @@ def linked(executor: type[StreamExecutor], seed: int) -> list[str]:
 def in_whole_messages(executor: type[StreamExecutor], seed: int) -> list[str]:
     """A training in whole messages, with residuals rescaled, and steps that are not finite."""
     return differences(on_streams(WHOLE, seed, executor=executor), _at_once(WHOLE))
+
+
+def in_shards(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A training in messages of shards, which take two collectives a bucket."""
+    return differences(on_streams(SHARDS, seed, executor=executor), _at_once(SHARDS))
+
+
+def in_linked_shards(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same over an emulated link, on which both are issued at once."""
+    return differences(on_streams(LINKED_SHARDS, seed, executor=executor), _at_once(LINKED_SHARDS))
 
 
 def rows(executor: type[StreamExecutor], seed: int) -> list[str]:
@@ -189,6 +202,8 @@ LIVES: tuple[Life, ...] = (
     asked,
     in_whole_messages,
     abandoned_in_whole_messages,
+    in_shards,
+    in_linked_shards,
 )
 
 
