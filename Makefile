@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-all test-frameworks lint docs clean new-codec new-memory new-policy gpu gpu-wheels
+.PHONY: demo test test-all test-frameworks lint docs clean new-codec new-memory new-policy gpu gpu-kernels gpu-wheels
 
 demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
@@ -48,13 +48,17 @@ new-memory: $(READY)
 new-policy: $(READY)
 	$(BIN)/python -m tools.new policy $(NAME)
 
+GPU_PYTHON ?= python3
+
 # Wheels for a GPU machine without a network, in build/gpu-wheels. CONTRIBUTING.md says how they get there.
 gpu-wheels: $(READY)
 	$(BIN)/python -m tools.gpu.wheels $(ARGS)
 
-# Tests and figures on a machine with a GPU, with its own Python and torch. make gpu STEP=topk: that step only.
-GPU_PYTHON ?= python3
+# Triton's kernels for the machine's GPU, in build/gpu-kernels; with the Python that has the machine's Triton.
+gpu-kernels:
+	$(GPU_PYTHON) -m tools.gpu.ahead $(ARGS)
 
+# Tests and figures on a machine with a GPU, with its own Python and torch. make gpu STEP=gpt: that step only.
 gpu:
 	$(GPU_PYTHON) -m tools.gpu $(STEP:%=--step %) $(ARGS)
 

@@ -3,16 +3,12 @@
 The gradients of most cases are known to the bit, so results must be those of the CPU, to the bit.
 """
 
-import math
-
 import pytest
 
 from tests.support.gpu.cases import GPU_ONLY, STREAMED, Runs
 from tests.support.gpu.exact import SIZES, difference
 from tests.support.gpu.places import CPU, NCCL, Place, on
 from tests.support.gpu.trace import SPAN, waits
-from tests.support.lab import needs_lab
-from tools.gpu.figures import Figure
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 HOST, STREAM = "HostExecutor", "StreamExecutor"
@@ -25,7 +21,7 @@ TARGET_LOSS = 1.6
 def test_delays_change_no_bit(runs: Runs, place: Place, name: str) -> None:
     """CFs switch each step. A missing wait between streams would read a bucket too early, or overwrite it."""
     (found,) = runs.results(*place, 1, name)
-    (expected,) = runs.results(*CPU, 1, "one bucket" if name == "one bucket" else "plain")
+    (expected,) = runs.reference(*place, 1, "one bucket" if name == "one bucket" else "plain")
     assert found["parameters"] == expected["parameters"]
     assert found["buckets"] == (1 if name == "one bucket" else len(SIZES))
     assert found["payload_bytes"] == expected["payload_bytes"] < found["dense_bytes"]
@@ -44,7 +40,7 @@ def test_simulated_streams_change_no_bit(runs: Runs, name: str) -> None:
 @on(CPU, NCCL)
 def test_gradients_of_16_bits(runs: Runs, place: Place) -> None:
     (found,) = runs.results(*place, 1, "bfloat16 gradients")
-    (expected,) = runs.results(*CPU, 1, "bfloat16 gradients")
+    (expected,) = runs.reference(*place, 1, "bfloat16 gradients")
     assert found["parameters"] == expected["parameters"]
 
 
@@ -52,7 +48,7 @@ def test_gradients_of_16_bits(runs: Runs, place: Place) -> None:
 def test_an_infinite_gradient_leaves_no_trace(runs: Runs, place: Place) -> None:
     """GradScaler skips the step, and the residual is what it was before, so the end is finite and that of the CPU."""
     (found,) = runs.results(*place, 1, "infinite")
-    (expected,) = runs.results(*CPU, 1, "infinite")
+    (expected,) = runs.reference(*place, 1, "infinite")
     assert found["kept"]
     assert found["finite"]
     assert found["nonfinite_steps"] == expected["nonfinite_steps"] == 1
@@ -64,7 +60,7 @@ def test_an_infinite_gradient_leaves_no_trace(runs: Runs, place: Place) -> None:
 def test_whole_steps_never_wait(runs: Runs, place: Place, name: str) -> None:
     """torch raises where the host would wait. Equal results show that nothing was caught and sent densely instead."""
     (found,) = runs.results(*place, 1, name)
-    (expected,) = runs.results(*CPU, 1, name)
+    (expected,) = runs.reference(*place, 1, name)
     assert found["strict_steps"] == 12
     assert found["compiled"] == []
     assert found["parameters"] == expected["parameters"]
@@ -92,23 +88,6 @@ def test_a_net_learns(runs: Runs, place: Place, precision: str) -> None:
     assert found["last"] < TARGET_LOSS < found["first"]
     assert found["compression"] > 4.0
     assert found["finite"]
-
-
-@needs_lab
-@on(CPU, NCCL)
-def test_what_the_benchmark_measures_on_ranks_works(runs: Runs, place: Place) -> None:
-    """Of a tiny model, so that figures are nonsense; but all of them are there."""
-    (found,) = runs.results(*place, 1, "measured")
-    figures = {part: [Figure(**figure) for figure in rows] for part, rows in found.items()}
-    assert {part: len(rows) for part, rows in figures.items()} == {
-        "against_ddp": 4,
-        "host_time": 10,
-        "peak_memory": 8,
-        "loopback": 19,
-    }
-    for rows in figures.values():
-        assert all(math.isfinite(figure.value) for figure in rows)
-    assert [figure.value for figure in figures["host_time"] if figure.name.endswith("buckets")] == [4.0, 4.0]
 
 
 @on(NCCL)

@@ -5,7 +5,6 @@ once and for all.
 """
 
 import os
-import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.lab import needs_lab
+from tools.gpu.ahead import settle
 
 ROOT = Path(__file__).parents[2]
 needs_triton = pytest.mark.skipif(
@@ -22,7 +21,7 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-def python(*arguments: str, **environment: str) -> None:
+def python(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
@@ -32,6 +31,7 @@ def python(*arguments: str, **environment: str) -> None:
         check=False,
     )
     assert not done.returncode, done.stdout[-8000:] + done.stderr[-4000:]
+    return done.stdout
 
 
 @needs_triton
@@ -51,9 +51,21 @@ def test_they_compile_without_a_gpu() -> None:
     python("tests/support/maths/compile_kernels.py")
 
 
-@needs_lab
-def test_the_benchmark_reports_a_missing_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["gpu.py"])
-    with pytest.raises(SystemExit, match="needs a CUDA GPU, and torch sees none here"):
-        runpy.run_path(str(ROOT / "lab/benchmarks/gpu.py"), run_name="__main__")
+@pytest.mark.distributed
+@needs_triton
+def test_a_launch_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
+    """In a folder that was copied: Triton lists a kernel's files by absolute paths, which must be set right first."""
+    made, copied = tmp_path / "made", tmp_path / "copied"
+    python("-m", "tools.gpu.ahead", "--capability", "90", "--folder", str(made))
+    made.rename(copied)
+
+    def found(capability: int) -> str:
+        return python(
+            "tests/support/maths/launch_kernels.py", str(capability), TRITON_CACHE_DIR=str(copied)
+        ).strip()
+
+    assert found(90) == "0 found, 1 missing"
+    kernels = settle(copied)
+    assert kernels > 50
+    assert found(90) == f"{kernels} found, 0 missing"
+    assert found(80) == "0 found, 1 missing"

@@ -19,6 +19,16 @@ EXACT = ("dense", "fp16", "bf16", "topk", "topk+bf16", "randomk", "blockrandomk"
 """Codecs that give the same bits on a GPU as on a CPU: they choose, round and draw in kernels that do."""
 FAST = (*EXACT, "dgc", "mstopk", "majority", "powersgd")
 """Codecs that never read the device. These four compute with sums or products, which a GPU rounds in another order."""
+PLANS: dict[str, tuple[str, float]] = {
+    "observing": ("topk+bf16", 1.0),
+    "bf16": ("bf16", 2.0),
+    "int8": ("int8", 4.0),
+    "nearest": ("nearest:levels=15", 7.5),
+    "topk": ("topk", 8.0),
+    "topk+bf16": ("topk+bf16", 8.0),
+    "topk+twobit": ("topk+twobit", 8.0),
+}
+"""What is asked of a GPU first, by name: codec and CF."""
 CODECS = (*sorted(COMPRESSORS), "topk+bf16", *sorted(AGGREGATORS))
 WARM = 12
 """Steps before one may not wait: buckets are rebuilt, kernels compiled, and DDP itself waits in its first ten steps."""
@@ -36,7 +46,6 @@ ONE_RANK: dict[str, Case] = {
         {"steps": 24, "first": WARM, "cfs": [10.0], "window": 5, "log": True},
     ),
     "profiled": ("profiled", {"steps": 24, "first": WARM, "folder": "{folder}"}),
-    "measured": ("measured", {}),
     "learning, float32": ("learning", {"precision": "float32"}),
     "learning, bfloat16": ("learning", {"precision": "bfloat16"}),
     "learning, float16": ("learning", {"precision": "float16"}),
@@ -61,12 +70,31 @@ TWO_RANKS: dict[str, Case] = {
         for codec in CODECS
     },
 }
-for cases, names in ((ONE_RANK, STREAMED), (TWO_RANKS, ("plain", "infinite", *FAST))):
-    for name in names:
-        scenario, arguments = cases[name]
-        cases[f"{name}, on streams"] = ("on_streams", {"scenario": scenario, **arguments})
-SECONDS = 240.0
-"""Of one set of processes."""
+SHARDED: dict[str, Case] = {
+    "sharded, dense": ("sharded", {"cf": 1.0}),
+    "sharded": ("sharded", {}),
+    "sharded, int8": ("sharded", {"compressor": "int8", "cf": 4.0}),
+    "steps of a sharded model": ("sharded_steps", {}),
+}
+"""Of two ranks."""
+WHOLE = ("plain", "one bucket", "bfloat16 gradients", "infinite", "unwaited", "unwaited, losses logged")
+"""Of one rank. A GPU sends these in whole messages, which keep a little less than exact Top-k."""
+for cases, names, whole in (
+    (ONE_RANK, STREAMED, WHOLE),
+    (TWO_RANKS, ("plain", "infinite", *FAST), ("plain", "infinite", *CODECS)),
+):
+    for plan, (codec, cf) in PLANS.items():
+        cases[f"plan: {plan}"] = ("trained", {"compressor": codec, "cfs": [cf], "steps": 10})
+    for suffix, those, more in (
+        ("on streams", names, {}),
+        ("as on a GPU", (*whole, *(f"plan: {plan}" for plan in PLANS)), {"whole": True}),
+    ):
+        for name in those:
+            scenario, arguments = cases[name]
+            cases[f"{name}, {suffix}"] = ("on_streams", {"scenario": scenario, **arguments, **more})
+TWO_RANKS |= SHARDED
+SECONDS, ALONE_SECONDS = 240.0, 60.0
+"""Of one set of processes, for several cases and for one on a GPU."""
 
 
 class Runs:
@@ -97,10 +125,20 @@ class Runs:
             assert "error" not in result, f"{name}, rank {rank}, {device}: {result['error']}"
         return found
 
+    def reference(self, device: Device, backend: Backend, world: int, name: str) -> list[Any]:
+        """Return what ``results`` should be there: those of the CPU, with the messages of a GPU if it is one."""
+        return self.results("cpu", "gloo", world, name if device == "cpu" else f"{name}, as on a GPU")
+
     def _together(self, device: Device, backend: Backend, world: int, name: str) -> Sequence[str]:
         cases = TWO_RANKS if world > 1 else ONE_RANK
         if device == "cpu":
-            together = [*cases] if world == 1 else ["plain", "both delayed", "infinite", *FAST]
+            sets = [
+                [one for one in cases if one.startswith("plan: ")],
+                [one for one in cases if one.endswith(", as on a GPU")],
+                [one for one, (scenario, _) in SHARDED.items() if scenario == "sharded"],
+                [*ONE_RANK] if world == 1 else ["plain", "both delayed", "infinite", *FAST],
+            ]
+            together = next((those for those in sets if name in those), [])
         else:
             together = [*(FAST if backend == "nccl" else CODECS)] if name in CODECS else []
         return together if name in together else [name]
@@ -134,7 +172,7 @@ def _ranks(device: Device, backend: Backend, world: int, names: Sequence[str]) -
                 device=device,
                 backend=backend,
                 world=world,
-                seconds=SECONDS,
+                seconds=ALONE_SECONDS if device == "cuda" and len(names) == 1 else SECONDS,
                 cases=[_in_folder(cases[name], folder) for name in names],
             )
         except RanksFailed as error:

@@ -48,6 +48,22 @@ class Exact(nn.Module):
         return torch.stack([(p * g).sum() for p, g in zip(self.tensors, gradients, strict=True)]).sum()
 
 
+class Parts(nn.Module):
+    """The same in two parts, for what shards each part by itself."""
+
+    def __init__(self, sizes: Sequence[int] = SIZES) -> None:
+        super().__init__()
+        self.half = len(sizes) // 2
+        self.parts = nn.ModuleList(
+            Exact(part[::-1]) for part in (sizes[::-1][: self.half], sizes[::-1][self.half :])
+        )
+
+    def forward(self, *gradients: Tensor) -> Tensor:
+        one, other = self.parts
+        found: Tensor = one(*gradients[: self.half]) + other(*gradients[self.half :])
+        return found
+
+
 def gradients(rank: int, step: int, sizes: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
     """Return this rank's gradients of a step, on the host: a part that all ranks share, and a part of its own."""
     made = []

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,11 +38,14 @@ def trained(device: torch.device, **arguments: Any) -> dict[str, Any]:
     return exact.train(device, **arguments)
 
 
-def on_streams(device: torch.device, scenario: str, **arguments: Any) -> dict[str, Any]:
-    """Run a scenario with the exchange that a GPU has, on simulated streams that do everything at once."""
+def on_streams(device: torch.device, scenario: str, whole: bool = False, **arguments: Any) -> dict[str, Any]:
+    """Run a scenario with the exchange that a GPU has, on simulated streams that do everything at once.
+
+    ``whole``: also with the messages that a GPU makes.
+    """
     from tests.support.streams.at_once import streams_for_agents
 
-    with streams_for_agents():
+    with streams_for_agents(whole=whole):
         found: dict[str, Any] = globals()[scenario](device, **arguments)
     return found
 
@@ -169,17 +174,48 @@ def learning(
     }
 
 
-def measured(device: torch.device) -> dict[str, Any]:
-    """Run what ``lab/benchmarks/gpu.py`` measures on ranks, on a model that is too small to say anything."""
-    from tools.gpu.measure import steps  # only here: the other scenarios do without the laboratory
-
-    tiny: dict[str, Any] = {"shape": "tiny", "precision": "bf16"}
+def sharded(
+    device: torch.device, compressor: str = "topk+bf16", cf: float = 8.0, steps: int = 10
+) -> dict[str, Any]:
+    """Train a model whose gradients are known, sharded by FSDP2."""
+    torch.manual_seed(0)
+    model = exact.Parts()
+    model.to(device)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for part in model.parts:
+        fully_shard(part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=exact.RATE)
+    policy = f"static:cf={cf}" if cf > 1.0 else "dense"
+    with Agent(
+        model, optimizer, compressor=compressor, policy=policy, controller=None, log_to_stderr=False
+    ) as agent:
+        for step in range(steps):
+            made = exact.gradients(dist.get_rank(), step, exact.SIZES, torch.float32)
+            model(*(one.to(device) for one in made)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        agent.state_dict()  # ends the step in flight
+        state = agent.state
+        assert agent._parts is not None
+        executor = type(agent._parts.executor).__name__
+    assert state is not None
+    after = [one.detach().to_local().cpu() for one in model.parameters()]  # type: ignore[attr-defined]
     return {
-        "against_ddp": steps.measured(device, "against_ddp", pairs=2, block=1, **tiny),
-        "host_time": steps.measured(device, "host_time", steps=2, **tiny),
-        "peak_memory": steps.measured(device, "peak_memory", steps=2, **tiny),
-        "loopback": steps.measured(device, "loopback", steps=2, **tiny),
+        "parameters": exact.digest(after),
+        "finite": all(bool(one.isfinite().all()) for one in after),
+        "executor": executor,
+        "compression": state.dense_bytes / max(1, state.payload_bytes),
     }
+
+
+def sharded_steps(device: torch.device) -> list[dict[str, Any]]:
+    """Time steps of a GPT under FSDP2, plain and with the agent; of a tiny one on the CPU."""
+    from tools.gpu.measure.cost import measured  # only here: the other scenarios do without the laboratory
+
+    return measured(
+        device, "sharded:against_fsdp", shape="124m, 8 sequences" if device.type == "cuda" else "tiny"
+    )
 
 
 def captured(device: torch.device) -> dict[str, Any]:

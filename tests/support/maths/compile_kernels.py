@@ -13,11 +13,8 @@ from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
 
-from gravac.kernels import backend, use
-from gravac.kernels.cuda import warm
+from tools.gpu.ahead import compile_all
 
 FUSED = re.compile(r"\bfma\.rn\.f32|\bmad\.f32")
 ORDERED = re.compile(r"\batom\S*\.(acquire|release|acq_rel)\b")
@@ -26,22 +23,6 @@ ORDERED = re.compile(r"\batom\S*\.(acquire|release|acq_rel)\b")
 GPUS = (80, 90, 100)
 """Compute capabilities, times ten: A100, H100, B200."""
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
-
-
-class Absent:
-    """A GPU of a compute capability."""
-
-    def __init__(self, capability: int) -> None:
-        self._capability = capability
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self._capability, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
 
 
 def main() -> None:
@@ -59,9 +40,8 @@ def main() -> None:
 def compiled(capability: int) -> dict[str, str]:
     """Return the PTX of each kernel."""
     made: dict[str, str] = {}
-    start = JITFunction.run
 
-    def compile_only(kernel: Any, *arguments: Any, **options: Any) -> None:
+    def note(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any], code: Any) -> None:
         flags = [
             constant if value is True else f"{constant}={value}"
             for constant, value in options.items()
@@ -71,17 +51,9 @@ def compiled(capability: int) -> dict[str, str]:
             str(one.dtype).removeprefix("torch.") for one in arguments[:1] if isinstance(one, torch.Tensor)
         ]
         name = " ".join((kernel.__module__, kernel.__name__, *types, *flags))
-        if name not in made:
-            made[name] = start(kernel, *arguments, **{**options, "warmup": True}).asm["ptx"]
+        made.setdefault(name, code.asm["ptx"])
 
-    JITFunction.run = compile_only
-    try:
-        triton.runtime.driver.set_active(Absent(capability))
-        backend._GPUS = ("cpu",)
-        use("cuda")
-        warm.run_all(torch.device("cpu"))
-    finally:
-        JITFunction.run = start
+    compile_all(capability, note)
     return made
 
 

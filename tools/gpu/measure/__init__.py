@@ -1,1 +1,1 @@
-"""What ``lab/benchmarks/gpu.py`` measures. Every part also runs on the CPU, in a small size, for tests."""
+"""What the steps of ``make gpu`` measure. Every part also runs on the CPU, in a small size, for tests."""

@@ -1,8 +1,10 @@
-"""A GPT of 124 million parameters, as GPT-2's smallest, and its training with plain DDP or with the agent."""
+"""A GPT of 124 million parameters, as GPT-2's smallest, and its training with plain DDP or with the agent.
+
+Parameters and gradients are float32, and layers compute in bfloat16 (autocast).
+"""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac import Agent
-
-Precision = Literal["bf16", "autocast"]
+from gravac.optim import AdamW
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,10 @@ class Shape:
 
 SHAPES = {
     "124m": Shape(width=768, layers=12, heads=12, vocabulary=50304, length=1024, batch=16),
-    "124m, 1 sequence": Shape(width=768, layers=12, heads=12, vocabulary=50304, length=1024, batch=1),
+    "124m, 8 sequences": Shape(width=768, layers=12, heads=12, vocabulary=50304, length=1024, batch=8),
     "tiny": Shape(width=32, layers=3, heads=2, vocabulary=64, length=16, batch=2, bucket_mb=0.02),
 }
+RATE = 3e-4
 
 
 class GPT(nn.Module):
@@ -57,44 +59,54 @@ class GPT(nn.Module):
         return nn.functional.linear(hidden, self.tokens.weight)
 
 
+def batch(shape: Shape, device: torch.device) -> Tensor:
+    """Return random tokens, shape ``(n, length + 1)``."""
+    size = (shape.batch, shape.length + 1)
+    return torch.randint(shape.vocabulary, size, generator=torch.Generator().manual_seed(1)).to(device)
+
+
+def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the loss of the next token."""
+    with torch.autocast(tokens.device.type, torch.bfloat16):
+        scores = model(tokens[:, :-1])
+        return cross_entropy(scores.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
 class Training:
     """A model in DDP, its optimizer and one batch; inside ``with``, also the agent if there is a plan.
 
     Args:
         shape: Sizes, a key of ``SHAPES``.
         device: Where it trains.
-        precision: ``bf16``: parameters and gradients are bfloat16; ``autocast``: they are float32.
         compressor: The agent's codec; None: plain DDP.
         cf: The agent's compression factor; 1 observes and sends what DDP would send.
-        memory: The agent's error memory.
+        aged: Whether the optimizer is ``gravac.optim.AdamW``, and not torch's.
     """
 
     def __init__(
         self,
         shape: str,
         device: torch.device,
-        precision: Precision,
         compressor: str | None = None,
         cf: float = 1.0,
-        memory: str = "residual",
+        aged: bool = False,
     ) -> None:
         torch.manual_seed(0)
-        sizes, self.device, self.autocast = SHAPES[shape], device, precision == "autocast"
-        model = GPT(sizes).to(device, torch.float32 if self.autocast else torch.bfloat16)
+        sizes, self.device = SHAPES[shape], device
+        model = GPT(sizes).to(device)
         self.module = DistributedDataParallel(model, bucket_cap_mb=sizes.bucket_mb)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.gradient_bytes = sum(parameter.nbytes for parameter in model.parameters())
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device.type == "cuda")
-        generator = torch.Generator().manual_seed(1)
-        size = (sizes.batch, sizes.length + 1)
-        self.tokens = torch.randint(sizes.vocabulary, size, generator=generator).to(device)
+        if aged:
+            self.optimizer: torch.optim.Optimizer = AdamW(model.parameters(), lr=RATE)
+        else:
+            self.optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=device.type == "cuda")
+        self.tokens = batch(sizes, device)
         self.agent: Agent | None = None
         if compressor is not None:
             self.agent = Agent(
                 self.module,
                 self.optimizer,
                 compressor=compressor,
-                memory=memory,
                 policy=f"static:cf={cf}" if cf > 1.0 else "dense",
                 controller=None,
                 log_to_stderr=False,
@@ -109,13 +121,8 @@ class Training:
     def __exit__(self, *error: object) -> None:
         self._open.close()
 
-    def step(self) -> Tensor:
-        """Train one step. Returns the loss, on the device."""
-        inputs, targets = self.tokens[:, :-1], self.tokens[:, 1:]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            scores = self.module(inputs)
-            loss = cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
-        loss.backward()
+    def step(self, tokens: Tensor | None = None) -> None:
+        """Train one step, of the same tokens each time unless others are given, shape ``(n, length + 1)``."""
+        loss_of(self.module, self.tokens if tokens is None else tokens).backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()

@@ -1,4 +1,4 @@
-"""Top-k with error feedback against ``torch.topk`` and the memory's own speed, and the kernels against plain torch.
+"""Top-k with error feedback against ``torch.topk`` and the memory's own speed, and whole messages against the latter.
 
 All buffers are kept between steps on both sides. The limit is a copy from one tensor to another, bytes read and bytes
 written. Top-k's share of it counts the fewest bytes that anyone can move: gradient and residual read, the new residual
@@ -6,18 +6,17 @@ written, k values and places written.
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from gravac import kernels
+from gravac.kernels.device import step_sums, tiled
 from tools.gpu.figures import Figure
-from tools.gpu.measure.timing import Side, compare
+from tools.gpu.measure.timing import compare
 
-SIZES = (6_500_000, 100_000_000, 268_000_000)
-OTHERS_SIZE = 10_000_000
-"""Elements for kernels other than Top-k, because plain torch needs much memory."""
+SIZES = (6_500_000, 100_000_000)
 TARGET_SIZE = 100_000_000
 """The size that the targets below are for."""
 LEAST_RATIO, LEAST_SHARE = 5.0, 30.0
@@ -97,32 +96,39 @@ def _at(step: Step, cf: float, pairs: int) -> Iterator[Figure]:
     yield Figure(name=name, value=share, unit="%", low=low, high=high, least=least)
 
 
-def others(device: torch.device, n: int = OTHERS_SIZE, pairs: int = 21) -> Iterator[Figure]:
-    """Measure the compiled kernels against plain torch on the same device."""
-    x, k = torch.randn(n, generator=torch.Generator(device).manual_seed(0), device=device), n // 100
-    indices, values = kernels.take_top(x, k)
-    packed, out = kernels.pack_positions(indices, n), torch.zeros_like(x)
-    scales, codes = kernels.quantize(x, 256, 8, 1)
-    works: dict[str, Side] = {
-        "scatter-add": lambda: kernels.scatter_add(out, indices, values, 0.5),
-        "positions packed": lambda: kernels.pack_positions(indices, n),
-        "positions unpacked": lambda: kernels.unpack_positions(packed, k, n),
-        "signs packed": lambda: kernels.pack(x >= 0, 1),
-        "int8 written": lambda: kernels.quantize(x, 256, 8, 1),
-        "int8 read": lambda: kernels.dequantize(scales, codes, n, 256, 8),
-        "noise": lambda: kernels.noise(n, 1, x.device),
-        "random places": lambda: kernels.distinct(n, k, 1, x.device),
-        "largest of each chunk": lambda: kernels.take_top_of_chunks(x, k, max(1, n // 4096)),
-        "inner product": lambda: kernels.product(x, x),
-    }
-    compiled: Literal["cuda", "auto"] = "cuda" if device.type == "cuda" else "auto"
-    chosen = (lambda: kernels.use("reference")), (lambda: kernels.use(compiled))
-    try:
-        for name, work in works.items():
-            found = compare(device, pairs, work, work, before=chosen)
-            low, ratio, high = found.ratios
-            what = f"{name}, n = {n:,}"
-            yield Figure(name=f"{what}: plain torch / ours", value=ratio, unit="x", low=low, high=high)
-            yield Figure(name=f"{what}: ours", value=found.ours, unit="s")
-    finally:
-        kernels.use(compiled)
+def whole_messages(device: torch.device, n: int, pairs: int) -> Iterator[Figure]:
+    """Measure encoding and decoding of a bucket in one message, of 1 % and of a sixteenth of it."""
+    generator = torch.Generator(device).manual_seed(0)
+    g = torch.randn(n, generator=generator, device=device, dtype=torch.float32)
+    e, p, out = (torch.zeros_like(g) for _ in range(3))
+    row = torch.zeros(step_sums.ROW, dtype=torch.float64, device=device)
+    counts = torch.ones((), dtype=torch.bool, device=device)
+    for values in get_args(tiled.Values):
+        for cf in (100.0, 16.6):
+            layout, what = (
+                tiled.TiledLayout(n, int(n / cf), values),
+                f"whole message, {values}, CF {cf:g}, n = {n:,}",
+            )
+            for ranks in (2, 16):
+                buffers = tiled.TiledBuffers(layout, ranks, device)
+                tiled.first_level(buffers, g, None)
+
+                def encode(buffers: tiled.TiledBuffers = buffers) -> None:
+                    # What decoding leaves ready for the next step.
+                    buffers.control.zero_()
+                    buffers.bins.zero_()
+                    tiled.encode(buffers, g, e, p, row)
+
+                def decode(buffers: tiled.TiledBuffers = buffers) -> None:
+                    tiled.decode(buffers, counts, g, out, None, None, 0)
+
+                encode()
+                buffers.arrived.copy_(buffers.message.expand(ranks, -1))
+                works = [("decoded", decode)] if ranks > 2 else [("encoded", encode), ("decoded", decode)]
+                for name, work in works:
+                    found = compare(device, pairs, lambda: p.copy_(g), work)
+                    of = f"{what}: {name}" + (f", {ranks} ranks" if name == "decoded" else "")
+                    yield Figure(name=of, value=found.ours, unit="s")
+                    yield Figure(name=f"{of}, host", value=found.host, unit="s")
+                    low, share, high = (1 / ratio for ratio in reversed(found.ratios))
+                    yield Figure(name=f"{of} / a copy", value=share, unit="x", low=low, high=high)

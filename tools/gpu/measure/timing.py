@@ -46,9 +46,7 @@ def seconds_of(device: torch.device, side: Side) -> tuple[float, float]:
     return begin.elapsed_time(end) / 1e3, started
 
 
-def compare(
-    device: torch.device, pairs: int, baseline: Side, ours: Side, before: tuple[Side, Side] | None = None
-) -> Paired:
+def compare(device: torch.device, pairs: int, baseline: Side, ours: Side) -> Paired:
     """Time two sides in turn.
 
     Args:
@@ -56,16 +54,8 @@ def compare(
         pairs: Pairs that count, after some that warm up.
         baseline: The baseline's side.
         ours: Our side.
-        before: Run before each side, and not timed.
     """
-    taken = []
-    for _ in range(pairs + WARM_UP):
-        times = []
-        for number, side in enumerate((baseline, ours)):
-            if before is not None:
-                before[number]()
-            times.append(seconds_of(device, side))
-        taken.append((times[0], times[1]))
+    taken = [(seconds_of(device, baseline), seconds_of(device, ours)) for _ in range(pairs + WARM_UP)]
     del taken[:WARM_UP]
     return Paired(
         ratios=quartiles([theirs[0] / mine[0] for theirs, mine in taken]),
@@ -87,8 +77,3 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done all it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def allocated(device: torch.device) -> int:
-    """Return the bytes that tensors take on a GPU; 0 on the CPU."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
