@@ -36,7 +36,8 @@ def test_whole_messages_take_few_launches_for_any_number_of_ranks(
     counting: list[CountedRank], codec: str, cf: float, alone: int, grouped: float, buckets: int
 ) -> None:
     """And make no tensor and read none: what is measured needs no launch of its own."""
-    for ranks in (2, 16):
+    # Gathered by 16 ranks, messages of every element would take many copies of the gradient, and are decoded before.
+    for ranks in (2, 16 if codec.startswith("topk") else 4):
         rank = CountedRank(codec, cf, ranks, buckets=buckets)
         counting[:] = [rank]
         bucket, step = rank.settled()
@@ -86,7 +87,12 @@ def test_a_surveyed_step_waits_for_nothing(counting: list[CountedRank], codec: s
 
 @pytest.mark.parametrize(
     ("codec", "cf", "two", "sixteen"),
-    [("fp16", 2.0, 68, 96), ("int8:block=32", 4.0, 67, 95), ("nearest:block=32", 10.0, 403, 957)],
+    [
+        ("bf16", 2.0, 2, 96),
+        ("fp16", 2.0, 68, 96),
+        ("int8:block=32", 4.0, 67, 95),
+        ("nearest:block=32", 10.0, 403, 957),
+    ],
 )
 def test_other_plans_take_no_more_than_today(
     counting: list[CountedRank], codec: str, cf: float, two: int, sixteen: int

@@ -52,6 +52,11 @@ class QueuedBucket:
     """Instead of a transfer, where the device makes whole messages."""
     raw: bool = False
     """The mean will be that of the raw gradients."""
+    early: bool | None = None
+    """Whether the mean may be written before the tick is there: the memory can undo the step without the gradient.
+    None if it is not known yet."""
+    decoded: bool = False
+    """Whether it was, so that ``transfer`` is gone."""
     error: Exception | None = None
 
     @property
@@ -93,6 +98,8 @@ class DeviceStep:
     last_submit: int = 0
     """The mark of the trainer's stream when backward handed over its last bucket."""
     host_seconds: float = 0.0
+    fitting: list[Tensor] = field(default_factory=list)
+    """Whether means fit their format, bool of shape ``()``, where that is not sure."""
     tick: Tensor | None = None
     tick_work: Work | None = None
     counts: Tensor | None = None
@@ -173,6 +180,9 @@ class StreamExecutor:
             device.run(self._side, partial(self._encode, step, queued))
             if self._link is not None:
                 device.wait_stream(self._line, self._side)
+            if not last:  # else the tick goes first
+                self._queue_early(step)
+            if self._link is not None:
                 device.run(self._line, partial(self._hold_up, step, queued, self._link))
             if last:
                 step.last_submit = self._timer.mark(current)
@@ -327,6 +337,17 @@ class StreamExecutor:
             self.device.run(self._side, partial(self._undo, step.buckets))
             step.buckets = []
 
+    def _queue_early(self, step: DeviceStep) -> None:
+        """Queue the decoding of what may be decoded already, so that its payloads take memory no longer.
+
+        The newest bucket is not waited for: the network has that one to send meanwhile.
+        """
+        waiting = [queued for queued in step.buckets[-2:-1] if queued.early is not False]
+        if waiting and self._link is not None:
+            self.device.wait_stream(self._side, self._line)
+        for queued in waiting:
+            self.device.run(self._side, partial(self._decode_early, step, queued))
+
     def _queue_end(self, step: DeviceStep) -> None:
         device, side = self.device, self._side
         # Now, on the training thread: what the announcement says may change before the device runs any of this.
@@ -382,6 +403,7 @@ class StreamExecutor:
         if offer is None:
             self._pass_on(step, None)
             return False
+        queued.early = False
         step.dense_bytes += submitted.buffer.nbytes
         step.opened.append((queued, offer))
         if submitted.last or is_full([one for _, one in step.opened]):
@@ -393,7 +415,7 @@ class StreamExecutor:
     def _send(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Encode a bucket that goes with no other, and issue its collective."""
         channel, submitted, plan = queued.channel, queued.submitted, step.plan
-        gradient, number = submitted.buffer, submitted.bucket.number
+        gradient, number, queued.early = submitted.buffer, submitted.bucket.number, False
         begin = self._timer.mark(self._side)
         try:
             quick = channel.sends_raw(plan) and gradient.numel() and not gradient.is_sparse
@@ -403,7 +425,8 @@ class StreamExecutor:
                 exchange, queued.raw = None, True
             else:
                 key = self._key(step, number)
-                exchange, queued.raw, _ = channel.encode(plan, gradient, key, step.sums, step.survey)
+                exchange, queued.raw, unsettled = channel.encode(plan, gradient, key, step.sums, step.survey)
+                queued.early = exchange is not None and not unsettled
             queued.transfer = exchange or self._dense(submitted)
             step.payload_bytes += queued.transfer.payload_bytes
             step.dense_bytes += queued.transfer.payload_bytes if exchange is None else gradient.nbytes
@@ -479,30 +502,49 @@ class StreamExecutor:
             step: The step.
             waiting_since: The mark from which on the stream has nothing else to do.
         """
-        fitting = list[Tensor]()
         for queued in step.buckets:
             try:
-                if self._link is None and queued.sent is not None:  # else its stream has waited
-                    self.device.wait_work(queued.sent.work)
-                if queued.transfer is not None:
-                    fits = self.encoder.means.fits(queued.transfer, queued.submitted.out, queued.in_place)
-                    if fits is not None:
-                        fitting.append(fits)
+                self._arrive(step, queued)
             except Exception as error:
                 queued.error = error
         try:
             if step.tick is not None and step.tick_work is not None:
                 self.device.wait_work(step.tick_work)
-                step.counts = self._ticks.counts(step.tick, fitting)
+                step.counts = self._ticks.counts(step.tick, step.fitting)
         except Exception as error:
             step.error = step.error or error
         step.activity.append(("communicate", waiting_since, self._timer.mark(self._side)))
+
+    def _arrive(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Let the side stream wait for what a bucket sent, and look whether its mean fits."""
+        if self._link is None and queued.sent is not None:  # else its stream has waited
+            self.device.wait_work(queued.sent.work)
+        if queued.transfer is not None:
+            fits = self.encoder.means.fits(queued.transfer, queued.submitted.out, queued.in_place)
+            if fits is not None:
+                step.fitting.append(fits)
+
+    def _decode_early(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Write the mean of a bucket whose gradient nothing needs any more, and drop its payloads."""
+        if not queued.early or queued.transfer is None or queued.error is not None:
+            return
+        begin = arrived = self._timer.mark(self._side)
+        try:
+            self._arrive(step, queued)
+            arrived = self._timer.mark(self._side)
+            self.encoder.means.write_unread(queued.transfer, queued.submitted.out, False)
+            queued.decoded, queued.transfer = True, None
+        except Exception as error:
+            queued.error = error
+        ended = self._timer.mark(self._side)
+        step.activity += [("communicate", begin, arrived), ("decompress", arrived, ended)]
 
     def _finish(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Settle the memory, write the mean into the buffer, and complete the future."""
         submitted, begin = queued.submitted, -1
         try:
-            if queued.error is not None or queued.sent is None or step.counts is None:
+            arrived = queued.sent is not None or queued.decoded
+            if queued.error is not None or not arrived or step.counts is None:
                 raise queued.error or step.error or RuntimeError("no tick")
             step.raw &= queued.raw
             if queued.message is None or not queued.message.group.decoded:
@@ -512,11 +554,11 @@ class StreamExecutor:
                 queued.message.settle(step.counts)
                 submitted.future.set_result(submitted.out)
                 return
-            assert queued.transfer is not None
-            # Before the mean overwrites the gradient, which may have to undo the step.
-            if not submitted.buffer.is_sparse:
-                queued.channel.resolve(submitted.buffer, step.counts)
-            self.encoder.means.write_unread(queued.transfer, submitted.out, queued.in_place)
+            if queued.transfer is not None:
+                # Before the mean overwrites the gradient, which may have to undo the step.
+                if not submitted.buffer.is_sparse:
+                    queued.channel.resolve(submitted.buffer, step.counts)
+                self.encoder.means.write_unread(queued.transfer, submitted.out, queued.in_place)
             if queued.raw and step.mean_sq is not None and (step.survey.wanted or not self._messages.able):
                 step.mean_sq = step.mean_sq + norm_sq(submitted.out)
             else:

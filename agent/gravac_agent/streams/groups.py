@@ -12,6 +12,8 @@ from gravac_agent.exchange.channel import BucketChannel
 
 GROUP_BYTES = 64 << 20
 """Gradients of a group at most, the last one's beside: more would begin to be sent late."""
+_COPIES, _MORE = 2, 1 << 20
+"""Messages of all ranks wait until the step's end, in as many copies of the gradient at most, and so many bytes."""
 
 
 class Offer(NamedTuple):
@@ -36,3 +38,10 @@ class Offer(NamedTuple):
 def is_full(offers: Sequence[Offer]) -> bool:
     """Return whether a group is sent without waiting for more."""
     return len(offers) == MEMBERS or sum(one.gradient.nbytes for one in offers) >= GROUP_BYTES
+
+
+def waits_in_little(layout: TiledLayout | RoundedLayout, ranks: int) -> bool:
+    """Return whether the messages of all ranks may wait until the end of a step. Else a bucket goes without a group,
+    and is decoded before.
+    """
+    return ranks * layout.nbytes <= _COPIES * 4 * layout.numel + _MORE

@@ -20,7 +20,7 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.groups import Offer
+from gravac_agent.streams.groups import Offer, waits_in_little
 
 log = logging.getLogger("gravac.agent")
 _FAILED = "compressing bucket %d failed; this rank sends nothing of it in this step"
@@ -115,7 +115,8 @@ class Messages:
             return known.layout
         if -(-numel // tiled.TILE) > tiled.MOST_TILES:
             return None
-        return tiled.TiledLayout(numel, capacity, values)
+        layout = tiled.TiledLayout(numel, capacity, values)
+        return layout if waits_in_little(layout, aggregator.communicator.size) else None
 
     def send(
         self,

@@ -23,7 +23,7 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.groups import Offer
+from gravac_agent.streams.groups import Offer, waits_in_little
 from gravac_agent.streams.messages import served
 
 log = logging.getLogger("gravac.agent")
@@ -146,7 +146,8 @@ class RoundedMessages:
         known = channel.rounded
         if known is not None and known.layout.matches(numel, shards, rounding):
             return known.layout
-        return rounded.RoundedLayout(numel, aggregator.communicator.size, shards, rounding)
+        layout = rounded.RoundedLayout(numel, aggregator.communicator.size, shards, rounding)
+        return layout if shards or waits_in_little(layout, layout.ranks) else None
 
     def send(
         self,

@@ -52,6 +52,8 @@ _VIEWS = frozenset(
         "view",
     ]
 )
+SIZE = 1 << 17
+"""Elements of a bucket."""
 _EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _READS = frozenset(("_local_scalar_dense", "item", "nonzero"))
 
@@ -143,9 +145,8 @@ class CountedRank:
             seed=0,
             compiled=True,
         )
-        size = 1 << 17
-        self._buckets = [Bucket(number, (f"p{number}",), (size,), ((size,),)) for number in range(buckets)]
-        self._buffers = [torch.randn(size) for _ in range(buckets)]
+        self._buckets = [Bucket(number, (f"p{number}",), (SIZE,), ((SIZE,),)) for number in range(buckets)]
+        self._buffers = [torch.randn(SIZE) for _ in range(buckets)]
         self._step, self._where = 0, ""
         self.found: dict[str, Counts] = {}
         for name in ("_encode", "_finish", "_sum_tick", "_decide", "_fetch"):

@@ -23,6 +23,9 @@ WHOLE = Task("topk+twobit", 6, (4.0,) * 6, _BAD, rescaled=True, whole=True)
 """Whole messages find what they send by the steps before, so the host's executor, which does not, sends others."""
 SHARDS = Task("int8", 6, _CFS, _BAD, rescaled=True, whole=True, collective="compressed-all-reduce")
 LINKED_SHARDS = replace(SHARDS, link=Link(bits_per_second=1e6))
+EARLY = Task("bf16", 6, (2.0,) * 6, _BAD, rescaled=True)
+LINKED_EARLY = Task("bf16", 6, (2.0,) * 6, _BAD, link=Link(bits_per_second=1e6))
+"""Two payloads take more than a second buffer of the residual, so that means are written before the tick is there."""
 ROWS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="rows")
 REPLICAS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="replicas")
 LINKED_ROWS = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6), fsdp="rows")
@@ -46,6 +49,16 @@ def trained(executor: type[StreamExecutor], seed: int) -> list[str]:
 def linked(executor: type[StreamExecutor], seed: int) -> list[str]:
     """The same over an emulated link."""
     return differences(on_streams(LINKED, seed, executor=executor), _on_host(LINKED))
+
+
+def early(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A training whose means are written as soon as they have arrived."""
+    return differences(on_streams(EARLY, seed, executor=executor), _on_host(EARLY))
+
+
+def linked_early(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same over an emulated link."""
+    return differences(on_streams(LINKED_EARLY, seed, executor=executor), _on_host(LINKED_EARLY))
 
 
 def in_whole_messages(executor: type[StreamExecutor], seed: int) -> list[str]:
@@ -194,6 +207,8 @@ LIVES: tuple[Life, ...] = (
     rows,
     replicas,
     linked,
+    early,
+    linked_early,
     linked_rows,
     abandoned,
     abandoned_rows,

@@ -110,20 +110,22 @@ def whole_messages(device: torch.device, n: int, pairs: int) -> Iterator[Figure]
                 f"whole message, {values}, CF {cf:g}, n = {n:,}",
             )
             for ranks in (2, 16):
-                buffers = tiled.TiledBuffers(layout, ranks, device)
+                buffers = tiled.TiledBuffers(layout, device)
+                group = tiled.TiledGroup([buffers], ranks)
+                step = tiled.TiledStep(buffers, g, out, e, p, row)
                 tiled.first_level(buffers, g, None)
 
-                def encode(buffers: tiled.TiledBuffers = buffers) -> None:
+                def encode(group: tiled.TiledGroup = group, step: tiled.TiledStep = step) -> None:
                     # What decoding leaves ready for the next step.
-                    buffers.control.zero_()
-                    buffers.bins.zero_()
-                    tiled.encode(buffers, g, e, p, row)
+                    step.buffers.control.zero_()
+                    step.buffers.bins.zero_()
+                    tiled.encode(group, [step])
 
-                def decode(buffers: tiled.TiledBuffers = buffers) -> None:
-                    tiled.decode(buffers, counts, g, out, None, None, 0)
+                def decode(group: tiled.TiledGroup = group, step: tiled.TiledStep = step) -> None:
+                    tiled.decode(group, counts, [step], 0)
 
                 encode()
-                buffers.arrived.copy_(buffers.message.expand(ranks, -1))
+                group.arrived.copy_(group.message.expand(ranks, -1))
                 works = [("decoded", decode)] if ranks > 2 else [("encoded", encode), ("decoded", decode)]
                 for name, work in works:
                     found = compare(device, pairs, lambda: p.copy_(g), work)
