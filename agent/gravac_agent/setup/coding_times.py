@@ -1,39 +1,33 @@
 """What coding takes on this job's own device: at the start, each plan encodes and decodes a bucket of noise."""
 
-import json
 import logging
 import math
-import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac import aggregators, kernels, memories
+from gravac import aggregators, memories
 from gravac.collectives import ALONE, Exchange
 from gravac.compressors import Key
 from gravac.kernels.backend import gpu_kernels
-from gravac.kernels.cpu.load import folders
 from gravac.kernels.device import rounded, tiled
 from gravac.kernels.device.step_sums import ROW
 from gravac.memories import Bucket
 from gravac.protocol import PlanCost
-from gravac.version import __version__
 from gravac_agent.devices import Device
-from gravac_agent.devices.cuda import CudaDevice
 from gravac_agent.exchange.compensation import NO_SURVEY
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
+from gravac_agent.setup import bucket_times
+from gravac_agent.setup.bucket_times import BucketTime
 from gravac_agent.streams.groups import Offer
 from gravac_agent.streams.messages import Messages, SentMessage
 from gravac_agent.streams.rounded import RoundedMessages, SentRounded
@@ -81,24 +75,6 @@ class Gradient:
     device: Device | None = None
 
 
-class BucketTime(NamedTuple):
-    """Seconds of one bucket.
-
-    Args:
-        encode: Adding the residual, encoding, and keeping the new residual.
-        decode: Decoding the first payload into the mean.
-        more: Decoding each other payload.
-    """
-
-    encode: float
-    decode: float
-    more: float
-
-    def of(self, payloads: int) -> float:
-        """Return the seconds of a bucket of which so many payloads arrive."""
-        return self.encode + self.decode + max(0, payloads - 1) * self.more
-
-
 def measure_coding(
     costs: Sequence[PlanCost], compressor: str, memory: str, gradient: Gradient, ranks: int
 ) -> list[Coded]:
@@ -116,13 +92,13 @@ def measure_coding(
     bench, device = _Bench(memory, gradient), gradient.device
     texts = [f"{cost.codec or compressor}@{cost.cf!r}" for cost in costs]
     coded = {text: cost for text, cost in zip(texts, costs, strict=True) if cost.cf > 1.0}
-    kept = {} if device is None else _kept(bench)
+    kept = {} if device is None else bucket_times.read(bench.parts)
     for text, cost in coded.items():
         if text not in kept:
             bench.run(text, cost.codec or compressor, cost.cf)
     found = kept | bench.read()
     if len(found) > len(kept) and device is not None:
-        _keep(bench, found)
+        bucket_times.write(bench.parts, found)
     return [
         Coded(0.0, 0.0)
         if cost.cf == 1.0
@@ -248,6 +224,13 @@ class _Bench:
             work += slope * (self._bucket - self.count)
         return Coded(self.gradient.buckets * work, 0.0)
 
+    @property
+    def parts(self) -> list[str]:
+        """All that the times depend on."""
+        assert self.device is not None
+        dtype, able = str(self.gradient.dtype), str(self._able)
+        return [self.device.name, self.memory, dtype, str(self.count), able]
+
     def _steps(self, text: str, codec: str, cf: float, gradient: Tensor) -> Iterator[int]:
         """Encode and decode. Yield the number of the first of four stamps of each step that counts."""
         aggregator = aggregators.build(codec, ALONE)
@@ -326,78 +309,3 @@ def _between(moments: Sequence[float]) -> BucketTime:
 
 def _quickest(times: Iterable[BucketTime]) -> BucketTime:
     return BucketTime(*map(min, zip(*times, strict=True)))
-
-
-def _name(bench: _Bench) -> str:
-    """Return the file that keeps what a device takes, by all that this depends on."""
-    assert bench.device is not None
-    parts = [bench.device.name, torch.__version__, __version__, bench.memory, str(bench.gradient.dtype)]
-    parts += [str(bench.count), str(gpu_kernels(bench.device.device))]
-    return f"coding-{sha256('|'.join(parts).encode()).hexdigest()[:32]}.json"
-
-
-def _kept(bench: _Bench) -> dict[str, list[BucketTime]]:
-    """Return what an earlier start measured on such a device."""
-    for folder in folders():
-        with suppress(OSError, ValueError, TypeError, AttributeError):
-            rows = json.loads((folder / _name(bench)).read_text(encoding="utf-8"))
-            return {text: [BucketTime(*map(float, each)) for each in times] for text, times in rows.items()}
-    return {}
-
-
-def _keep(bench: _Bench, found: Mapping[str, list[BucketTime]]) -> None:
-    """Write it where a folder takes it; else the next start measures again."""
-    for folder in folders():
-        part = folder / f"{_name(bench)}.{os.getpid()}"  # several ranks may write at once
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(found), encoding="utf-8")
-            part.replace(folder / _name(bench))
-            return
-
-
-def main() -> None:
-    """Measure plans without a job, as ``gravac doctor --device`` asks in JSON on the input."""
-    sys.stdout.write(json.dumps(answer(json.load(sys.stdin))))
-
-
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the name of a device, null where this machine has none such, and the seconds of each plan.
-
-    Args:
-        asked: ``device``, ``elements``, ``buckets``, ``ranks`` and ``plans``: of each its codec, its CF, and the
-            payloads that are decoded.
-    """
-    place = place_of(asked["device"])
-    if place is None:
-        return {"name": None, "seconds": []}
-    torch.set_num_threads(1)  # as ranks under torchrun
-    device = None
-    if place.type != "cpu":
-        torch.cuda.set_device(place)
-        torch.zeros(1, dtype=torch.float32, device=place)  # which lets ``warm`` compile for it
-        device = CudaDevice(place)
-    kernels.warm()
-    costs = [
-        PlanCost(codec=codec, cf=cf, payload_bytes=1, link_bytes=1.0, messages=1.0, decoded=decoded)
-        for codec, cf, decoded in asked["plans"]
-    ]
-    gradient = Gradient(
-        elements=asked["elements"], buckets=asked["buckets"], dtype=torch.float32, device=device
-    )
-    found = measure_coding(costs, "topk+bf16", "residual", gradient, asked["ranks"])
-    seconds = [list(each) if math.isfinite(each.coding) else None for each in found]
-    return {"name": "this CPU" if device is None else device.name, "seconds": seconds}
-
-
-def place_of(device: str) -> torch.device | None:
-    """Return where a device is here: ``cpu``, ``cuda``, ``cuda:1``, or a part of a GPU's name; None: nowhere."""
-    name, count = device.lower(), torch.cuda.device_count()
-    if name == "cpu":
-        return torch.device("cpu")
-    kind, _, number = name.partition(":")
-    if kind == "cuda":
-        at = int(number) if number.isdecimal() else 0 if not number else count
-        return torch.device("cuda", at) if at < count else None
-    at = next((at for at in range(count) if name in torch.cuda.get_device_name(at).lower()), count)
-    return torch.device("cuda", at) if at < count else None

@@ -12,7 +12,7 @@ from gravac_agent.exchange.channel import BucketChannel
 
 GROUP_BYTES = 64 << 20
 """Gradients of a group at most, the last one's beside: more would begin to be sent late."""
-_COPIES, _MORE = 2, 1 << 20
+_COPIES, _MORE = 2, 1 << 14
 """Messages of all ranks wait until the step's end, in as many copies of the gradient at most, and so many bytes."""
 
 

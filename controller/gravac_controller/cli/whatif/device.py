@@ -13,7 +13,7 @@ from gravac.policies.base import Plan
 from gravac.wording import printable
 from gravac_controller.cli.source import CannotUse, needing_torch
 
-_MEASURE = "from gravac_agent.setup.coding_times import main; main()"
+_MEASURE = "from gravac_agent.setup.device_answer import main; main()"
 MEASURING_SECONDS = 300.0
 """Longest wait for a device, where kernels may have to be compiled."""
 
