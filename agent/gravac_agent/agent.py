@@ -58,7 +58,7 @@ class Agent:
             Default: ``topk+bf16``.
         memory: Error memory, ``name`` or ``name:setting=value,…``. Default: ``residual``.
         collective: Collective that exchanges a codec's payloads. ``auto`` takes the fastest by the cost model on the
-            network, which the agent measures at the start; ``gather``, ``reduce-scatter``, ``shared``,
+            network, which the agent measures at the start; ``gather``, ``owners``, ``shared``,
             ``shared:leader=largest``, ``all-reduce`` or ``compressed-all-reduce``: that one. Linear codecs are always
             all-reduced, and aggregators bring their own. Default: ``auto``.
         policy: Decision rule, ``name`` or ``name:setting=value,…`` such as ``static:cf=100``, or a

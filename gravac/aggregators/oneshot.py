@@ -170,14 +170,13 @@ class OneShot(OfCodec):
         workload = Workload(codec, sum(tensors.numels), cf, dtype, ranks)
         return self.chooser.choose(workload).payload_bytes(workload)
 
-    def use(self, network: Network, sync_free: bool = False) -> None:
+    def use(self, network: Network) -> None:
         """Choose collectives for this network from now on. All ranks must pass equal arguments.
 
         Args:
             network: The measured network.
-            sync_free: Choose only among collectives that read nothing from a device.
         """
-        self.chooser.use(network, sync_free)
+        self.chooser.use(network)
         for part in self._open:
             part.sender.cache_clear()
 

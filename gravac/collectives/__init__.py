@@ -25,7 +25,7 @@ from gravac.collectives.communicator import (
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce
 from gravac.collectives.cost import Network, crossing, ring_bytes, scatter_bytes
 from gravac.collectives.gather import Gather
-from gravac.collectives.reduce_scatter import ReduceScatter
+from gravac.collectives.owners import Owners
 from gravac.collectives.shared import SharedSupport
 
 __all__ = [
@@ -42,8 +42,8 @@ __all__ = [
     "Gather",
     "InPlace",
     "Network",
+    "Owners",
     "ProcessGroupCommunicator",
-    "ReduceScatter",
     "SharedSupport",
     "Transfer",
     "Work",

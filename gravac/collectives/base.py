@@ -1,7 +1,7 @@
 """The base class of collectives: they exchange payloads and turn them into their mean."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -80,6 +80,10 @@ class Exchange(Transfer):
     """Decodes ``payload``."""
     payload: Payload
     """The part of its tensor that this rank counts as sent."""
+    of: int = field(default=0, init=False)
+    """How many ``senders`` stand for all that waits of an element; 0: they are not counted."""
+    senders: Tensor | None = field(default=None, init=False)
+    """Receives how many of ``of`` senders each element of the mean comes from, if it is set: uint8, shape ``(n,)``."""
 
 
 @dataclass(slots=True)

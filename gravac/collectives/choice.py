@@ -12,13 +12,13 @@ from gravac.collectives.compressed_all_reduce import CompressedAllReduce, is_coa
 from gravac.collectives.cost import Network
 from gravac.collectives.gather import Gather
 from gravac.collectives.messages import split_codec
-from gravac.collectives.reduce_scatter import ReduceScatter
+from gravac.collectives.owners import Owners
 from gravac.collectives.shared import SharedSupport
 from gravac.compressors import Compressor
 from gravac.registry import Registry, split
 
 COLLECTIVES: Registry[Collective] = Registry(
-    "collective", (Gather, AllReduce, CompressedAllReduce, ReduceScatter, SharedSupport), base=Collective
+    "collective", (Gather, AllReduce, CompressedAllReduce, Owners, SharedSupport), base=Collective
 )
 """In order of preference: of equally quick ones, the cost model takes the first. Plugins cannot add any."""
 AUTO = "auto"
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
     predicted: dict[str, float]
 
 
-def choose(network: Network, workload: Workload, sync_free: bool = False) -> Choice:
+def choose(network: Network, workload: Workload) -> Choice:
     """Choose the collective that is quickest on a network, with ``HANDICAP`` counted; the first of equals. Up to
     ``GATHERED_RANKS``, and for elements with coarse values, it is one that sends all.
 
@@ -51,13 +51,8 @@ def choose(network: Network, workload: Workload, sync_free: bool = False) -> Cho
     Args:
         network: The network, equal on all ranks.
         workload: The payloads.
-        sync_free: Whether to choose only among collectives that read nothing from a device.
     """
-    fitting = {
-        name: kind
-        for name, kind in COLLECTIVES.items()
-        if kind.fits(workload.codec) and (kind.sync_free or not sync_free)
-    }
+    fitting = {name: kind for name, kind in COLLECTIVES.items() if kind.fits(workload.codec)}
     if is_coarse(workload):
         fitting.pop(CompressedAllReduce.name, None)
     # Sizes follow from the workload, so no group is needed to predict times.
@@ -130,7 +125,7 @@ class CollectiveChooser:
 
     def __init__(self, group: Communicator, text: str, network: Network | None = None) -> None:
         self.text = text
-        self._group, self._network, self._sync_free = group, network, False
+        self._group, self._network = group, network
         self._made: dict[str, Collective] = {}
         self._unreported: dict[float, dict[int, str]] = {}  # CF: elements: name
 
@@ -143,20 +138,18 @@ class CollectiveChooser:
             return self._named(self.text)
         if self._network is None or workload.ranks <= 2:  # between two ranks, nothing moves fewer bytes
             return self._named(Gather.name)
-        name = choose(self._network, workload, self._sync_free).name
+        name = choose(self._network, workload).name
         self._unreported.setdefault(workload.cf, {})[workload.numel] = name
         return self._named(name)
 
-    def use(self, network: Network, sync_free: bool = False) -> None:
+    def use(self, network: Network) -> None:
         """Choose again for this network; see ``choose``."""
-        self._network, self._sync_free = network, sync_free
+        self._network = network
 
     @property
     def sync_free(self) -> bool:
         """Whether no collective that may be used for a codec of fixed size reads anything from a device."""
-        if self.text != AUTO:
-            return self._named(self.text).sync_free
-        return self._sync_free or self._network is None or self._group.size <= 2
+        return self.text == AUTO or self._named(self.text).sync_free
 
     @property
     def sends_all(self) -> bool:

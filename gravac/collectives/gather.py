@@ -1,6 +1,6 @@
 """All-gather of packed payloads: for codecs whose ranks keep different elements, or different numbers of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,9 +22,11 @@ class Gathered(Exchange):
     sizes: list[int]  # bytes of each message without padding
     header: Header
     own: Payload  # of this rank, which needs no reading
-    senders: Tensor | None = field(default=None, init=False)
-    """Receives how many ranks sent each element, if it is set: uint8 of shape ``(n,)``. Ranks that sent zeros because
-    compressing failed do not count."""
+
+    def __post_init__(self) -> None:
+        self.of = len(
+            self.sizes
+        )  # ranks; those that sent zeros because compressing failed do not count as senders
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()

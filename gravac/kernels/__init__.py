@@ -13,7 +13,7 @@ from gravac.kernels.backend import (
     use,
     warm,
 )
-from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, take_run
+from gravac.kernels.draws import add_run, distinct, global_positions, run_places, take_run
 from gravac.kernels.entropy.blocks import decode_blocks, encode_blocks, expected_bytes
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import (
@@ -95,7 +95,6 @@ __all__ = [
     "chosen_places",
     "compiled",
     "count_above",
-    "deal",
     "decode_blocks",
     "dequantize",
     "dequantize_nearest",

@@ -137,36 +137,14 @@ def _slices(numel: int, start: int, count: int) -> list[tuple[int, int]]:
     return [(start, end)] if end <= numel else [(start, numel), (0, end - numel)]
 
 
-def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Sort positions by the rank that owns them.
-
-    Args:
-        places: int32, ascending, shape ``(k,)``.
-        ranks: Number of owners.
-        seed: 0 to 2^31 - 1; another one gives another deal.
-
-    Returns:
-        The order that sorts them (int32, shape ``(k,)``), in which each owner's stay ascending, and how many each owner
-        has (int64, on the host, shape ``(ranks,)``).
-    """
-    if places.dtype == torch.int32 and backend.compiled(places):
-        count = places.numel()
-        order, owners = torch.empty(2, count, dtype=torch.int32, device="cpu")
-        counts, ends = torch.zeros(2, ranks, dtype=torch.int64, device="cpu")
-        given, found = (places.data_ptr(), ranks, seed), (order.data_ptr(), counts.data_ptr())
-        backend.host.deal(*given, *found, owners.data_ptr(), ends.data_ptr(), count, ranks)
-        return order, counts
-    return reference.deal(places, ranks, seed)
-
-
 def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
-    """Return the positions of rows of an owner's share (int32): the inverse of ``deal``.
+    """Return the positions of rows of an owner's share, int32.
 
     Args:
         rows: int32, shape ``(k,)``.
         owner: The rank that owns them.
         ranks: Number of owners.
-        seed: As given to ``deal``.
+        seed: 0 to 2^31 - 1; another one gives another deal.
     """
     if rows.dtype == torch.int32 and backend.compiled(rows):
         places = torch.empty_like(rows)

@@ -116,14 +116,6 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
     return True
 
 
-def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.draws``."""
-    wide = places.long()
-    owners = (wide + _turns(wide // ranks, ranks, seed)) % ranks
-    counts = torch.bincount(owners, minlength=ranks)
-    return owners.sort(stable=True).indices.int(), counts.cpu()
-
-
 def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
     """Return the positions of these rows of an owner's share."""
     wide = rows.long()

@@ -27,7 +27,7 @@ from gravac.compressors import Key
 from gravac.compressors import build as build_codec
 from gravac.memories import Bucket, ResidualMemory
 
-WAYS = ("gather", "reduce-scatter", "shared", "shared:leader=turns", "shared:leader=largest")
+WAYS = ("gather", "owners", "shared", "shared:leader=turns", "shared:leader=largest")
 QUANTIZED_WAYS = ("gather", "compressed-all-reduce")
 LARGE = 3_500_000
 

@@ -73,7 +73,7 @@ def plan(cf: float, minimum: float, candidate: float) -> StepPlan:
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])
 @pytest.mark.parametrize("memory", ["none", "residual", "partial:beta=0.25", "momentum"])
 @pytest.mark.parametrize(
-    "compressor", ["topk", "topk+bf16", "topk+int8", "randomk", "int8", "topk+int8 by reduce-scatter"]
+    "compressor", ["topk", "topk+bf16", "topk+int8", "randomk", "int8", "topk+int8 by owners"]
 )
 def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: Any) -> None:
     """Computed from few elements or in passing, they equal those of the whole tensors."""

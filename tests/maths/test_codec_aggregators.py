@@ -162,7 +162,7 @@ def test_one_overflow_reaches_all_ranks_and_poisons_nothing(text: str, kind: str
     "text",
     [
         *("powersgd", "powersgd:rank=1", "hardthreshold-warmup", "terngrad-sum", "topk"),
-        *("topk by shared:leader=largest", "topk by reduce-scatter"),
+        *("topk by shared:leader=largest", "topk by owners"),
     ],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(text: str) -> None:

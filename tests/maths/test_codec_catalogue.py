@@ -88,7 +88,7 @@ def test_it_says_what_makes_a_gpu_wait() -> None:
         ("aggregator", "powersgd"),
         ("collective", "gather"),
     }
-    assert not free & {("compressor", "dgc"), ("compressor", "svd"), ("collective", "reduce-scatter")}
+    assert not free & {("compressor", "dgc"), ("compressor", "svd")}
 
 
 def test_it_is_json() -> None:
@@ -124,7 +124,7 @@ def test_numbers() -> None:
         # Shards of 128 elements, and nearest of 7 levels: 8 + 2 * 2 + 12 * 4 bytes to each owner, and from each.
         "compressed-all-reduce": (9 * 60, 14 * 60),
         # 13 elements of 125, with packed places: 8 + 52 + 9 bytes to each owner, and from each.
-        "reduce-scatter": (9 * 69, 14 * 69),
+        "owners": (9 * 69, 14 * 69),
         # Each owner's 13 places, as above, and 104 values.
         "shared": (17 + 416, 7 * 17 + 2 * 7 * 416 // RANKS),
     }.items():

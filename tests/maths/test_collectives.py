@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gravac import kernels
 from gravac.aggregators import Aggregator, OneShot, build_sharded
-from gravac.collectives import Collective, Communicator, Gather, ReduceScatter, SharedSupport
+from gravac.collectives import Collective, Communicator, Gather, Owners, SharedSupport
 from gravac.collectives.communicator import Work
 from gravac.collectives.messages import HEADER_BYTES, Header
-from gravac.collectives.reduce_scatter import Shards
+from gravac.collectives.shards import Shards
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import COMPRESSORS, Key, Payload, build
 from gravac.compressors import build as build_codec
@@ -117,7 +116,7 @@ def test_rounded_values_of_a_shared_support_leave_both_errors_in_memories(text: 
 def test_a_reduce_scatter_of_equal_ranks_sends_their_largest_elements() -> None:
     x = vector("heavy", 20_000)
     topk = build_codec("topk").decode(build_codec("topk").compress(x, 20.0, Key(0, 0, 0, 0), torch.float32))
-    for mean, sent in one_step(4, "topk by reduce-scatter", [x] * 4, 20.0):
+    for mean, sent in one_step(4, "topk by owners", [x] * 4, 20.0):
         assert torch.equal(sent[sent != 0], x[sent != 0])
         sums_sent = int(((mean != 0) & (topk != 0)).sum())
         assert sums_sent > 0.93 * 1000  # a few do not fit their owner's share
@@ -134,7 +133,7 @@ def test_the_owner_takes_over_the_sums_it_does_not_send() -> None:
     xs = [torch.zeros(n), torch.zeros(n)]
     xs[0][a], xs[0][c] = 5.0, 1.0
     xs[1][b], xs[1][d] = 3.0, 2.0
-    (mean, first), (_, second) = one_step(2, "topk by reduce-scatter", xs, cf)
+    (mean, first), (_, second) = one_step(2, "topk by owners", xs, cf)
     assert {at: float(mean[at]) for at in mean.nonzero().squeeze(1).tolist()} == {a: 2.5, d: 1.0}
     assert {at: float(first[at]) for at in first.nonzero().squeeze(1).tolist()} == {a: 5.0, b: -3.0, c: 1.0}
     assert {at: float(second[at]) for at in second.nonzero().squeeze(1).tolist()} == {c: -1.0, b: 3.0, d: 2.0}
@@ -147,13 +146,13 @@ def test_the_owner_takes_over_the_sums_it_does_not_send() -> None:
             ("residual", text)
             for text in (
                 *SELECTING,
-                "topk+bf16 by reduce-scatter",
-                "topk+int8 by reduce-scatter",
+                "topk+bf16 by owners",
+                "topk+int8 by owners",
                 "topk+nearest:levels=15 by shared",
                 "topk+bf16 by shared:leader=largest",
             )
         ),
-        *((memory, "topk by reduce-scatter") for memory in ("conef:bits=8", "momentum")),
+        *((memory, "topk by owners") for memory in ("conef:bits=8", "momentum")),
         ("momentum", "topk by shared"),
     ],
 )
@@ -197,7 +196,7 @@ def test_over_many_steps_every_gradient_arrives(memory: str, text: str) -> None:
         assert max(sizes[20:]) < 2.0 * max(sizes[10:20])
 
 
-@pytest.mark.parametrize("text", ["topk by shared", "topk by shared:leader=turns", "topk by reduce-scatter"])
+@pytest.mark.parametrize("text", ["topk by shared", "topk by shared:leader=turns", "topk by owners"])
 def test_the_gate_compares_what_was_sent_not_what_was_chosen(text: str) -> None:
     """On ranks without the leader's places (or with sums that are not sent) gain is less than their own Top-k's."""
     one = bucket(0, (2000,))
@@ -259,37 +258,14 @@ def clusters() -> Iterator[Tensor]:
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16])
 def test_clusters_are_dealt_out_evenly(ranks: int) -> None:
     for seed in range(3):
-        shards = Shards(1 << 20, ranks, seed)
+        shards, owners = Shards(1 << 20, ranks, seed), torch.empty(1 << 20, dtype=torch.int64)
+        rows = torch.arange(shards.rows, dtype=torch.int32)
+        for owner in range(ranks):
+            owners[shards.positions(rows, owner).long()] = owner
         for places in clusters():
-            counts = kernels.deal(places.int(), ranks, shards.seed)[1]
+            counts = owners[places].bincount(minlength=ranks)
             fair = places.numel() / ranks
             assert float((counts - fair).abs().max()) < 5 * math.sqrt(fair)
-
-
-@given(
-    chosen=st.sets(st.integers(0, 99), min_size=1),
-    ranks=st.integers(1, 5),
-    more=st.integers(0, 10),
-    seed=st.integers(0, 1000),
-)
-def test_division(chosen: set[int], ranks: int, more: int, seed: int) -> None:
-    """As many rows for each owner: the largest where there are too many, others only where there are too few."""
-    places = torch.tensor(sorted(chosen), dtype=torch.int32)
-    x = vector("gauss", 100, seed)
-    shards = Shards(100, ranks, seed)
-    count = min(shards.rows, -(-len(chosen) // ranks) + more)
-    order, counts = kernels.deal(places, ranks, seed)
-    owned = places[order.long()].split(counts.tolist())
-    for owner, rows in enumerate(shards.divide(places, x, count)):
-        assert rows.numel() == count == len(set(rows.tolist()))
-        assert rows.tolist() == sorted(rows.tolist())
-        assert 0 <= int(rows.min()) <= int(rows.max()) < shards.rows
-        mine, kept = set(owned[owner].tolist()), set(shards.positions(rows, owner).tolist())
-        if len(mine) <= count:
-            assert mine <= kept
-        else:
-            assert kept < mine
-            assert min(abs(float(x[at])) for at in kept) >= max(abs(float(x[at])) for at in mine - kept)
 
 
 @pytest.mark.parametrize("text", ["topk+bf16", "qsgd", "hardthreshold"])
@@ -315,7 +291,7 @@ def test_a_message_of_another_step_is_refused(text: str) -> None:
             Header(*changed).strip(message, 0)
 
 
-@pytest.mark.parametrize("way", [Gather, ReduceScatter, SharedSupport])
+@pytest.mark.parametrize("way", [Gather, Owners, SharedSupport])
 def test_payloads_of_different_steps_are_never_averaged(way: type[Collective]) -> None:
     world = SimulatedWorld(2)
 

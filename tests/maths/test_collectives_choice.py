@@ -172,8 +172,8 @@ def test_two_ranks_gather_and_so_does_an_unknown_network() -> None:
         ("dgc", "shared", f"compressor='dgc' is not: {choices('dgc')}"),
         (
             "qsgd",
-            "reduce-scatter",
-            "collective='reduce-scatter' needs a selector that sends a fixed number of elements",
+            "owners",
+            "collective='owners' needs a selector that sends a fixed number of elements",
         ),
         ("randomk+int8", "shared", f"compressor='randomk+int8' is not: {choices('randomk+int8')}"),
     ],
@@ -186,7 +186,7 @@ def test_wrong_collectives_are_named(codec: str, collective: str, said: str) -> 
 
 def test_linear_codecs_and_aggregators_ignore_the_collective() -> None:
     assert isinstance(build("randomk", ALONE, "shared"), OneShot)
-    assert build("powersgd", ALONE, "reduce-scatter").name == "powersgd"
+    assert build("powersgd", ALONE, "owners").name == "powersgd"
     assert parse_collective("auto") is None
 
 

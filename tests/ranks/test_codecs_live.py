@@ -16,7 +16,7 @@ pytestmark = pytest.mark.distributed
 
 WAYS = [
     *ways("topk", "nearest:levels=7"),
-    "topk+int8 by reduce-scatter",
+    "topk+int8 by owners",
     "topk+nearest:levels=15 by shared",
     *(
         "dither:levels=5,coding=huffman by compressed-all-reduce",

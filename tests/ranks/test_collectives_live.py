@@ -27,7 +27,7 @@ def test_the_collective_is_the_same_on_all_ranks_and_is_logged(run_ranks: RunRan
     )
     assert first["measured"][1] not in ("None", str(linked))
     assert first["moved"] == 0.0
-    assert "collective='reduce-scatter' needs a selector" in first["refused"]
+    assert "collective='owners' needs a selector" in first["refused"]
     assert first["switched"][1] == "10.0"
     assert all("the same checkpoint, but network: rank 0 has" in result["apart"] for result in results)
     for job in ("linked", "resumed"):
@@ -36,7 +36,4 @@ def test_the_collective_is_the_same_on_all_ranks_and_is_logged(run_ranks: RunRan
     measured = notes(tmp_path, "measured")
     assert sum(note.startswith("Collectives at CF 10") for note in measured) == 1
     assert sum("collective auto -> shared." in note for note in measured) == 1
-    assert (
-        sum("compressor topk+bf16 -> topk+int8, collective shared -> reduce-scatter." in n for n in measured)
-        == 1
-    )
+    assert sum("compressor topk+bf16 -> topk+int8, collective shared -> owners." in n for n in measured) == 1

@@ -73,7 +73,7 @@ RESUMED = {
         {"compressor": "topk+nearest:levels=15", "collective": "shared"},
         {"compressor": "topk+bf16", "collective": "shared", "aged": True},
         {"compressor": "topk+bf16", "collective": "shared:leader=turns"},
-        {"compressor": "topk+twobit", "collective": "reduce-scatter", "aged": True},
+        {"compressor": "topk+twobit", "collective": "owners", "aged": True},
     ],
 }
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from gravac import kernels
 from gravac.aggregators import Aggregator, BucketAggregator, Draft
 from gravac.collectives import Exchange, Transfer
-from gravac.collectives.gather import Gathered
 from gravac.compressors import Compressor, Key
 from gravac.compressors.base import kept_count
 from gravac.compressors.rows import PayloadRows
@@ -43,6 +42,9 @@ from gravac_agent.exchange.sample import SampledBucket
 from gravac_agent.exchange.tick import BucketSums, StepSums
 
 log = logging.getLogger("gravac.agent")
+
+MOST_SENDERS = 255
+"""Of which it is counted how many an element comes from."""
 
 
 class EncodedBucket(NamedTuple):
@@ -118,8 +120,9 @@ class BucketChannel:
         self.partial = False
         """Whether the last mean is of some elements, and the others wait in memories. It is equal on all ranks."""
         self.senders: Tensor | None = None
-        """How many ranks sent each element of the last mean, uint8 of its shape; None: not wanted or not known. It is
-        equal on all ranks."""
+        """How many of ``of`` senders each element of the last mean comes from, uint8 of its shape; None: not wanted or
+        not known. It is equal on all ranks."""
+        self.of = 0
         self._senders: Tensor | None = None  # the room for it
         self.message: TiledBuffers | None = None
         """What a device keeps for its whole messages; None before the first one."""
@@ -196,8 +199,8 @@ class BucketChannel:
         unsettled = memory.unsettled
         if unsettled and (plan.codec, plan.cf) not in self._holds_little:
             self._holds_little[plan.codec, plan.cf] = _held_bytes(transfer) <= 4 * gradient.numel()
-        if self.partial and isinstance(transfer, Gathered):
-            transfer.senders = self.count_senders(transfer.header.layout.numel, gradient.device)
+        if self.partial and transfer.of:
+            transfer.senders = self.count_senders(transfer.payload.numel, gradient.device, transfer.of)
         return EncodedBucket(transfer, False, unsettled)
 
     def begin_message(self, plan: StepPlan, gradient: Tensor) -> None:
@@ -215,9 +218,16 @@ class BucketChannel:
         if self._rank.raw_mean.wanted:
             self._signs = self._rank.raw_mean.add(self._signs, self.bucket.number, gradient)
 
-    def count_senders(self, numel: int, device: torch.device) -> Tensor | None:
-        """Return where to count who sent each element of the step's mean; None: no optimizer wants to know."""
-        if not self._rank.counts_senders:
+    def count_senders(self, numel: int, device: torch.device, of: int | None = None) -> Tensor | None:
+        """Return where to count who sent each element of the step's mean; None: no optimizer wants to know.
+
+        Args:
+            numel: Elements of the mean.
+            device: Where it is.
+            of: How many senders stand for all that waits; None: the ranks.
+        """
+        self.of = self._rank.aggregators[0].communicator.size if of is None else of
+        if not self._rank.counts_senders or self.of > MOST_SENDERS:
             return None
         if self._senders is None:
             self._senders = torch.empty(numel, device=device, dtype=torch.uint8)

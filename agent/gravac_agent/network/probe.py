@@ -132,7 +132,7 @@ class AggregatorBuilder:
         ):
             return
         if group.size > 2:  # 2 ranks always gather
-            aggregator.use(self.measured(group), sync_free=self.device.type != "cpu")
+            aggregator.use(self.measured(group))
 
     def measured(self, group: ProcessGroupCommunicator) -> Network:
         """Return the network, measured the first time, or the emulated link. All ranks call it.

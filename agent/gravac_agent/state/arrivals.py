@@ -9,18 +9,15 @@ from gravac import optim
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, named_parameters
 
-MOST_RANKS = 255
-"""Of which it is counted how many sent an element."""
-
 
 class Arrivals:
     """Looks at the gradients before each step of the optimizer: an element that is 0 did not arrive.
 
     It looks there and not only at what was decoded. So nothing that the trainer added later is left out, and of several
     exchanges the last one counts, as DDP writes each over the one before. Gradients are equal on all ranks, hence ages.
-    Of a gather it is known how many ranks sent an element. Elsewhere all ranks count: with a support that they share,
-    of what the trainer added, and with ``reduce-scatter``, whose owners send sums of what ranks sent in several steps.
-    All of a bucket arrives that was sent densely or quantized.
+    Of a gather it is known how many ranks sent an element, and of ``owners`` half of what waits arrives. Elsewhere all
+    of it does: with a support that the ranks share, and of what the trainer added. All of a bucket arrives that was
+    sent densely or quantized.
 
     Args:
         optimizer: The optimizer, without wrappers.
@@ -30,8 +27,7 @@ class Arrivals:
 
     def __init__(self, optimizer: optim.Adam | optim.AdamW, module: DataParallel, encoder: Encoder) -> None:
         self._optimizer, self._module, self._encoder = optimizer, module, encoder
-        self._ranks = encoder.aggregator.communicator.size
-        encoder.counts_senders = 1 < self._ranks <= MOST_RANKS
+        encoder.counts_senders = encoder.aggregator.communicator.size > 1
         self._named: dict[str, nn.Parameter] = {}
         self._masks: dict[nn.Parameter, Tensor] = {}
         self._told = self._off = False
@@ -50,22 +46,21 @@ class Arrivals:
             return
         stepped = {param for group in self._optimizer.param_groups for param in group["params"]}
         partial: dict[nn.Parameter, bool] = {}
-        counts: dict[nn.Parameter, list[Tensor | None]] = {}
+        counts: dict[nn.Parameter, list[tuple[Tensor | None, int]]] = {}
         for channel in self._encoder:
             for name, senders in channel.parts():
                 param = self._parameter(name)
                 if param.grad is not None and param in stepped:
                     # FSDP2 adds up the gradients of a module that is used several times.
                     partial[param] = channel.partial and partial.get(param, True)
-                    counts.setdefault(param, []).append(senders)
+                    counts.setdefault(param, []).append((senders, channel.of))
+        supports: dict[int, dict[nn.Parameter, Tensor | None]] = {}
+        for param, some in partial.items():
+            support, of = self._support(param, counts[param]) if some else (None, 1)
+            supports.setdefault(of, {})[param] = support
         try:
-            self._optimizer.arrived(
-                {
-                    param: self._support(param, counts[param]) if some else None
-                    for param, some in partial.items()
-                },
-                self._ranks,
-            )
+            for of, found in supports.items():
+                self._optimizer.arrived(found, of)
         except ValueError as error:  # on all ranks: it follows from the optimizer and the plan
             self._turn_off(str(error))
 
@@ -83,20 +78,21 @@ class Arrivals:
             f"{kind} takes every element of its gradients as arrived, as torch's {kind} does: {why}"
         )
 
-    def _support(self, param: nn.Parameter, counts: list[Tensor | None]) -> Tensor:
-        """Return which elements arrived, bool, or from how many ranks, uint8."""
+    def _support(self, param: nn.Parameter, counts: list[tuple[Tensor | None, int]]) -> tuple[Tensor, int]:
+        """Return which elements arrived, bool, or from how many senders, uint8; and of how many senders."""
         grad, mask = _local(cast(Tensor, param.grad)), self._masks.get(param)
         if mask is None or mask.stride() != grad.stride() or mask.device != grad.device:
             mask = self._masks[param] = torch.empty_like(grad, dtype=torch.bool)
         mask.copy_(grad)  # ten times as fast as a comparison
-        known = [_as_in(_local(param), one) for one in counts if one is not None]
+        of = counts[0][1]
+        known = [_as_in(_local(param), one) for one, own in counts if one is not None and own == of]
         if len(known) < len(counts):
-            return mask
+            return mask, 1
         found = known[0]
         for one in known[1:]:
             torch.maximum(found, one, out=found)
-        # 0 becomes the number of ranks: 255 is the largest of a byte, and comparisons take ten times as long.
-        return found.sub_(1).clamp_(max=self._ranks - 1).add_(1).mul_(mask)
+        # 0 becomes all of them: 255 is the largest of a byte, and comparisons take ten times as long.
+        return found.sub_(1).clamp_(max=of - 1).add_(1).mul_(mask), of
 
     def _parameter(self, name: str) -> nn.Parameter:
         if name not in self._named:

@@ -45,39 +45,6 @@ def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: N
         first += _PIECE
 
 
-@jit(deal="void(int32[k], int64, int64, int32[k], int64[ranks], int32[k], int64[ranks])")
-def deal(
-    places: NDArray[np.int32],
-    ranks: int,
-    seed: int,
-    order: NDArray[np.int32],
-    counts: NDArray[np.int64],
-    owners: NDArray[np.int32],
-    ends: NDArray[np.int64],
-) -> None:
-    """Compute the order that sorts ``places`` by owner, and how many each has (``counts`` must be zero before).
-
-    ``owners``, as long as ``places``, and ``ends``, as long as ``counts``, receive what is found on the way.
-    """
-    n, first = np.uint32(ranks), np.uint32(seed)
-    for i in range(places.size):
-        place = np.uint32(places[i])
-        row = place // n
-        mixed = np.uint32(np.uint32((row + first) & np.uint32(0x7FFFFFFF)) * np.uint32(0x9E3779B1))
-        given = place - row * n + ((mixed >> np.uint32(16)) * n >> np.uint32(16))
-        owners[i] = np.int32(given - n if given >= n else given)
-        counts[np.uint64(owners[i])] += 1
-    # A counting sort, which keeps the places of each owner ascending.
-    total = 0
-    for rank in range(ranks):
-        ends[rank] = total
-        total += counts[rank]
-    for i in range(places.size):
-        owner = np.uint64(owners[i])
-        order[np.uint64(ends[owner])] = i
-        ends[owner] += 1
-
-
 @jit(global_positions="void(int32[k], int64, int64, int64, int32[k])")
 def global_positions(
     rows: NDArray[np.int32], owner: int, ranks: int, seed: int, places: NDArray[np.int32]

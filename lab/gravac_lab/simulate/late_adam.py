@@ -37,6 +37,8 @@ class Late:
             ranks that send for ``share``, and all that waits for ``pooled``.
         power: u²/a^power counts as the square of the gradient in each of the a steps; 1 or 2.
         cap: a is at most this.
+        wait: What waits, T steps' worth, came over w = 1 + wait · (T - 1) steps: with 1 over T, with 2 so that T is its
+            mean delay.
         correct: Whether moments are corrected for their start by the ``time`` or by the ``count`` of arrivals.
     """
 
@@ -44,6 +46,7 @@ class Late:
     age: Age = "any"
     power: float = 1
     cap: float = 64
+    wait: float = 1
     correct: Correct = "time"
 
     def __post_init__(self) -> None:
@@ -83,12 +86,15 @@ class Ages:
         self._rule, self._ranks = rule, ranks
         self._waiting: dict[int, Tensor] = {}
 
-    def arrived(self, bucket: Bucket, supports: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+    def arrived(
+        self, bucket: Bucket, supports: Sequence[Tensor | None], share: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return a and w of each element of a bucket, float32 of shape ``(n,)``; a is 0 where nothing arrived.
 
         Args:
             bucket: The bucket.
             supports: By rank, the positions that it sent; None: all.
+            share: Of what waits of each element, what arrived; None: as large a share as that of the ranks that sent.
         """
         n, rule, ranks = sum(bucket.numels), self._rule, self._ranks
         if bucket.number not in self._waiting:
@@ -106,8 +112,10 @@ class Ages:
             wait = found * ranks / senders.clamp_min(1.0)
         else:
             wait = waiting[0].clone()
-            found = wait * (senders / ranks if rule.age == "pooled" else (senders > 0))
+            share = senders / ranks if share is None else share
+            found = wait * (share if rule.age == "pooled" else (share > 0))
             waiting[0] -= found
+        wait.sub_(1.0).mul_(rule.wait).add_(1.0)
         return found.clamp_max_(rule.cap), wait.clamp_(1.0, rule.cap)
 
 

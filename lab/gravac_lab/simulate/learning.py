@@ -89,6 +89,8 @@ class Learner:
         self.clipper = Clipper(world_size)
         self._observe = observe
         self._ages = Ages(self.optimizer.rule, world_size) if isinstance(self.optimizer, LateAdamW) else None
+        aged = isinstance(self.optimizer, LateAdamW | optim.AdamW)
+        ranks.encoders[0].counts_senders = aged and world_size > 1
         self.step = 0
 
     @property
@@ -134,20 +136,25 @@ class Learner:
     def _tell_ages(self, exchanged: Exchanged) -> None:
         """Tell an optimizer for late gradients what arrived."""
         if isinstance(self.optimizer, optim.AdamW):  # as ``gravac_agent.state.arrivals`` does
-            found: dict[nn.Parameter, Tensor | None] = {}
-            for (bucket, members), supports in zip(self._grouped, exchanged.supports, strict=True):
-                senders = torch.zeros(sum(bucket.numels), dtype=torch.uint8)
-                for support in supports:
-                    senders[slice(None) if support is None else support.long()] += 1
-                for one, counts in zip(members, senders.split(bucket.numels), strict=True):
-                    whole = any(support is None for support in supports)
-                    found[one] = None if whole or one.grad is None else counts.view_as(one) * one.grad.ne(0)
-            self.optimizer.arrived(found, self.world_size)
+            for place, (bucket, members) in enumerate(self._grouped):
+                found: dict[nn.Parameter, Tensor | None] = {}
+                whole, (senders, of) = None in exchanged.supports[place], exchanged.senders[place]
+                counts = [None] * len(members) if senders is None else senders.split(bucket.numels)
+                for one, count in zip(members, counts, strict=True):
+                    if whole or one.grad is None:
+                        found[one] = None
+                    else:
+                        came = one.grad.ne(0)
+                        found[one] = came if count is None else count.view_as(one) * came
+                self.optimizer.arrived(found, of)
         if self._ages is None:
             return
         assert isinstance(self.optimizer, LateAdamW)
-        for (bucket, members), supports in zip(self._grouped, exchanged.supports, strict=True):
-            pieces = (each.split(list(bucket.numels)) for each in self._ages.arrived(bucket, supports))
+        every = zip(self._grouped, exchanged.supports, exchanged.senders, strict=True)
+        for (bucket, members), supports, (senders, of) in every:
+            share = None if senders is None else senders / of
+            arrived = self._ages.arrived(bucket, supports, share)
+            pieces = (each.split(list(bucket.numels)) for each in arrived)
             for parameter, age, wait in zip(members, *pieces, strict=True):
                 self.optimizer.ages[parameter] = age.view_as(parameter), wait.view_as(parameter)
 

@@ -34,6 +34,7 @@ class Exchanged:
         mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
         raw_mean: What the ranks' ``RawMeanMeter`` measured, summed over ranks.
         supports: By bucket and rank, the positions that were sent; None: all.
+        senders: By bucket, how many senders each element of the mean comes from, and of how many; None: not counted.
     """
 
     sums: StepSums
@@ -44,6 +45,7 @@ class Exchanged:
     mean_sq: float | None
     raw_mean: tuple[float, ...] = ()
     supports: tuple[tuple[Tensor | None, ...], ...] = field(default=(), compare=False)
+    senders: tuple[tuple[Tensor | None, int], ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class _OfRank:
     dense_bytes: int = 0
     mean_sq: float | None = 0.0
     supports: list[Tensor | None] = field(default_factory=list)
+    senders: list[tuple[Tensor | None, int]] = field(default_factory=list)
 
 
 class SimulatedRanks:
@@ -151,6 +154,7 @@ class SimulatedRanks:
             first.mean_sq,
             tuple(sum(column) for column in zip(*numbers, strict=True)),
             tuple(zip(*(one.supports for one in found), strict=True)),
+            tuple(first.senders),
         )
 
     def _learn(self, plan: StepPlan, failed: bool) -> None:
@@ -182,11 +186,13 @@ class SimulatedRanks:
                 done.payload_bytes += transfer.payload_bytes
                 done.sent_bytes += transfer.sent_bytes
                 done.supports.append(transfer.payload.support)
+                done.senders.append((channel.senders, channel.of))
                 done.mean_sq = None
                 if rank == 0:  # every rank would decode the same
                     channel.decode(transfer, gradient, in_place=False)
                 continue
             done.supports.append(None)
+            done.senders.append((None, 1))
             done.payload_bytes += gradient.nbytes
             done.sent_bytes += ring_bytes(gradient.nbytes, self.size)
             gradient.div_(self.size)

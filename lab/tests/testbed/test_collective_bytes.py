@@ -48,7 +48,7 @@ def test_bytes_said_are_bytes_counted(tmp_path: Path, codec: str, cf: float, wor
             ranks.ready(60)
             size = {"n": 1_000_000, "cf": cf}
             declared = HEADER_BYTES + build(codec).wire_bytes(1_000_000, cf, torch.float32)
-            for collective in ("gather", "shared", "shared:leader=largest", "reduce-scatter"):
+            for collective in ("gather", "shared", "shared:leader=largest", "owners"):
                 ranks.ask(60, **size, repeats=1, collective=collective)  # connections are made by the first
                 nothing = ranks.ask(60, **size, repeats=0, collective=collective)
                 taken = ranks.ask(60, **size, repeats=REPEATS, collective=collective)

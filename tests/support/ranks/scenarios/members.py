@@ -203,7 +203,7 @@ def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
         agent.switch(collective="shared")
         train(module, optimizer, rank, range(6, 12))
         before = flat(agent)["residual"]
-        agent.switch(collective="reduce-scatter", compressor="topk+int8")
+        agent.switch(collective="owners", compressor="topk+int8")
         after = flat(agent)["residual"]
         found["moved"] = max(float((before[name] - after[name]).abs().max()) for name in before)
         try:
