@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gravac import aggregators, memories
 from gravac.aggregators import OneShot
 from gravac.collectives.communicator import Communicator, Done
+from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Compressor, Dense, Key, Payload, Stack
 from gravac.kernels import tally
 from gravac.memories import Bucket
@@ -52,11 +53,10 @@ class Twins(Communicator):
         return Done()
 
 
-def encoder(compressor: str, memory: str) -> Encoder:
+def encoder(compressor: str, memory: str, group: Communicator | None = None) -> Encoder:
     codec, _, collective = compressor.partition(" by ")
-    return Encoder(
-        memories.build(memory), (codec,), (aggregators.build(codec, Twins(), collective or "auto"),)
-    )
+    group = Twins() if group is None else group
+    return Encoder(memories.build(memory), (codec,), (aggregators.build(codec, group, collective or "auto"),))
 
 
 def gradients(scale: float = 1.0) -> Iterator[torch.Tensor]:
@@ -78,38 +78,42 @@ def plan(cf: float, minimum: float, candidate: float) -> StepPlan:
 def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: Any) -> None:
     """Computed from few elements or in passing, they equal those of the whole tensors."""
     with on(kernels):
-        ours, follower = encoder(compressor, memory), memories.build(memory)
-        part = follower.open(BUCKET)
-        for step, gradient in zip(range(4), gradients(), strict=False):
-            key = Key(0, step, 0, 0)
-            cf = (5.0, 20.0, 1.0, 5.0)[step]
-            p = part.compensate(gradient, dense=cf == 1.0).double().clone()
-            sums, buffer = StepSums(), gradient.clone()
-            transfer, raw, _ = ours.channel(BUCKET).encode(plan(cf, 5.0, 20.0), buffer, key, sums)
-            if transfer is not None:
-                assert torch.equal(buffer, gradient)
-                sent = transfer.codec.decode(transfer.payload).double()
-                held = part.update(transfer.codec, transfer.payload)
-            else:
-                assert not raw
-                sent = p
-                held = part.update(Dense(), None)
-            share = 1.0 / follower.amplification
-            residual = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
-            expected = StepSums(
-                gradient_sq=float(gradient.double().square().sum()),
-                compensated_sq=float(p.square().sum()),
-                sent_sq=float(sent.square().sum()),
-                residual_sq=float(residual.square().sum()),
-                residual_dot_gradient=float(residual @ gradient.double()),
-            )
-            for name in ("gradient_sq", "compensated_sq", "sent_sq", "residual_sq"):
-                assert getattr(sums, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-6), name
-            slack = 1e-4 * (expected.gradient_sq * max(expected.residual_sq, 1e-9)) ** 0.5
-            assert sums.residual_dot_gradient == pytest.approx(expected.residual_dot_gradient, abs=slack)
-            assert sums.failed == sums.nonfinite == 0
-            ours.commit()
-            follower.commit()
+        SimulatedWorld(2).run(lambda group: check_sums(compressor, memory, group))
+
+
+def check_sums(compressor: str, memory: str, group: Communicator) -> None:
+    ours, follower = encoder(compressor, memory, group), memories.build(memory)
+    part = follower.open(BUCKET)
+    for step, gradient in zip(range(4), gradients(), strict=False):
+        key = Key(0, step, 0, group.rank)
+        cf = (5.0, 20.0, 1.0, 5.0)[step]
+        p = part.compensate(gradient, dense=cf == 1.0).double().clone()
+        sums, buffer = StepSums(), gradient.clone()
+        transfer, raw, _ = ours.channel(BUCKET).encode(plan(cf, 5.0, 20.0), buffer, key, sums)
+        if transfer is not None:
+            assert torch.equal(buffer, gradient)
+            sent = transfer.codec.decode(transfer.payload).double()
+            held = part.update(transfer.codec, transfer.payload)
+        else:
+            assert not raw
+            sent = p
+            held = part.update(Dense(), None)
+        share = 1.0 / follower.amplification
+        residual = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
+        expected = StepSums(
+            gradient_sq=float(gradient.double().square().sum()),
+            compensated_sq=float(p.square().sum()),
+            sent_sq=float(sent.square().sum()),
+            residual_sq=float(residual.square().sum()),
+            residual_dot_gradient=float(residual @ gradient.double()),
+        )
+        for name in ("gradient_sq", "compensated_sq", "sent_sq", "residual_sq"):
+            assert getattr(sums, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-6), name
+        slack = 1e-4 * (expected.gradient_sq * max(expected.residual_sq, 1e-9)) ** 0.5
+        assert sums.residual_dot_gradient == pytest.approx(expected.residual_dot_gradient, abs=slack)
+        assert sums.failed == sums.nonfinite == 0
+        ours.commit()
+        follower.commit()
 
 
 @pytest.mark.parametrize(

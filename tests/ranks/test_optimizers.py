@@ -63,6 +63,12 @@ AGED: list[dict[str, Any]] = [
     {"streams": True, "whole": True, "bad_step": 12, "clip": 0.5, "restarts": True},
     {"streams": True, "whole": True, "resume": 15, "compressor": "topk+bf16"},
 ]
+OWNERS: list[dict[str, Any]] = [
+    {"collective": "owners"},
+    {"collective": "owners", "bad_step": 12, "failing_step": 7, "scaled": True},
+    {"collective": "owners", "compressor": "topk+bf16", "resume": 15},
+    {"collective": "owners", "streams": True, "compressor": "topk", "scaled": True, "bad_step": 5, "steps": 14},
+]
 WHOLE: list[dict[str, Any]] = [
     {"compressor": "int4"},
     {"policy": "dense"},
@@ -77,7 +83,7 @@ WHOLE: list[dict[str, Any]] = [
 def test_the_agent_tells_which_elements_arrived(run_each: RunEach, world: int) -> None:
     """A step of gravac.optim.AdamW is what it makes, by hand, of the elements that are not 0 and of how many ranks say
     that they sent them; equal on all ranks."""
-    for case, results in run_each("aged", world, AGED if world == 2 else AGED[:4]):
+    for case, results in run_each("aged", world, [*(AGED if world == 2 else AGED[:4]), *OWNERS]):
         first = results[0]
         assert all(result == first for result in results), case
         assert first["by hand"], case

@@ -93,6 +93,8 @@ class Record:
         """Numbers of the parameters that are sent densely all the time."""
         self.pooled = False
         """Whether several ranks sent an element, and not all."""
+        self.owners = False
+        """Whether owners sent it, so that half of what waits arrives."""
 
     def take(self, *of: Any) -> None:
         self.rates.append(of[0].param_groups[0]["lr"] if of else SETTINGS["lr"])
@@ -150,7 +152,16 @@ class Record:
             before = rate
             for one, grad in zip(copies, grads, strict=True):
                 one.grad = grad
-            if own is not None:
+            if own is not None and self.owners:
+                optimizer.arrived(
+                    {
+                        copy: (grad != 0).to(torch.uint8)
+                        for copy, grad in zip(copies, grads, strict=True)
+                        if grad is not None
+                    },
+                    2,
+                )
+            elif own is not None:
                 optimizer.arrived(
                     {
                         copies[at]: self._senders(own, at, grad)
@@ -198,6 +209,7 @@ def _trained(
     *,
     steps: int = 30,
     compressor: str = "topk+twobit",
+    collective: str = "auto",
     switches: dict[str, str] | None = None,
     bad_step: int = -1,
     failing_step: int = -1,
@@ -235,10 +247,11 @@ def _trained(
         module(batch(rank, 0)[0]).sum().backward()
         optimizer.zero_grad()
     record = Record(list(module.module.named_parameters()), sent)
+    record.owners = collective == "owners"
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=5, enabled=scaled)
     options = {"compressor": compressor, "policy": policy, "window": 5, "enabled": enabled}
     options |= {"scaler": scaler if scaled else None, "data_dir": folder, "controller": None}
-    options |= {"adapt_optimizer": adapt}
+    options |= {"adapt_optimizer": adapt, "collective": collective}
     agent = Agent(module, Wrapper(optimizer) if closure else optimizer, job="aged", **options)
     agent.start()
     if undecodable:
