@@ -33,14 +33,15 @@ def test_a_sharded_model_and_the_agent_in_one_checkpoint(run_ranks: RunRanks) ->
         assert result["residual"] > 1e-3
 
 
-@pytest.mark.parametrize("memory", ["residual", "conef-sketch"])
-def test_other_numbers_of_ranks_conserve_the_residual(tmp_path: Path, memory: str) -> None:
+@pytest.mark.parametrize(
+    ("memory", "collective"), [("residual", "auto"), ("conef-sketch", "auto"), ("residual", "owners")]
+)
+def test_other_numbers_of_ranks_conserve_the_residual(tmp_path: Path, memory: str, collective: str) -> None:
     """2, 3, 2 ranks. Each run saves more residual than the tolerance, and reads all ranks of the one before."""
+    options = {"memory": memory, "collective": collective}
     stages = [(2, "", "first"), (3, "first", "second"), (2, "second", "third")]
     for number, (world, load, save) in enumerate(stages):
-        results = run_ranks(
-            tmp_path, "resharded", world, load=load, save=save, first=10 * number, memory=memory
-        )
+        results = run_ranks(tmp_path, "resharded", world, load=load, save=save, first=10 * number, **options)
         for result in results:
             assert result["step"] == 10 * (number + 1)
             assert result["ranks"] == list(range(world))

@@ -6,7 +6,7 @@ import pytest
 
 from gravac.protocol import Event
 from gravac.traces import read_trace
-from tests.support.ranks.harness import RunRanks
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 
@@ -37,3 +37,14 @@ def test_the_collective_is_the_same_on_all_ranks_and_is_logged(run_ranks: RunRan
     assert sum(note.startswith("Collectives at CF 10") for note in measured) == 1
     assert sum("collective auto -> shared." in note for note in measured) == 1
     assert sum("compressor topk+bf16 -> topk+int8, collective shared -> owners." in n for n in measured) == 1
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_owners_hand_over_what_the_formulas_say(run_each: RunEach, world: int) -> None:
+    """Two operations a bucket of any size, and no sizes are exchanged."""
+    cases = [{"codec": codec, "collective": "owners"} for codec in ("topk", "topk+bf16", "topk+twobit")]
+    for case, results in run_each("issued_bytes", world, cases):
+        for one in (one for result in results for one in result):
+            assert one["operations"] == 2, case
+            assert one["handed"] == one["said handed"] == one["formula handed"] > 0, case
+            assert one["linked"] == one["said linked"] == one["formula linked"] > 0, case

@@ -39,9 +39,25 @@ def test_sent_plus_residual_is_the_gradient(run_each: RunEach) -> None:
     for case, results in run_each("conserved", 3, cases):
         for result in results:
             assert (result["lost"] > 1000 * result["worst"]) == ("clip" in case), case
-            assert result["worst"] < 2e-5, case
-            assert result["largest_residual"] > 100 * result["worst"], case  # there really is a residual
-            assert result["flushed"] < 2e-6, case
+            assert_conserved(result, case)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_what_owners_hold_and_sent_is_the_gradient(run_each: RunEach, world: int) -> None:
+    """After each step, also of those that do not count."""
+    cases = [
+        {"collective": "owners", "compressor": name, "bad_steps": (7, 8, 21)}
+        for name in ("topk", "topk+bf16", "topk+twobit")
+    ]
+    for case, results in run_each("conserved", world, cases):
+        for result in results:
+            assert_conserved(result, case)
+
+
+def assert_conserved(result: dict[str, float], case: dict[str, object]) -> None:
+    assert result["worst"] < 2e-5, case
+    assert result["largest_residual"] > 100 * result["worst"], case  # there really is a residual
+    assert result["flushed"] < 2e-6, case
 
 
 def test_another_plan_on_one_rank_is_refused_before_its_collective(run_ranks: RunRanks) -> None:

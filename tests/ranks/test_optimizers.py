@@ -67,7 +67,14 @@ OWNERS: list[dict[str, Any]] = [
     {"collective": "owners"},
     {"collective": "owners", "bad_step": 12, "failing_step": 7, "scaled": True},
     {"collective": "owners", "compressor": "topk+bf16", "resume": 15},
-    {"collective": "owners", "streams": True, "compressor": "topk", "scaled": True, "bad_step": 5, "steps": 14},
+    {
+        "collective": "owners",
+        "streams": True,
+        "compressor": "topk",
+        "scaled": True,
+        "bad_step": 5,
+        "steps": 14,
+    },
 ]
 WHOLE: list[dict[str, Any]] = [
     {"compressor": "int4"},

@@ -25,7 +25,8 @@ def sent(counted: dict[str, Any]) -> int:
 
 @pytest.mark.usefixtures("networks")
 @pytest.mark.parametrize(
-    ("codec", "cf", "world"), [("topk", 50.0, 3), ("topk+twobit", 5.1, 2), ("topk+twobit", 5.1, 4)]
+    ("codec", "cf", "world"),
+    [("topk", 50.0, 3), ("topk+twobit", 5.1, 2), ("topk+twobit", 5.1, 4), ("topk+twobit", 5.1, 8)],
 )
 def test_bytes_said_are_bytes_counted(tmp_path: Path, codec: str, cf: float, world: int) -> None:
     with HostNetwork(world, None) as network:

@@ -49,6 +49,7 @@ from tests.support.ranks.scenarios.hybrid_jobs import (
     residual_after_close,
     shards_of_one,
 )
+from tests.support.ranks.scenarios.issued import issued_bytes
 from tests.support.ranks.scenarios.kinds import (
     cannot_decode,
     keeps_failing,
@@ -175,6 +176,7 @@ __all__ = [
     "hybrid_refused",
     "hybrid_resumed",
     "interleaved",
+    "issued_bytes",
     "keeps_failing",
     "leaves",
     "loads_wrongly",

@@ -195,12 +195,19 @@ def nonfinite(
 
 
 def conserved(
-    rank: int, world: int, folder: str, compressor: str, steps: int = 40, clip: float | None = None
+    rank: int,
+    world: int,
+    folder: str,
+    compressor: str,
+    steps: int = 40,
+    clip: float | None = None,
+    collective: str = "auto",
+    bad_steps: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """P10: the sum of what was applied plus the mean of the residuals is the sum of the mean gradients.
+    """P10: after each step, what was applied plus the mean of the residuals is the sum of the mean gradients.
 
     ``clip``: norm to clip the exchanged gradient to, as scripts do between backward and step. What that cuts off is
-    missing from the sum, to the last bit of it.
+    missing from the sum, to the last bit of it. In ``bad_steps`` the last rank's gradient is infinite.
     """
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
@@ -209,6 +216,10 @@ def conserved(
     plain = net()
     expected = [torch.zeros_like(p, dtype=torch.float64) for p in plain.parameters()]
     cut = [torch.zeros_like(total) for total in expected]
+    bad = {"now": False}
+    next(module.module.parameters()).register_hook(
+        lambda grad: grad.index_fill(0, torch.tensor([0]), float("inf")) if bad["now"] else grad
+    )
 
     def cut_off(_: int) -> None:
         if clip is None:
@@ -226,8 +237,10 @@ def conserved(
         controller=None,
         policy="static:cf=20",
         compressor=compressor,
+        collective=collective,
         window=7,
     ) as agent:
+        worst = share = lost = 0.0
         for step in range(steps):
             plain.load_state_dict(module.module.state_dict())
             for one in range(world):  # the dense mean gradient at the same parameters
@@ -236,18 +249,22 @@ def conserved(
                 nn.functional.cross_entropy(plain(x), y).backward()
                 for total, p in zip(expected, plain.parameters(), strict=True):
                     assert p.grad is not None
-                    total += p.grad.double() / world
+                    total += 0.0 if step in bad_steps else p.grad.double() / world
+            bad["now"] = step in bad_steps and rank == world - 1
             train(module, optimizer, rank, range(step, step + 1), cut_off)
-        assert agent._parts is not None
-        residuals = agent._parts.memory.state_dict()
-        worst = share = lost = 0.0
-        for name, p, begun, total, gone in zip(names, module.parameters(), start, expected, cut, strict=True):
-            residual = residuals[name].double().view_as(p)
-            dist.all_reduce(residual)
-            applied = begun - p.detach().double()
-            worst = max(worst, float((applied + residual / world + gone - total).abs().max()))
-            lost = max(lost, float(gone.abs().max()))
-            share = max(share, float((residual / world).abs().max()))
+            bad["now"] = False
+            assert agent._parts is not None
+            residuals = agent._parts.memory.state_dict()
+            for name, p, begun, total, gone in zip(
+                names, module.parameters(), start, expected, cut, strict=True
+            ):
+                # A step without a residual, as the first one, holds none.
+                residual = residuals.get(name, torch.zeros(p.numel())).double().view_as(p)
+                dist.all_reduce(residual)
+                applied = begun - p.detach().double()
+                worst = max(worst, float((applied + residual / world + gone - total).abs().max()))
+                lost = max(lost, float(gone.abs().max()))
+                share = max(share, float((residual / world).abs().max()))
     # After the agent closed, the first plain backward sends the residual.
     before = [p.detach().double().clone() for p in module.parameters()]
     optimizer.zero_grad()
