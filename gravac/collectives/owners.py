@@ -135,8 +135,8 @@ class Owners(Collective):
     def seconds(self, network: Network, workload: Workload) -> float:
         nbytes, ranks = _message_bytes(workload), workload.ranks
         first = cost.all_to_all(network, ranks, ranks * nbytes)
-        # Packed for each owner, unpacked by it, unpacked again by all; and passes over an owner's shard.
-        work = cost.handling(5 * ranks + 3, 12 * workload.decoding + 0.8 * workload.numel)
+        # The tensor is dealt out and its shards searched; messages are packed for owners, unpacked there and by all.
+        work = cost.handling(4 * ranks, 9 * workload.decoding + 1.3 * workload.numel)
         return first + cost.all_gather(network, ranks, nbytes) + work
 
 
