@@ -35,7 +35,7 @@ class Shortfall(Transaction):
     """The share of the chosen energy that was sent of a bucket, per CF, from the last committed step.
 
     The gate compares gains before anything is sent. With a shared support, however, a rank sends the leader's choice of
-    elements. A reduce-scatter passes on only the largest sums, and PowerSGD sends only what lies in the column space of
+    elements. Owners pass on only the largest sums, and PowerSGD sends only what lies in the column space of
     the mean. A gain computed from a rank's own choice alone would be too large.
 
     Args:

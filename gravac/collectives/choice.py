@@ -43,8 +43,8 @@ def choose(network: Network, workload: Workload) -> Choice:
     """Choose the collective that is quickest on a network, with ``HANDICAP`` counted; the first of equals. Up to
     ``GATHERED_RANKS``, and for elements with coarse values, it is one that sends all.
 
-    With ``topk+twobit`` at 64x, 8 ranks and ``gravac.optim`` a GPT ended .012 below dense by a gather and .050 above it
-    by a reduce-scatter (``python -m lab.benchmarks.adam table``): nobody can know there how long what arrives waited.
+    ``gravac.optim`` knows of a gather how many ranks sent an element, and efficiencies were simulated so. Of ``owners``
+    one small model with 8 ranks says what they keep of coarse values (docs/collectives.md), which is too little.
 
     Equal arguments give equal choices, so ranks need not agree on the result.
 

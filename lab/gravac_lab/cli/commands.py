@@ -236,7 +236,7 @@ def collective(
 ) -> None:
     """Collectives for compressed gradients against the dense all-reduce: measured, and predicted by the cost model.
 
-    Gather, shared support, reduce-scatter, and the all-reduce of decoded gradients, each from the payload to the mean.
+    Gather, shared support, owners, and the all-reduce of decoded gradients, each from the payload to the mean.
     The cost model uses the latency and bandwidth that the agent measures before its first step.
 
     \b
