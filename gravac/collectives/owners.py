@@ -132,6 +132,10 @@ class Owners(Collective):
     def link_bytes(self, workload: Workload) -> int:
         return 2 * (workload.ranks - 1) * _message_bytes(workload)
 
+    @staticmethod
+    def payloads_decoded(ranks: int) -> int:
+        return 2  # as many elements as come for its shard, and as all sums have
+
     def seconds(self, network: Network, workload: Workload) -> float:
         nbytes, ranks = _message_bytes(workload), workload.ranks
         first = cost.all_to_all(network, ranks, ranks * nbytes)

@@ -113,7 +113,7 @@ def test_rounded_values_of_a_shared_support_leave_both_errors_in_memories(text: 
     assert not bool(done[0][1][plain[0][1] == 0].any())
 
 
-def test_a_reduce_scatter_of_equal_ranks_sends_their_largest_elements() -> None:
+def test_owners_of_equal_ranks_send_their_largest_elements() -> None:
     x = vector("heavy", 20_000)
     topk = build_codec("topk").decode(build_codec("topk").compress(x, 20.0, Key(0, 0, 0, 0), torch.float32))
     for mean, sent in one_step(4, "topk by owners", [x] * 4, 20.0):

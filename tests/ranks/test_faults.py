@@ -44,9 +44,9 @@ def test_sent_plus_residual_is_the_gradient(run_each: RunEach) -> None:
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_what_owners_hold_and_sent_is_the_gradient(run_each: RunEach, world: int) -> None:
-    """After each step, also of those that do not count."""
+    """After each step, also of those that do not count, and of one in which an owner's codec fails."""
     cases = [
-        {"collective": "owners", "compressor": name, "bad_steps": (7, 8, 21)}
+        {"collective": "owners", "compressor": name, "bad_steps": (7, 8, 21), "failing_step": 14}
         for name in ("topk", "topk+bf16", "topk+twobit")
     ]
     for case, results in run_each("conserved", world, cases):

@@ -296,7 +296,7 @@ def _trained(
             if closure:
                 record.take()
 
-        with _breaking(agent) if step == failing_step and rank == 1 else contextlib.nullcontext():
+        with breaking(agent) if step == failing_step and rank == 1 else contextlib.nullcontext():
             if closure:
                 optimizer.step(gradients)
             else:
@@ -339,7 +339,7 @@ def _made(unused: bool, kind: Any) -> tuple[DistributedDataParallel, Any]:
 
 
 @contextlib.contextmanager
-def _breaking(agent: Agent) -> Iterator[None]:
+def breaking(agent: Agent) -> Iterator[None]:
     """Let this rank's codec raise."""
     assert agent._parts is not None
     codec: Any = agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]

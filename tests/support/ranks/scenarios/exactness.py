@@ -1,5 +1,6 @@
 """Gradients are neither lost nor doubled, and dense is plain DDP."""
 
+import contextlib
 import logging
 import math
 import os
@@ -13,6 +14,7 @@ from torch import nn
 
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
+from tests.support.ranks.scenarios.aged import breaking
 from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, wrapped
 from tests.support.ranks.scenarios.undo import Undone
 
@@ -203,11 +205,13 @@ def conserved(
     clip: float | None = None,
     collective: str = "auto",
     bad_steps: tuple[int, ...] = (),
+    failing_step: int = -1,
 ) -> dict[str, Any]:
     """P10: after each step, what was applied plus the mean of the residuals is the sum of the mean gradients.
 
     ``clip``: norm to clip the exchanged gradient to, as scripts do between backward and step. What that cuts off is
     missing from the sum, to the last bit of it. In ``bad_steps`` the last rank's gradient is infinite.
+    In ``failing_step`` its codec raises.
     """
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
@@ -251,7 +255,9 @@ def conserved(
                     assert p.grad is not None
                     total += 0.0 if step in bad_steps else p.grad.double() / world
             bad["now"] = step in bad_steps and rank == world - 1
-            train(module, optimizer, rank, range(step, step + 1), cut_off)
+            fails = step == failing_step and rank == world - 1
+            with breaking(agent) if fails else contextlib.nullcontext():
+                train(module, optimizer, rank, range(step, step + 1), cut_off)
             bad["now"] = False
             assert agent._parts is not None
             residuals = agent._parts.memory.state_dict()
