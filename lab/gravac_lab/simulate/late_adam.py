@@ -38,7 +38,7 @@ class Late:
         power: u²/a^power counts as the square of the gradient in each of the a steps; 1 or 2.
         cap: a is at most this.
         wait: What waits, T steps' worth, came over w = 1 + wait · (T - 1) steps: with 1 over T, with 2 so that T is its
-            mean delay. 0 stands for 2 - the share of it that arrives.
+            mean delay.
         correct: Whether moments are corrected for their start by the ``time`` or by the ``count`` of arrivals.
     """
 
@@ -109,14 +109,13 @@ class Ages:
                 places = slice(None) if support is None else support.long()
                 found[places] += row[places] / ranks
                 row[places] = 0.0
-            share = senders / ranks
             wait = found * ranks / senders.clamp_min(1.0)
         else:
             wait = waiting[0].clone()
             share = senders / ranks if share is None else share
             found = wait * (share if rule.age == "pooled" else (share > 0))
             waiting[0] -= found
-        wait.sub_(1.0).mul_(rule.wait or 2.0 - share).add_(1.0)
+        wait.sub_(1.0).mul_(rule.wait).add_(1.0)
         return found.clamp_max_(rule.cap), wait.clamp_(1.0, rule.cap)
 
 

@@ -222,6 +222,29 @@ def test_simulated_ranks_tell_what_arrived(plan: str) -> None:
                 assert ages.max() <= number + 1
 
 
+@pytest.mark.parametrize("rule", ["late:age=pooled", "late:age=pooled,wait=2"])
+def test_half_of_what_waits_arrives_from_owners(rule: str) -> None:
+    """An element that owners sent in each of the steps has waited 1, 1.5, 1.75, … steps."""
+    recipe = make("digits:width=8,optimizer=adamw")
+    made = partial(LateAdamW, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, rule=parse_late(rule))
+    elements = sum(one.numel() for one in recipe.build_model(0).parameters())
+    object.__setattr__(recipe, "optimizer", made)
+    ranks = SimulatedRanks(4, "topk+twobit", collective="owners", elements=elements, seed=1)
+    learner, always = Learner(recipe, 4, 1, 4, ranks), None
+    for number in range(3):
+        learner.train(StepPlan(Directive(0, "hold", 10.0, 10.0, 0.0), 10.0))
+        assert isinstance(learner.optimizer, LateAdamW)
+        ages, waits = (
+            torch.cat([one.flatten() for one in column])
+            for column in zip(*learner.optimizer.ages.values(), strict=True)
+        )
+        always = ages > 0 if always is None else always & (ages > 0)
+        assert always.sum() > 20
+        waited = 2.0 - 0.5**number
+        assert ages[always].unique().tolist() == [waited / 2]
+        assert waits[always].unique().tolist() == [2 * waited - 1 if "wait" in rule else waited]
+
+
 @pytest.mark.parametrize("rule", ["adamw", "late", "late:move=eager", "late:move=delay"])
 def test_the_delay_is_the_derived_one(rule: str) -> None:
     for age in (1, 5, 17):
