@@ -15,7 +15,7 @@ from gravac.collectives.communicator import Communicator
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce, is_coarse
 from gravac.collectives.cost import Network, children
 from gravac.collectives.messages import HEADER_BYTES, Header, split_codec
-from gravac.collectives.shards import Shards
+from gravac.collectives.owners import Shards
 from gravac.compressors.base import Compressor, Key, Layout, Payload, kept_count
 from gravac.compressors.dense import Dense
 

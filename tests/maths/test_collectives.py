@@ -14,7 +14,7 @@ from gravac.aggregators import Aggregator, OneShot, build_sharded
 from gravac.collectives import Collective, Communicator, Gather, Owners, SharedSupport
 from gravac.collectives.communicator import Work
 from gravac.collectives.messages import HEADER_BYTES, Header
-from gravac.collectives.shards import Shards
+from gravac.collectives.owners import Shards
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import COMPRESSORS, Key, Payload, build
 from gravac.compressors import build as build_codec

@@ -12,7 +12,7 @@ from gravac.aggregators import Aggregator, OneShot
 from gravac.collectives import Gather, Owners, Workload
 from gravac.collectives.communicator import ALONE
 from gravac.collectives.cost import ring_bytes
-from gravac.collectives.shards import Shards
+from gravac.collectives.owners import Shards
 from gravac.compressors import Key, build
 from gravac.memories import Bucket, Memory
 from gravac.memories import build as build_memory
