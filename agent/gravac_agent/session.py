@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.memories import Bucket, NoMemory
+from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory
+from gravac.memories.states import to_dense
 from gravac.policies import ObservePolicy
 from gravac.protocol import End
 from gravac.signals import figures
@@ -20,12 +21,13 @@ from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together
 from gravac_agent.exchange.hook import HookState, leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
+from gravac_agent.fsdp.pieces import spread
 from gravac_agent.fsdp.replicas import ReplicatedModel
 from gravac_agent.run_log import RunLog
 from gravac_agent.setup import running, usage
 from gravac_agent.setup.agree import Asked, agree
 from gravac_agent.setup.build import connect, start
-from gravac_agent.setup.describe import decisive, innermost
+from gravac_agent.setup.describe import decisive, innermost, trained_shapes
 from gravac_agent.sinks.base import figures_of_plan, figures_of_window
 from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
@@ -242,8 +244,18 @@ class Session:
         ended = executor.close()
         self._parted = ended and self._parted
         # Where it still waits for another rank, reading the memory of a device would wait, too.
-        self._slot.release(executor.detached(leftover(self.parts.memory)) if ended else NoMemory())
+        self._slot.release(executor.detached(self._leftover()) if ended else NoMemory())
         self.parts.encoder.close()
+
+    def _leftover(self) -> Memory:
+        """Return the residual that plain DDP or FSDP2 sends with the next gradients."""
+        memory, host = leftover(self.parts.memory), self.parts.host
+        if host is None:
+            return memory
+        whole = ResidualMemory()
+        shard, shapes = (host.number, host.ranks), trained_shapes(self.module)
+        whole.load_state_dict(spread(to_dense(memory.state_dict()), shard, shapes))
+        return whole
 
     def state(self) -> AgentState:
         """Return a snapshot; cheap enough for every step."""

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, ParamSpec
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -70,6 +70,19 @@ def _known_policy(text: str) -> str:
     return text
 
 
+def _as_text(levels: object) -> object:
+    return str(levels) if type(levels) is int else levels
+
+
+def _known_levels(text: str) -> str:
+    known = ("flat", "host")
+    if text in known or (text.isascii() and text.isdecimal() and 2 <= int(text) <= 2**20):
+        return text
+    raise ValueError(
+        f"must be 'flat', 'host', or a number of ranks from 2 on that divide a bucket{did_you_mean(text, known)}"
+    )
+
+
 def _known_sink(text: str) -> str:
     sinks.parse(text)
     return text
@@ -104,6 +117,7 @@ class AgentSettings(BaseSettings):
     data_dir: Path = Path("gravac-runs")
     page_port: int = Field(0, ge=0, le=65535)
     link: Annotated[str, AfterValidator(_link)] = "none"
+    levels: Annotated[str, BeforeValidator(_as_text), AfterValidator(_known_levels)] = "flat"
     kernels: Literal["auto", "cpu", "reference"] = "auto"
     seed: int = Field(0, ge=0, le=2**31)
     nonfinite: Literal["skip", "propagate"] = "skip"

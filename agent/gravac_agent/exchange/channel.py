@@ -124,6 +124,7 @@ class BucketChannel:
         not known. It is equal on all ranks."""
         self.of = 0
         self._senders: Tensor | None = None  # the room for it
+        self._shown: Bucket | None = None  # what ``senders`` is of, where that is not this bucket
         self.message: TiledBuffers | None = None
         """What a device keeps for its whole messages; None before the first one."""
         self.group: TiledGroup | None = None
@@ -144,12 +145,17 @@ class BucketChannel:
 
     def parts(self) -> Iterator[tuple[str, Tensor | None]]:
         """Yield the parameters of the last mean by name, with the piece of ``senders`` that belongs to each."""
-        names, numels, senders = self.bucket.names, self.bucket.numels, self.senders
+        shown, senders = self._shown or self.bucket, self.senders
+        names, numels = shown.names, shown.numels
         if senders is None:
             yield from ((name, None) for name in names)
             return
         own = len(names) * senders.numel() // sum(numels)  # of one row: all rows have the same parameters
         yield from zip(names[:own], senders.split(list(numels[:own])), strict=True)
+
+    def show(self, whole: Bucket, senders: Tensor | None) -> None:
+        """Let ``parts`` yield those of a whole bucket, where this channel has a piece of it."""
+        self._shown, self.senders = whole, senders
 
     @property
     def label(self) -> str:

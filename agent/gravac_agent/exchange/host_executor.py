@@ -30,10 +30,19 @@ from gravac_agent.errors import peer_error
 from gravac_agent.exchange.agreement import PART_SECONDS
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.raw_mean import NOT_MEASURED
 from gravac_agent.exchange.sample import GradientSample
-from gravac_agent.exchange.step import InFlight, Message, Signal, StepRecord, StepResult, SubmittedBucket
+from gravac_agent.exchange.step import (
+    Gathering,
+    InFlight,
+    Message,
+    Signal,
+    StepRecord,
+    StepResult,
+    SubmittedBucket,
+)
 from gravac_agent.exchange.tick import NOT_READ, Announcement, Tick, TickCodec
 from gravac_agent.network.link import Pacer
 from gravac_agent.network.metered import Metered
@@ -54,6 +63,7 @@ class HostExecutor:
         announcement: What this rank announces in each tick.
         sample: Copies a sample of each step's gradients.
         seed: Seed of all random numbers.
+        host: Divides buckets among the ranks of this host; None: each rank exchanges all of a bucket.
     """
 
     defers_result, device = False, None  # a step's result is known before the optimizer steps
@@ -70,17 +80,20 @@ class HostExecutor:
         announcement: Announcement,
         sample: GradientSample,
         seed: int,
+        host: HostLevel | None = None,
     ) -> None:
         self.encoder, self.tick_codec = encoder, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._ticks, self._announcement, self._sample = communicator(tick_group), announcement, sample
-        self._seed, self._rank = seed, metered.rank
+        self._seed, self._rank, self._host = seed, metered.rank, host
         # Not a SimpleQueue: in CPython 3.11 and 3.12, its get() may wait forever if a short timeout is over before it
         # begins to wait.
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._in_flight: deque[InFlight] = deque()
         self._ended: deque[InFlight] = deque()  # not decoded yet, in the order in which they were sent
-        self._to_wait_for: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
+        self._pieces: deque[InFlight] = deque()  # whose means did not go to the other ranks of the host yet
+        self._gathering = 0  # pieces whose means are on their way to them
+        self._to_wait_for: queue.SimpleQueue[InFlight | Gathering | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
         self._step: StepRecord | None = None
         self._broken: Exception | None = None
@@ -95,6 +108,8 @@ class HostExecutor:
     def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         self._sample.begin_step()
         self._step = StepRecord(plan=plan, number=number, survey=Survey(surveyed))
+        if self._host is not None:
+            self._step.mean_sq = None  # a rank's gradient is the mean of its host's already
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -168,7 +183,8 @@ class HostExecutor:
         # Nothing but waiting: gradients and the memory belong to the exchange thread.
         while (bucket := self._to_wait_for.get()) is not None:
             try:
-                bucket.transfer.work.wait()
+                for work in bucket.works:
+                    work.wait()
             except Exception as error:
                 bucket.error = error
             self._inbox.put(bucket)
@@ -182,7 +198,7 @@ class HostExecutor:
             message = self._next_message()
             cpu = time.thread_time()
             # This thread had nothing to do while something was on its way: that is the time that the network took.
-            if self._in_flight and self._step is not None:
+            if (self._in_flight or self._gathering) and self._step is not None:
                 self._step.activity.append(("communicate", waiting_since, time.monotonic()))
             match message:
                 case SubmittedBucket():
@@ -191,6 +207,8 @@ class HostExecutor:
                     now, paced = time.monotonic(), self._pacer.link is not None
                     sent_bytes = message.transfer.sent_bytes
                     message.ends_at = self._pacer.deadline(now, sent_bytes) if paced else now
+                case Gathering():
+                    self._join(message)
                 case Signal.END_OF_BACKWARD:
                     self._end_backward()
                 case Signal.DUE:
@@ -226,13 +244,16 @@ class HostExecutor:
             return
         step.overflows |= submitted.buffer.dtype == torch.float16
         begin = time.monotonic()
+        whole = submitted
         try:
+            if self._host is not None:
+                submitted = self._host.divide(whole)
             bucket, buffer = submitted.bucket, submitted.buffer
             channel = self.encoder.begin(bucket, step.plan)
             if self._sample.size:  # before a dense step adds the residual to the buffer
                 if channel.sampled is None:
-                    channel.sampled = self._sample.of(bucket)
-                self._sample.copy(buffer, channel.sampled, self._sample.raw)
+                    channel.sampled = self._sample.of(whole.bucket)
+                self._sample.copy(whole.buffer, channel.sampled, self._sample.raw)
             key = Key(self._seed, step.number, bucket.number, self._rank)
             sent, raw, unsettled = channel.encode(step.plan, buffer, key, step.sums, step.survey)
             in_place, transfer = sent is None, sent or self._dense(submitted)
@@ -242,6 +263,8 @@ class HostExecutor:
             step.dense_bytes += transfer.payload_bytes if in_place else buffer.nbytes
             step.payload_bytes += transfer.payload_bytes
             self._in_flight.append(in_flight)
+            if submitted.whole is not None:
+                self._pieces.append(in_flight)
             self._to_wait_for.put(in_flight)
             if submitted.last:
                 # Right behind the last bucket, and before any transfer is waited for, so it costs no round of its own.
@@ -250,7 +273,8 @@ class HostExecutor:
             self._broken = error
             self._fail(submitted, error)
         # A collective of several rounds waits inside ``encode``, which is no work of this thread.
-        for wait_begin, wait_end in self._metered.pop_waits():
+        waits = self._metered.pop_waits()
+        for wait_begin, wait_end in waits if self._host is None else [*self._host.pop_waits(), *waits]:
             step.activity += [("compress", begin, wait_begin), ("communicate", wait_begin, wait_end)]
             begin = wait_end
         step.activity.append(("compress", begin, time.monotonic()))
@@ -288,21 +312,23 @@ class HostExecutor:
         Args:
             cpu: This thread's CPU time when its work began.
         """
-        step, complete = self._step, False
+        step = self._step
         while self._in_flight:
             bucket = self._in_flight[0]
             if bucket.ends_at is None or bucket.ends_at > time.monotonic():
                 break
             self._ended.append(self._in_flight.popleft())
-            complete |= bucket.submitted.last
+            if step is not None:
+                step.complete |= bucket.submitted.last
         if step is None:
             return
         if known := [bucket for bucket in self._ended if bucket.proven and not bucket.unsettled]:
             self._finish(known)
         if self._ended:
-            self._finish_known(step, complete)
+            self._finish_known(step, step.complete)
         step.cpu_seconds += time.thread_time() - cpu
-        if complete and step.error is None:
+        if step.complete and step.error is None and not (self._pieces or self._gathering):
+            step.complete = False
             self._end_step(step)
 
     def _finish_known(self, step: StepRecord, complete: bool) -> None:
@@ -424,7 +450,46 @@ class HostExecutor:
                 self._fail(submitted, error)
                 continue
             step.activity.append(("decompress", begin, time.monotonic()))
-            submitted.future.set_result(submitted.out)
+            bucket.decoded = True
+            if submitted.whole is None:
+                submitted.future.set_result(submitted.out)
+        self._gather(step)
+
+    def _gather(self, step: StepRecord) -> None:
+        """Send means to the other ranks of the host, in the order in which buckets were sent, as all of them do."""
+        while self._pieces and (self._pieces[0].decoded or step.error is not None):
+            assert self._host is not None
+            bucket = self._pieces.popleft()
+            try:
+                if step.error is not None:  # the others may wait for other means than this
+                    raise step.error
+                works = self._host.gather(bucket.submitted, bucket.channel.senders)
+            except Exception as error:
+                self._fail(bucket.submitted, error)
+                continue
+            step.inside_bytes += self._host.nbytes(bucket.submitted)
+            self._gathering += 1
+            self._to_wait_for.put(Gathering(bucket, works))
+
+    def _join(self, gathering: Gathering) -> None:
+        """Put the mean of a bucket together from its pieces, and complete its future."""
+        self._gathering -= 1
+        step, sent, begin = self._step, gathering.sent, time.monotonic()
+        piece, channel, whole = sent.submitted, sent.channel, sent.submitted.whole
+        assert step is not None
+        assert self._host is not None
+        assert whole is not None
+        try:
+            if gathering.error is not None:
+                raise gathering.error
+            channel.show(whole.bucket, self._host.join(piece, channel.senders))
+        except Exception as error:
+            self._fail(piece, error)
+            return
+        if channel.sampled is not None:
+            self._sample.copy(whole.buffer, channel.sampled, self._sample.exchanged)
+        step.activity.append(("decompress", begin, time.monotonic()))
+        whole.future.set_result(whole.buffer)
 
     def _undo(self) -> None:
         """Undo, in the memory, all buckets whose buffers still hold their gradients."""
@@ -435,14 +500,18 @@ class HostExecutor:
 
     def _abandon(self) -> None:
         self._undo()
+        for bucket in self._ended:  # the other ranks of the host wait for them, in order
+            bucket.decoded = True
         self._ended.clear()
+        if self._step is not None:
+            self._gather(self._step)
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted
         finite = bucket.channel.decode(bucket.transfer, submitted.out, bucket.in_place)
         sampled = bucket.channel.sampled
         if submitted.out is submitted.buffer:
-            if sampled is not None:
+            if sampled is not None and submitted.whole is None:
                 self._sample.copy(submitted.buffer, sampled, self._sample.exchanged)
         elif submitted.factor != 1.0 and not bucket.in_place:
             submitted.out.mul_(submitted.factor)
@@ -479,8 +548,12 @@ class HostExecutor:
     def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
         log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
         assert self._step is not None
-        self.encoder.channel(submitted.bucket).resolve(submitted.buffer, False)
+        whole = submitted.whole or submitted
+        if (
+            self._host is None or whole is not submitted or whole.buffer.is_sparse
+        ):  # else it was not divided yet
+            self.encoder.channel(submitted.bucket).resolve(submitted.buffer, False)
         self._report(self._step, error)
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"): zeros.
-        if not submitted.future.done():
-            submitted.future.set_result(submitted.out.zero_())
+        if not whole.future.done():
+            whole.future.set_result(whole.out.zero_())

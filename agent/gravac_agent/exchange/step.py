@@ -1,6 +1,6 @@
 """What belongs to one step: its buckets on their way through the exchange thread, and its result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Literal
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import Transfer
+from gravac.collectives import Transfer, Work
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.channel import BucketChannel
@@ -35,6 +35,8 @@ class SubmittedBucket:
     """Receives the mean over ranks: ``buffer`` itself under DDP, this rank's shard under FSDP2."""
     factor: float = 1.0
     """Factor of the mean: the number of ranks if the trainer wants the sum."""
+    whole: "SubmittedBucket | None" = None
+    """What the trainer handed over, where this is a rank's piece of it."""
 
     @property
     def sharded(self) -> bool:
@@ -71,6 +73,23 @@ class InFlight:
     """Monotonic seconds at which the link, real or emulated, is done; None while it is on the real network."""
     error: Exception | None = None
     """The error that the collective raised."""
+    decoded: bool = False
+    """Whether the mean is there, or nobody waits for it any more."""
+
+    @property
+    def works(self) -> Sequence[Work]:
+        """What is in flight."""
+        return (self.transfer.work,)
+
+
+@dataclass(slots=True)
+class Gathering:
+    """The mean of a piece on its way to the other ranks of the host."""
+
+    sent: InFlight
+    works: Sequence[Work]
+    error: Exception | None = None
+    """The error that a collective raised."""
 
 
 @dataclass(slots=True)
@@ -97,6 +116,8 @@ class StepResult:
     """CPU time of the exchange thread."""
     exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64, device="cpu"))
     """Sample of the mean that was exchanged; valid until the next step begins."""
+    inside_bytes: int = 0
+    """Bytes that this rank sent to the others of its host."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,6 +135,8 @@ class StepRecord(StepResult):
     """Whether the step counts; None while that is not known."""
     error: Exception | None = None
     """The first error that a collective raised."""
+    complete: bool = False
+    """Whether all transfers between hosts have ended, and the end of the step has not."""
     overflows: bool = False
     """Whether a bucket is in float16, so that means of finite parts may overflow."""
 
@@ -126,6 +149,7 @@ class Signal(Enum):
     STOP = auto()
 
 
-Message = SubmittedBucket | InFlight | Signal | Callable[[], None]
+Message = SubmittedBucket | InFlight | Gathering | Signal | Callable[[], None]
 """What the exchange thread acts on: a bucket to send; one that has arrived, though an emulated link may still hold it
-back; a signal; or a function to run, such as one that issues another collective of the agent."""
+back; one whose pieces have come together; a signal; or a function to run, such as one that issues another collective of
+the agent."""

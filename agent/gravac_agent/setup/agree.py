@@ -30,16 +30,18 @@ from gravac_agent.exchange.agreement import (
 )
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import unused_everywhere
+from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
+from gravac_agent.fsdp.pieces import divided
 from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network import link as links
 from gravac_agent.network.hosts import link_name
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.settings import AgentSettings, spelled
-from gravac_agent.setup import compiling
+from gravac_agent.setup import compiling, levels
 from gravac_agent.setup.coding_times import Gradient, measure_coding, with_coding
 from gravac_agent.setup.describe import (
     bucket_count,
@@ -66,6 +68,7 @@ EQUAL = {
     "compressor",
     "memory",
     "collective",
+    "levels",
     "window",
     "seed",
     "nonfinite",
@@ -124,6 +127,10 @@ class Agreement:
     """Parameters whose progress can be measured."""
     coordinates: Coordinates
     """Their sample."""
+    host: HostLevel | None
+    """Divides buckets among the ranks of this host; None: nobody does."""
+    links: str
+    """What the ranks found out about the links between them, for log and journal; empty: nothing to speak of."""
 
 
 def agree(
@@ -153,12 +160,8 @@ def agree(
     averaged = exchange_group.size()
     by_rows = sharded is not None and sharded.exchanges_rows
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    shards = 1 if sharded is None or by_rows else sharded.ranks
-    elements = sum(parameter.numel() for parameter in trained) // shards
     link = links.parse(settings.link) if asked.link is None else asked.link
-    builder = AggregatorBuilder(
-        settings.collective, link, elements=elements, sharded=by_rows, device=trained[0].device
-    )
+    builder = AggregatorBuilder(settings.collective, link, sharded=by_rows, device=trained[0].device)
     device = device_of(builder.device)
     # What may fail on one host alone comes before the first collective, in which the others would wait for it.
     with fail_together(module.process_group, settings.agreement_seconds):
@@ -168,19 +171,15 @@ def agree(
         codecs = checked_codecs(rule, settings.collective)
         if by_rows:
             check_sharded(settings.compressor, *codecs)
+        levels.check_divides(settings.levels, spec.world_size)
     groups.align(module.process_group)
     members = dist.get_process_group_ranks(module.process_group)
     tick_group = groups.new(members, settings.agreement_seconds, "gloo")
     # On a device one thread issues all collectives, the trainer's too, so DDP's own group keeps their order. A second
     # NCCL communicator could be in flight beside it, and making one waits for ranks that have no part in it where
     # ``init_process_group`` has bound a device.
-    data_group = exchange_group
-    if device is None:
-        ranks = dist.get_process_group_ranks(exchange_group)
-        data_group = groups.new(ranks, None, backend_of(exchange_group, "cpu"))
-    else:
+    if device is not None:
         device.give_up_before(timeout_of(exchange_group, device.device))
-    builder.everyone = None if averaged == spec.world_size else tick_group
     followed: dict[str, nn.Parameter] = {}
     # Progress needs all of a parameter's mean on each rank, in the host's memory.
     if sharded is None and device is None:
@@ -209,7 +208,18 @@ def agree(
         tick_group,
         follows=("codecs", "sampled"),
     )
-    first = dist.get_process_group_ranks(exchange_group)[0]  # names the group that a rank exchanges with
+    obstacle = levels.obstacle(trained, sharded is None)
+    two, said = levels.choose(settings.levels, obstacle, tick_group, groups)
+    host, data_group = (None, exchange_group) if two is None else two
+    averaged = data_group.size()
+    if device is None and two is None:
+        ranks = dist.get_process_group_ranks(exchange_group)
+        data_group = groups.new(ranks, None, backend_of(exchange_group, "cpu"))
+    shards = 1 if sharded is None or by_rows else sharded.ranks
+    shards = shards if host is None else host.ranks
+    elements = builder.elements = sum(parameter.numel() for parameter in trained) // shards
+    builder.everyone = None if averaged == spec.world_size else tick_group
+    first = dist.get_process_group_ranks(data_group)[0]  # names the group that a rank exchanges with
     sharing = max(Counter(gather_texts(f"{first} {link_name()}", tick_group)).values())
     builder.ranks_per_link = sharing if sharing < averaged else 1  # else there is no link between hosts
     # On a device the host waits for nothing, and so there is nothing to meter.
@@ -230,6 +240,8 @@ def agree(
     encoder.memory.world_size = averaged
     if sharded is not None:
         encoder.raw_mean.shard = sharded.shard or 0
+    elif host is not None:
+        encoder.raw_mean.shard = host.number
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)
     tracker = GainTracker(rule.smoothing(spec.world_size), rule.gain_denominator())
@@ -241,9 +253,12 @@ def agree(
         plans = without_waits(plans)  # others are used only where the user lists them
     if len(plans) > 1 and spec.world_size > 1:
         builder.measured(metered)  # what plans cost depends on it
+    held = leftover.state_dict()
+    if host is not None:
+        held = divided(held, host, trained_shapes(module))
     with fail_together(tick_group):
-        if leftover.nbytes():
-            encoder.memory.load_state_dict(leftover.state_dict())
+        if held:
+            encoder.memory.load_state_dict(held)
         costs = plan_costs(
             plans,
             settings.compressor,
@@ -282,6 +297,8 @@ def agree(
         tracker,
         followed,
         coordinates,
+        host,
+        said,
     )
 
 

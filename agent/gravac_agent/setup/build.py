@@ -16,6 +16,7 @@ from gravac_agent.exchange.agreement import gather_texts
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.host_executor import HostExecutor
+from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import next_plan
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
@@ -49,6 +50,8 @@ class Parts:
     tick_group: dist.ProcessGroup
     metered: ProcessGroupCommunicator
     builder: AggregatorBuilder
+    host: HostLevel | None
+    """Divides buckets among the ranks of this host; None: nobody does."""
 
     @property
     def memory(self) -> Memory:
@@ -121,6 +124,8 @@ def start(
         settings=settings,
         recording=None if reporter is None or not spec.torch_adam else Recording(spec),
     )
+    if agreed.links:
+        loop.inform(agreed.links)
     loop.begin_step()
     return Parts(
         spec,
@@ -133,6 +138,7 @@ def start(
         group,
         agreed.metered,
         agreed.builder,
+        agreed.host,
     )
 
 
@@ -153,6 +159,7 @@ def _executor(
             announcement=announcement,
             sample=GradientSample(agreed.coordinates),
             seed=settings.seed,
+            host=agreed.host,
         )
     assert agreed.device is not None
     for codec, aggregator in zip(encoder.codecs, encoder.aggregators, strict=True):

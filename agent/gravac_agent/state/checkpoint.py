@@ -19,8 +19,8 @@ from gravac_agent.exchange.agreement import check_equal, fail_together, gather_t
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, StepPlan
-from gravac_agent.fsdp.model import DataParallel
-from gravac_agent.fsdp.pieces import fitted, mean_by_shard, shard_of
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
+from gravac_agent.fsdp.pieces import divided, fitted, mean_by_shard, shard_of, spread
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.reporting.reporter import unfit
 from gravac_agent.setup.build import Parts
@@ -70,7 +70,7 @@ def save(
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
         "shapes": {name: list(shape) for name, shape in trained_shapes(module).items()},
-        "shard": shard_of(module),
+        "shard": shard_of(module, parts.host),
         "rates": rates.state(),
         "clipping": loop.clipper.state(),
         "residual": encoder.memory.state_dict(),
@@ -115,7 +115,7 @@ def load_everywhere(
     try:
         states = by_rank.unpack(state)
         if states:
-            found = read(_wanted(states, parts, shard_of(module), isinstance(state, Mapping)), parts, module)
+            found = read(_wanted(states, parts, module, isinstance(state, Mapping)), parts, module)
     except SetupError as error:
         problem = str(error)
     except Exception as error:
@@ -134,7 +134,7 @@ def load_everywhere(
 
     parts.executor.run(agree)
     if found is not None:
-        return _restore(found, parts, rates)
+        return _restore(found, parts, module, rates)
     log.warning(
         "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the earlier run "
         "had not sent yet is lost"
@@ -164,6 +164,8 @@ class Loaded:
     builder: AggregatorBuilder
     aggregators: list[Aggregator]
     regrouper: Regrouper | None
+    undivided: bool
+    """Whether the memory has whole parameters, which the ranks of this host have still to divide."""
 
     def facts(self) -> dict[str, object]:
         """Return what must be the same on all ranks, as short texts by name."""
@@ -177,6 +179,7 @@ class Loaded:
             "buckets": _short(self.first["buckets"]),
             "network": str(self.builder),
             "codecs": [aggregator.state_digest()[:16] for aggregator in self.aggregators],
+            "pieces": self.first["shard"] and self.first["shard"][1],
         }
 
 
@@ -217,10 +220,14 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
         )
     if begins_again:
         first = first | {"policy_state": None}
-    residual = _own(first, parts, shard_of(module)) if own else mean_by_shard(states)
-    if not (own and first["shard"]):  # else it is that of this shard
-        residual = fitted(residual, first["shapes"], module)
-    check_residual(residual, module)
+    shard = shard_of(module, parts.host)
+    residual = _own(first, parts, module, shard) if own else mean_by_shard(states)
+    undivided = own and not isinstance(module, ShardedModel) and first["shard"] != shard
+    if undivided and first["shard"]:
+        residual = spread(residual, first["shard"], first["shapes"])
+    elif not (own and first["shard"]):  # else it is that of this shard
+        residual = fitted(residual, first["shapes"], module, None if undivided else shard)
+    check_residual(residual, module, None if undivided else parts.host)
     memory = memories.build(encoder.memory.spec)
     memory.world_size = encoder.memory.world_size
     memory.load_state_dict(residual)
@@ -252,12 +259,18 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     if first["gone_back"] is not None and not begins_again:
         gone_back = _plan(first["gone_back"], encoder).directive
     layout = regrouper(first["buckets"], module)
-    return Loaded(first, plan, following, gone_back, averages, memory, builder, aggregators, layout)
+    return Loaded(
+        first, plan, following, gone_back, averages, memory, builder, aggregators, layout, undivided
+    )
 
 
-def _restore(found: Loaded, parts: Parts, rates: LearningRates) -> Regrouper | None:
+def _restore(found: Loaded, parts: Parts, module: DataParallel, rates: LearningRates) -> Regrouper | None:
     """Continue from what was read, on all ranks."""
     loop, encoder, first = parts.loop, parts.encoder, found.first
+    host = parts.host
+    if found.undivided and host is not None:
+        shapes, whole = trained_shapes(module), found.memory.state_dict()
+        parts.executor.run(lambda: found.memory.load_state_dict(divided(whole, host, shapes)))
     parts.builder.network = found.builder.network
     for aggregator in found.aggregators:
         parts.builder.fit(aggregator, parts.metered)  # the network is known, so this does not communicate
@@ -276,12 +289,16 @@ def _restore(found: Loaded, parts: Parts, rates: LearningRates) -> Regrouper | N
 
 
 def _wanted(
-    states: list[dict[str, Any]], parts: Parts, shard: list[int] | None, mapping: bool
+    states: list[dict[str, Any]], parts: Parts, module: DataParallel, mapping: bool
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return this rank's own state where ranks and shards are the same, else all of them, rank 0's first."""
+    """Return this rank's own state where it is enough, else all of them, rank 0's first.
+
+    It is where ranks and shards are the same. The residual of whole parameters follows from it under any division.
+    """
+    shard = shard_of(module, parts.host)
     for state in states:
-        mine = (state.get("world_size"), state.get("rank"), state.get("shard"))
-        if mine == (parts.world_size, parts.rank, shard):
+        same = not isinstance(module, ShardedModel) or state.get("shard") == shard
+        if same and (state.get("world_size"), state.get("rank")) == (parts.world_size, parts.rank):
             return state
     states = sorted(states, key=lambda state: int(state.get("rank", 0)))
     ranks = states[0].get("world_size")
@@ -309,7 +326,9 @@ def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
         )
 
 
-def _own(state: dict[str, Any], parts: Parts, shard: list[int] | None) -> dict[str, Tensor]:
+def _own(
+    state: dict[str, Any], parts: Parts, module: DataParallel, shard: list[int] | None
+) -> dict[str, Tensor]:
     if state["world_size"] != parts.world_size:
         raise SetupError(
             f"the agent state is of a run with {state['world_size']} ranks, this one has {parts.world_size}: "
@@ -320,7 +339,7 @@ def _own(state: dict[str, Any], parts: Parts, shard: list[int] | None) -> dict[s
         raise SetupError(
             f"the agent state is of rank {state['rank']}, this is rank {parts.rank}: load its own state"
         )
-    if state["shard"] != shard:
+    if isinstance(module, ShardedModel) and state["shard"] != shard:
         raise SetupError(
             "the agent state is of a run whose replicas were sharded in another way: pass the states of all its ranks "
             "as a list, so that no residual is lost"

@@ -13,6 +13,7 @@ from gravac.memories.states import TAG, VELOCITY, geometry_of
 from gravac.protocol import Decision
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.hook import real_shape
+from gravac_agent.exchange.host_level import HostLevel, piece_shape
 from gravac_agent.fsdp.groups import CALL, PIECE
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 
@@ -58,8 +59,10 @@ def check_numbers(state: Mapping[str, Any], fields: Collection[str]) -> None:
         raise SetupError(_said("policy_state", state["policy_state"], "text, or None"))
 
 
-def check_residual(residual: Mapping[str, Tensor], module: DataParallel) -> None:
+def check_residual(residual: Mapping[str, Tensor], module: DataParallel, host: HostLevel | None) -> None:
     """Check that residuals are of parameters of this module, as long as they are, and can be added to gradients.
+
+    With a ``host`` they are of its pieces of the parameters.
 
     Raises SetupError, which names the parameter.
     """
@@ -70,7 +73,7 @@ def check_residual(residual: Mapping[str, Tensor], module: DataParallel) -> None
         ):
             raise SetupError(_said(f"residual of {name!r}", value, "a tensor of finite numbers below 1e37"))
     found = {name.removeprefix(VELOCITY): value.numel() for name, value in residual.items() if name != TAG}
-    here = _lengths(module)
+    here = _lengths(module, host)
     for name, length in (found if geometry is None else geometry.numels).items():
         parameter = name.partition(PIECE)[0].partition(CALL)[0] if isinstance(module, ShardedModel) else name
         if here.get(parameter) != length:
@@ -81,11 +84,13 @@ def check_residual(residual: Mapping[str, Tensor], module: DataParallel) -> None
             )
 
 
-def _lengths(module: DataParallel) -> dict[str, int]:
-    """Return the elements of each parameter's residual; of each piece, where the model is sharded."""
+def _lengths(module: DataParallel, host: HostLevel | None) -> dict[str, int]:
+    """Return the elements of each parameter's residual; of each piece, where gradients are divided."""
     if isinstance(module, ShardedModel):
         return {name: length for group in module.groups for name, length in group.lengths()}
-    return {name: math.prod(real_shape(one)) for name, one in module.module.named_parameters()}
+    ranks = 1 if host is None else host.ranks
+    shapes = {name: real_shape(one) for name, one in module.module.named_parameters()}
+    return {name: math.prod(piece_shape(shape, ranks)) for name, shape in shapes.items()}
 
 
 def _check_rates(rates: object) -> None:

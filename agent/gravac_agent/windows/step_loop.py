@@ -336,6 +336,10 @@ class StepLoop:
             if warning is not None:
                 self._note("note", warning)
 
+    def inform(self, sentence: str) -> None:
+        """Put a sentence that is no warning into log and journal. Call it between steps."""
+        self._note("note", sentence, logging.INFO)
+
     def _note_dropped_residual(self) -> None:
         """Report a residual that overflowed and was dropped (on rank 0; each rank logs its own)."""
         dropped = self._encoder.memory.dropped

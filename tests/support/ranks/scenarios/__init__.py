@@ -59,6 +59,14 @@ from tests.support.ranks.scenarios.kinds import (
     overflow_of_the_mean,
     without_elements,
 )
+from tests.support.ranks.scenarios.levels import (
+    levels_by_host,
+    levels_conserve,
+    levels_rank_change,
+    levels_refused,
+    levels_resumed,
+    levels_train,
+)
 from tests.support.ranks.scenarios.lifetime import copied, one_leaves, sweep
 from tests.support.ranks.scenarios.members import (
     chosen_collectives,
@@ -179,6 +187,12 @@ __all__ = [
     "issued_bytes",
     "keeps_failing",
     "leaves",
+    "levels_by_host",
+    "levels_conserve",
+    "levels_rank_change",
+    "levels_refused",
+    "levels_resumed",
+    "levels_train",
     "loads_wrongly",
     "logged",
     "lost_on_streams",

@@ -1,0 +1,110 @@
+"""Whether the ranks of a host divide buckets among themselves: which ranks those are, and what is in the way."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from gravac.collectives import ProcessGroupCommunicator
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.agreement import OwnGroups, gather_texts
+from gravac_agent.exchange.host_level import HostLevel
+from gravac_agent.network.hosts import link_name
+from gravac_agent.network.metered import Metered
+
+FLAT, HOST = "flat", "host"
+
+
+class TwoLevels(NamedTuple):
+    """The links of this rank."""
+
+    host: HostLevel
+    group: dist.ProcessGroup
+    """The ranks of other hosts that have the same pieces as this one."""
+
+
+def check_divides(levels: str, ranks: int) -> None:
+    """Check that ranks can be divided into groups of a number that a setting names. Raises SetupError."""
+    if levels in (FLAT, HOST):
+        return
+    able = [number for number in range(2, ranks) if ranks % number == 0]
+    if int(levels) not in able:
+        close = min(able, key=lambda number: abs(number - int(levels)), default=None)
+        meant = "" if close is None else f" (did you mean levels={close}?)"
+        raise SetupError(
+            f"levels={levels} does not divide {ranks} ranks into several groups of several{meant}: write "
+            f"{', '.join(map(str, (*able, repr(HOST))))} or {FLAT!r}"
+        )
+
+
+def obstacle(trained: Sequence[torch.Tensor], is_ddp: bool) -> str:
+    """Return what keeps ranks from dividing these gradients, as the end of a sentence; empty: nothing does."""
+    if not is_ddp:
+        return "FSDP2 divides gradients by itself, within a host under HSDP (docs/fsdp.md)"
+    if (device := trained[0].device.type) != "cpu":
+        return f"gradients on {device} are not divided yet"
+    if any(one.dtype == torch.float16 for one in trained):
+        return (
+            "some gradients are in float16, where the mean of one piece may overflow and that of others not"
+        )
+    return ""
+
+
+def hosts_of(levels: str, names: Sequence[str]) -> tuple[list[list[int]], str]:
+    """Return the ranks of each host, and what keeps them from dividing gradients; see ``obstacle``.
+
+    Args:
+        levels: The setting, other than ``flat``.
+        names: By rank, of its host.
+    """
+    if levels != HOST:
+        together = int(levels)
+        return [list(range(first, first + together)) for first in range(0, len(names), together)], ""
+    found: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        found.setdefault(name, []).append(rank)
+    hosts, sizes = list(found.values()), sorted({len(ranks) for ranks in found.values()})
+    if len(hosts) == 1:
+        return hosts, "all ranks are on one host"
+    if sizes == [1]:
+        return hosts, "each host has one rank"
+    return hosts, "" if len(sizes) == 1 else f"a host has {sizes[0]} ranks and another {sizes[-1]}"
+
+
+def choose(
+    levels: str, obstacle: str, group: dist.ProcessGroup, groups: OwnGroups
+) -> tuple[TwoLevels | None, str]:
+    """Return the links, and a sentence for log and journal. All ranks call it, after ``OwnGroups.align``.
+
+    Args:
+        levels: The setting.
+        obstacle: As the function of that name returns it, equal on all ranks.
+        group: The ranks, without those of other data-parallel groups.
+        groups: Makes the groups.
+
+    Returns:
+        None where each rank exchanges whole gradients.
+    """
+    if levels == FLAT:
+        return None, ""
+    hosts = list[list[int]]()
+    if not obstacle:
+        hosts, obstacle = hosts_of(levels, gather_texts(link_name(), group))
+    if obstacle:
+        return None, f"levels={levels!r} is flat here, since {obstacle}: each rank exchanges whole gradients."
+    two = _connected(hosts, group, groups)
+    return two, (
+        f"{len(hosts)} hosts of {two.host.ranks} ranks: each rank exchanges 1/{two.host.ranks} of a gradient with "
+        "other hosts, after a reduce-scatter inside its own."
+    )
+
+
+def _connected(hosts: Sequence[Sequence[int]], group: dist.ProcessGroup, groups: OwnGroups) -> TwoLevels:
+    everyone = dist.get_process_group_ranks(group)
+    (mine,) = (ranks for ranks in hosts if group.rank() in ranks)
+    place = mine.index(group.rank())
+    inside = [everyone[rank] for rank in mine]
+    gradients, means = (groups.new(inside, None, "gloo") for _ in range(2))
+    between = groups.new([everyone[ranks[place]] for ranks in hosts], None, "gloo")
+    return TwoLevels(HostLevel(Metered(gradients), ProcessGroupCommunicator(means)), between)

@@ -1,0 +1,166 @@
+"""Two levels of links under DDP: a rank exchanges a piece of each bucket with other hosts, after its host's mean."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lab import needs_lab
+from tests.support.ranks.harness import RunEach, RunRanks
+from tests.support.ranks.harness import run_ranks as run_ranks_in
+
+pytestmark = pytest.mark.distributed
+FRESH_RANKS = True  # the groups of an agent stay with the process
+
+CODECS = ["topk", "topk+bf16", "int4", "powersgd", "terngrad-sum", "randomk"]
+WAYS = ["plain", "skipped", "no_sync", "unused", "views", "switched", "again"]
+
+
+def check_conserved(results: list[dict[str, Any]], case: object, ranks: int = 2) -> None:
+    assert max(max(result["errors"]) for result in results) < 3e-6, case
+    assert results[0]["waiting"] > 1e-2, case
+    assert results[0]["after"]["error"] < 3e-6, case
+    for result in results:
+        assert result["buckets"] > 2, case
+        assert result["gradients"] == results[0]["gradients"], case
+        assert result["held"] < 1.1 / ranks, case
+        assert result["wire"] > 1.2, case
+
+
+def test_what_arrived_and_what_waits_add_up_to_the_gradients_in_each_step(run_each: RunEach) -> None:
+    cases: list[dict[str, Any]] = [{"how": how} for how in WAYS]
+    cases += [{"compressor": codec} for codec in CODECS[1:]]
+    for case, results in run_each("levels_conserve", 4, cases):
+        check_conserved(results, case)
+        assert results[0]["nonfinite"] == (2 if case.get("how") == "skipped" else 0)
+
+
+def test_pieces_of_four_ranks_are_conserved_too(run_each: RunEach) -> None:
+    cases: list[dict[str, Any]] = [{"how": how, "levels": 4} for how in ("plain", "skipped")]
+    for case, results in run_each("levels_conserve", 8, cases):
+        check_conserved(results, case, ranks=3)  # of 10 rows, each piece has 3
+
+
+def test_dense_is_that_of_whole_gradients_to_rounding_and_equal_on_all_ranks(run_each: RunEach) -> None:
+    cases: list[dict[str, Any]] = [{"policy": "dense"}, {"policy": "observe"}]
+    cases += [{**cases[0], "dtype": dtype, "steps": 10} for dtype in ("bfloat16", "float64")]
+    for case, results in run_each("levels_train", 4, cases):
+        most = {"bfloat16": 0.1, "float64": 1e-12}.get(case.get("dtype", ""), 1e-5)
+        for result in results:
+            assert result["flat"]["parameters"] == result["plain"]["parameters"], case
+            assert result["levels"]["off"] < most, case
+            assert result["levels"]["parameters"] == results[0]["levels"]["parameters"], case
+        assert "2 hosts of 2 ranks" in results[0]["levels"]["journal"]
+
+
+FAR = {"topk+bf16": 0.6, "topk+twobit": 0.75, "int8": 0.01, "": 1e-5}
+"""How far from plain DDP a training may end, next to the way that plain DDP goes. Whole gradients end as far for int8,
+and .27 and .65 away for the others: with two levels fewer ranks choose elements to send, so at one CF fewer arrive."""
+
+
+def test_training_goes_the_way_of_plain_ddp_and_is_equal_on_all_ranks(run_each: RunEach) -> None:
+    cases: list[dict[str, Any]] = [
+        {"policy": "static:cf=8", "compressor": "topk+bf16"},
+        {"policy": "static:cf=8", "compressor": "topk+bf16", "aged": True},
+        {"policy": "static:cf=8", "compressor": "topk+twobit", "aged": True, "collective": "reduce-scatter"},
+        {"policy": "static:cf=4", "compressor": "int8", "clip": 0.5},
+        {"policy": "dense", "clip": 0.5},
+    ]
+    for case, results in run_each("levels_train", 4, [{"steps": 60, **case} for case in cases]):
+        for result in results:
+            assert result["levels"]["parameters"] == results[0]["levels"]["parameters"], case
+            assert result["levels"]["norms"] == results[0]["levels"]["norms"], case
+            assert result["levels"]["norms"] == pytest.approx(result["plain"]["norms"], rel=0.02), case
+        flat, levels = (results[0][name] for name in ("flat", "levels"))
+        assert levels["off"] < FAR[case.get("compressor", "")], (case, levels)
+        assert levels["wire"] == pytest.approx(flat["wire"], rel=0.2), case
+
+
+def test_a_resumed_run_is_the_same_and_other_levels_lose_nothing(run_each: RunEach) -> None:
+    cases: list[dict[str, Any]] = [{}, {"memory": "momentum:momentum=0.5"}]
+    cases += [{"first": first, "second": second} for first, second in (("flat", 2), (2, "flat"))]
+    for case, results in run_each("levels_resumed", 4, cases):
+        for result in results:
+            assert result["moved"] < (1e-6 if case.get("first") else 1e-12), case
+            assert result["held"] > 1e-3, case
+            assert result["print"] == results[0]["print"], case
+            assert result["same"] == ("first" not in case), case
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ((8, 4), (4, 2), (8, 2)),
+        ((4, 2), (2, "flat"), (6, 3)),
+    ],
+)
+def test_other_ranks_and_other_groups_take_over_the_residual(tmp_path: Path, parts: Any) -> None:
+    saved_by = 0
+    for part, (world, levels) in enumerate(parts):
+        folder = tmp_path / f"part{part}"
+        folder.mkdir()
+        results = run_ranks_in(
+            folder,
+            "levels_rank_change",
+            world,
+            fresh=True,
+            shared=str(tmp_path),
+            part=part,
+            saved_by=saved_by,
+            levels=levels,
+        )
+        for result in results:
+            assert result["error"] < 1e-6, part
+            assert result["waiting"] > 1e-3, part
+            assert result["pieces"] == (1 if levels == "flat" else levels)
+        saved_by = world
+
+
+def test_wrong_values_say_what_to_write(run_ranks: RunRanks) -> None:
+    wrong = ["hsot", 3, 4, 1, "two", True, 2, "flat", "host"]
+    for said in run_ranks("levels_refused", 4, wrong=wrong):
+        assert "levels='hsot'" in said[0]
+        assert "did you mean 'host'?" in said[0]
+        assert "levels=3 does not divide 4 ranks" in said[1]
+        assert "did you mean levels=2?" in said[1]
+        assert "levels=4 does not divide 4 ranks" in said[2]
+        assert "a number of ranks from 2 on" in said[3]
+        assert "'flat', 'host'" in said[4]
+        assert "must not be True or False" in said[5]
+        assert said[6:] == ["", "", ""]
+
+
+def test_ranks_on_one_host_do_not_divide_gradients_and_say_so(run_ranks: RunRanks) -> None:
+    results = run_ranks("levels_by_host", 2)
+    assert [result["pieces"] for result in results] == [[0, 1]] * 2
+    assert "levels='host' is flat here, since all ranks are on one host" in results[0]["journal"]
+
+
+def on_hosts(tmp_path: Path, hosts: int, ranks: int, **arguments: Any) -> list[dict[str, Any]]:
+    from gravac_lab.bench.namespaces import NetworkUnavailable  # only here: see tests/support/lab.py
+    from gravac_lab.bench.network import HostNetwork
+
+    try:
+        with HostNetwork(hosts, None) as network:
+            return run_ranks_in(tmp_path, "levels_by_host", ranks, hosts=network.hosts, **arguments)
+    except NetworkUnavailable as error:
+        pytest.skip(str(error))
+
+
+@needs_lab
+@pytest.mark.parametrize("each", [2, 4])
+def test_ranks_of_a_host_find_each_other(tmp_path: Path, each: int) -> None:
+    """Two network namespaces, as on two hosts."""
+    results = on_hosts(tmp_path, 2, 2 * each)
+    for rank, result in enumerate(results):
+        assert result["pieces"] == [rank % each, each]
+        assert result["others"] == [rank % each, rank % each + each]
+        assert result["parameters"] == results[0]["parameters"]
+    assert f"2 hosts of {each} ranks" in results[0]["journal"]
+
+
+@needs_lab
+def test_hosts_with_unlike_numbers_of_ranks_do_not_divide_gradients(tmp_path: Path) -> None:
+    results = on_hosts(tmp_path, 2, 3)
+    assert [result["pieces"] for result in results] == [[0, 1]] * 3
+    assert "a host has 1 ranks and another 2" in results[0]["journal"]
