@@ -73,9 +73,10 @@ class Agent:
         link: Emulates a slow link, such as ``100mbit`` or a :class:`Link`, by delaying collectives; ``none`` is the
             real network. Default: ``none``.
         levels: Whether the ranks of a host share its link to the others: each then exchanges its part of a bucket with
-            other hosts, after a reduce-scatter inside its own (docs/collectives.md). ``host``: those that have one host
-            name, where all hosts have as many ranks; a number: so many ranks, one after the other; ``flat``: each rank
-            exchanges all of its gradient. Only DDP on CPUs has two levels. Default: ``flat``.
+            other hosts, after a reduce-scatter inside its own (docs/collectives.md). ``auto``: so do those of one host
+            name, where all hosts have as many ranks and the link between them is measured to be the slower one, unless
+            the policy never compresses; ``host``: so do they in any case; a number: so many ranks, one after the other;
+            ``flat``: each rank exchanges all of its gradient. Only DDP on CPUs has two levels. Default: ``auto``.
         kernels: Kernels of the hot loops. ``auto``: compiled where numba works (the extra ``cpu`` installs it), else
             plain torch, which is several times slower; results are the same. ``cpu`` or ``reference``: that one.
             Default: ``auto``.
@@ -146,7 +147,7 @@ class Agent:
         data_dir: str | Path | None = None,
         page_port: int | None = None,
         link: str | Link | None = None,
-        levels: Literal["flat", "host"] | int | None = None,
+        levels: Literal["auto", "flat", "host"] | int | None = None,
         kernels: Literal["auto", "cpu", "reference"] | None = None,
         seed: int | None = None,
         nonfinite: Literal["skip", "propagate"] | None = None,

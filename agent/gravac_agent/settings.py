@@ -75,11 +75,12 @@ def _as_text(levels: object) -> object:
 
 
 def _known_levels(text: str) -> str:
-    known = ("flat", "host")
+    known = ("auto", "flat", "host")
     if text in known or (text.isascii() and text.isdecimal() and 2 <= int(text) <= 2**20):
         return text
     raise ValueError(
-        f"must be 'flat', 'host', or a number of ranks from 2 on that divide a bucket{did_you_mean(text, known)}"
+        "must be 'auto', 'flat', 'host', or a number of ranks from 2 on that divide a bucket"
+        f"{did_you_mean(text, known)}"
     )
 
 
@@ -117,7 +118,7 @@ class AgentSettings(BaseSettings):
     data_dir: Path = Path("gravac-runs")
     page_port: int = Field(0, ge=0, le=65535)
     link: Annotated[str, AfterValidator(_link)] = "none"
-    levels: Annotated[str, BeforeValidator(_as_text), AfterValidator(_known_levels)] = "flat"
+    levels: Annotated[str, BeforeValidator(_as_text), AfterValidator(_known_levels)] = "auto"
     kernels: Literal["auto", "cpu", "reference"] = "auto"
     seed: int = Field(0, ge=0, le=2**31)
     nonfinite: Literal["skip", "propagate"] = "skip"

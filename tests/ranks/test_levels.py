@@ -125,7 +125,7 @@ def test_wrong_values_say_what_to_write(run_ranks: RunRanks) -> None:
         assert "did you mean levels=2?" in said[1]
         assert "levels=4 does not divide 4 ranks" in said[2]
         assert "a number of ranks from 2 on" in said[3]
-        assert "'flat', 'host'" in said[4]
+        assert "'auto', 'flat', 'host'" in said[4]
         assert "must not be True or False" in said[5]
         assert said[6:] == ["", "", ""]
 
@@ -136,22 +136,27 @@ def test_ranks_on_one_host_do_not_divide_gradients_and_say_so(run_ranks: RunRank
     assert "levels='host' is flat here, since all ranks are on one host" in results[0]["journal"]
 
 
-def on_hosts(tmp_path: Path, hosts: int, ranks: int, **arguments: Any) -> list[dict[str, Any]]:
+def on_hosts(
+    tmp_path: Path, hosts: int, ranks: int, rate: float | None = None, **arguments: Any
+) -> list[dict[str, Any]]:
+    """Run a scenario on ranks that are divided among hosts, each with one link of ``rate`` bit/s."""
     from gravac_lab.bench.namespaces import NetworkUnavailable  # only here: see tests/support/lab.py
     from gravac_lab.bench.network import HostNetwork
 
+    arguments = {"scenario": "levels_by_host", **arguments}
     try:
-        with HostNetwork(hosts, None) as network:
-            return run_ranks_in(tmp_path, "levels_by_host", ranks, hosts=network.hosts, **arguments)
+        with HostNetwork(hosts, rate) as network:
+            return run_ranks_in(tmp_path, world=ranks, hosts=network.hosts, **arguments)
     except NetworkUnavailable as error:
         pytest.skip(str(error))
 
 
 @needs_lab
-@pytest.mark.parametrize("each", [2, 4])
-def test_ranks_of_a_host_find_each_other(tmp_path: Path, each: int) -> None:
-    """Two network namespaces, as on two hosts."""
-    results = on_hosts(tmp_path, 2, 2 * each)
+@pytest.mark.parametrize(("each", "levels"), [(2, "host"), (4, "auto")])
+def test_ranks_of_a_host_find_each_other(tmp_path: Path, each: int, levels: str) -> None:
+    """Two network namespaces, as on two hosts. The untouched default measures the links."""
+    rate = 50e6 if levels == "auto" else None
+    results = on_hosts(tmp_path, 2, 2 * each, rate, levels=levels)
     for rank, result in enumerate(results):
         assert result["pieces"] == [rank % each, each]
         assert result["others"] == [rank % each, rank % each + each]
@@ -164,3 +169,32 @@ def test_hosts_with_unlike_numbers_of_ranks_do_not_divide_gradients(tmp_path: Pa
     results = on_hosts(tmp_path, 2, 3)
     assert [result["pieces"] for result in results] == [[0, 1]] * 3
     assert "a host has 1 ranks and another 2" in results[0]["journal"]
+
+
+@needs_lab
+def test_the_default_leaves_gradients_whole_where_nothing_is_compressed(tmp_path: Path) -> None:
+    results = on_hosts(tmp_path, 2, 4, 50e6, levels="auto", policy="dense")
+    assert [result["pieces"] for result in results] == [[0, 1]] * 4
+    assert "hosts of" not in results[0]["journal"]
+
+
+ERROR = 1.5
+"""How far the seconds that the cost model predicts may be from those that a step waits."""
+
+
+@needs_lab
+@pytest.mark.parametrize("levels", ["flat", "auto"])
+def test_the_cost_model_knows_what_the_links_of_both_levels_allow(tmp_path: Path, levels: str) -> None:
+    """Two hosts of four ranks, with one link of 50 Mbit/s each: a ring, a gather, and two all-to-alls."""
+    cases = [
+        {"compressor": "topk+bf16", "collective": "gather", "cf": 8.0},
+        {"compressor": "int8", "collective": "compressed-all-reduce", "cf": 4.0},
+        {"compressor": "topk", "collective": "reduce-scatter", "cf": 8.0},
+    ]
+    found = on_hosts(tmp_path, 2, 8, 50e6, scenario="levels_cost", levels=levels, cases=cases, seconds=400)
+    rows = found[0]["rows"]
+    for plan, predicted, measured in rows:
+        print(f"{levels}: {plan}: predicted {predicted:.3f} s, measured {measured:.3f} s")
+    assert len(rows) == 6
+    for plan, predicted, measured in rows:
+        assert 1 / ERROR < measured / predicted < ERROR, (levels, plan, predicted, measured)

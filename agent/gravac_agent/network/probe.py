@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,9 @@ MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
 
 
-def measure(communicator: Communicator, device: torch.device | None = None) -> Network:
+def measure(
+    communicator: Communicator, device: torch.device | None = None, everyone: Communicator | None = None
+) -> Network:
     """Measure latency α and bandwidth β of ring all-gathers. All ranks call it and get the same result.
 
     With n ranks, an empty message costs (n-1) α and one of S bytes (n-1) (α + S/β). β is the rate that the link keeps
@@ -38,24 +41,27 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
     Args:
         communicator: The group of ranks; nothing else may use it meanwhile.
         device: Where the tensors are that it exchanges; None: in the host's memory.
+        everyone: The ranks of all groups that measure at once, such as those that share a host's link: each message
+            begins when all of them have sent the one before. None: there is one group.
 
     Returns:
-        α in seconds and β in bytes per second, of the slowest rank.
+        α in seconds and β in bytes per second, of the slowest rank of all groups.
     """
     others = communicator.size - 1
     if others < 1:
         raise ValueError("a network needs at least 2 ranks")
     device = torch.device("cpu") if device is None else device
-    _once(communicator, 1, device)  # the first transfer opens connections
-    empty = min(_once(communicator, 1, device) for _ in range(2))  # one may be slow as the machine is busy
+    once = partial(_once, communicator, everyone, device)
+    once(1)  # the first transfer opens connections
+    empty = min(once(1) for _ in range(2))  # one may be slow as the machine is busy
     if empty < LONG_ENOUGH:
-        empty = min(empty, _once(communicator, 1, device))
+        empty = min(empty, once(1))
     enough = max(LONG_ENOUGH, 2 * empty)  # in less time, latency would hide the bandwidth
     times, least = (4, 2) if empty > LONG_ENOUGH else (2, 3)  # where latency is long, so are many messages
 
     nbytes, rates = LEAST_BYTES, [0.0]  # of long ones in a row
     while len(rates) <= MOST_CHECKS:
-        seconds = _once(communicator, -(-nbytes // others), device)
+        seconds = once(-(-nbytes // others))
         if seconds < enough and nbytes < MOST_BYTES:  # also after one that was long as the machine was busy
             nbytes, rates = min(MOST_BYTES, nbytes * times), [0.0]
             continue
@@ -71,15 +77,18 @@ def measure(communicator: Communicator, device: torch.device | None = None) -> N
     return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
 
 
-def _once(communicator: Communicator, nbytes: int, device: torch.device) -> float:
+def _once(
+    communicator: Communicator, everyone: Communicator | None, device: torch.device, nbytes: int
+) -> float:
     """Return the time of an all-gather of ``nbytes`` a rank on the slowest rank."""
     mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
     every = torch.empty(communicator.size * nbytes, dtype=torch.uint8, device=device)
     began = time.monotonic()
     communicator.gather(every, mine).wait()
     every[:1].tolist()  # on a device, ``wait`` only orders its streams
+    device = device if everyone is None else torch.device("cpu")
     seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
-    communicator.maximum(seconds).wait()  # so that all ranks go on with the same message
+    (everyone or communicator).maximum(seconds).wait()  # so that all ranks go on with the same message
     return float(seconds)
 
 
@@ -98,7 +107,7 @@ class AggregatorBuilder:
         network: Latency and bandwidth; None until they are measured.
         elements: Elements of the whole model.
         sharded: Whether each rank gets a shard of the mean only, as under FSDP2.
-        everyone: Ranks that measure in groups of their own, and agree on the slowest; None: they are one group.
+        everyone: Ranks that measure in groups of their own at once; None: they are one group.
         device: Where the gradients are. Ranks may have different ones.
         ranks_per_link: Ranks of a group that share a host's link to the others.
     """
@@ -153,13 +162,6 @@ class AggregatorBuilder:
 
     def _measure(self, group: ProcessGroupCommunicator) -> Network:
         # Not by the metered one: this is no time of a step.
-        found = measure(ProcessGroupCommunicator(group.group, self.device.type), self.device)
-        found = replace(found, ranks_per_link=self.ranks_per_link)
-        if self.everyone is None:
-            return found
-        slowest = torch.tensor(
-            [found.latency_seconds, -found.bytes_per_second], dtype=torch.float64, device="cpu"
-        )
-        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.everyone)
-        latency, bandwidth = slowest.tolist()
-        return replace(found, latency_seconds=latency, bytes_per_second=-bandwidth)
+        everyone = None if self.everyone is None else ProcessGroupCommunicator(self.everyone)
+        found = measure(ProcessGroupCommunicator(group.group, self.device.type), self.device, everyone)
+        return replace(found, ranks_per_link=self.ranks_per_link)

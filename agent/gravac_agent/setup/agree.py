@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gravac import aggregators, memories, policies, registry
-from gravac.collectives import ALONE, ProcessGroupCommunicator, backend_of
+from gravac.collectives import ALONE, ProcessGroupCommunicator, backend_of, cost
 from gravac.kernels.backend import gpu_kernels
 from gravac.memories import Memory
 from gravac.policies.base import Policy
@@ -209,8 +209,15 @@ def agree(
         follows=("codecs", "sampled"),
     )
     obstacle = levels.obstacle(trained, sharded is None)
-    two, said = levels.choose(settings.levels, obstacle, tick_group, groups)
-    host, data_group = (None, exchange_group) if two is None else two
+    # What sends no fewer bytes stays plain DDP's to the bit.
+    asked_for = (
+        levels.FLAT if settings.levels == levels.AUTO and max(rule.ladder()) == 1.0 else settings.levels
+    )
+    two, said = levels.choose(asked_for, obstacle, tick_group, groups)
+    host, data_group, inside_seconds = None, exchange_group, 0.0
+    if two is not None:
+        host, data_group = two.host, two.group
+        builder.network = None if link is not None else two.between
     averaged = data_group.size()
     if device is None and two is None:
         ranks = dist.get_process_group_ranks(exchange_group)
@@ -218,6 +225,8 @@ def agree(
     shards = 1 if sharded is None or by_rows else sharded.ranks
     shards = shards if host is None else host.ranks
     elements = builder.elements = sum(parameter.numel() for parameter in trained) // shards
+    if two is not None:
+        inside_seconds = cost.all_reduce(two.inside, shards, trained[0].itemsize * shards * elements)
     builder.everyone = None if averaged == spec.world_size else tick_group
     first = dist.get_process_group_ranks(data_group)[0]  # names the group that a rank exchanges with
     sharing = max(Counter(gather_texts(f"{first} {link_name()}", tick_group)).values())
@@ -270,6 +279,7 @@ def agree(
             spec.optimizer_kind,
             spec.memory.partition(":")[0] != "none",
             trained[0].dtype if compiled and sharded is None and served(encoder) else None,
+            inside_seconds,
         )
         gradient = Gradient(
             elements=elements,

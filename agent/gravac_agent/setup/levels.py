@@ -6,14 +6,15 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from gravac.collectives import ProcessGroupCommunicator
+from gravac.collectives import Network, ProcessGroupCommunicator
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import OwnGroups, gather_texts
 from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.network.hosts import link_name
 from gravac_agent.network.metered import Metered
+from gravac_agent.network.probe import AGREE, measure
 
-FLAT, HOST = "flat", "host"
+AUTO, FLAT, HOST = "auto", "flat", "host"
 
 
 class TwoLevels(NamedTuple):
@@ -22,11 +23,15 @@ class TwoLevels(NamedTuple):
     host: HostLevel
     group: dist.ProcessGroup
     """The ranks of other hosts that have the same pieces as this one."""
+    inside: Network
+    """As measured among the ranks of a host."""
+    between: Network
+    """As measured among the ranks of a group, while all groups sent."""
 
 
 def check_divides(levels: str, ranks: int) -> None:
     """Check that ranks can be divided into groups of a number that a setting names. Raises SetupError."""
-    if levels in (FLAT, HOST):
+    if levels in (AUTO, FLAT, HOST):
         return
     able = [number for number in range(2, ranks) if ranks % number == 0]
     if int(levels) not in able:
@@ -58,7 +63,7 @@ def hosts_of(levels: str, names: Sequence[str]) -> tuple[list[list[int]], str]:
         levels: The setting, other than ``flat``.
         names: By rank, of its host.
     """
-    if levels != HOST:
+    if levels not in (AUTO, HOST):
         together = int(levels)
         return [list(range(first, first + together)) for first in range(0, len(names), together)], ""
     found: dict[str, list[int]] = {}
@@ -78,7 +83,7 @@ def choose(
     """Return the links, and a sentence for log and journal. All ranks call it, after ``OwnGroups.align``.
 
     Args:
-        levels: The setting.
+        levels: The setting. ``auto`` takes two levels where the link between hosts is the slower one.
         obstacle: As the function of that name returns it, equal on all ranks.
         group: The ranks, without those of other data-parallel groups.
         groups: Makes the groups.
@@ -92,19 +97,31 @@ def choose(
     if not obstacle:
         hosts, obstacle = hosts_of(levels, gather_texts(link_name(), group))
     if obstacle:
-        return None, f"levels={levels!r} is flat here, since {obstacle}: each rank exchanges whole gradients."
+        # With ``auto`` this is nothing to speak of, but where hosts differ the user may not know it.
+        expected = levels == AUTO and len({len(ranks) for ranks in hosts}) < 2
+        said = f"levels={levels!r} is flat here, since {obstacle}: each rank exchanges whole gradients."
+        return None, "" if expected else said
     two = _connected(hosts, group, groups)
+    links = f"a rank has {two.inside} inside a host and {two.between} between hosts, while all ranks send"
+    if levels == AUTO and two.inside.bytes_per_second < AGREE * two.between.bytes_per_second:
+        return None, (
+            f"levels='auto' is flat here, since the link between hosts is not the slower one: {links}. Each rank "
+            "exchanges whole gradients."
+        )
     return two, (
         f"{len(hosts)} hosts of {two.host.ranks} ranks: each rank exchanges 1/{two.host.ranks} of a gradient with "
-        "other hosts, after a reduce-scatter inside its own."
+        f"other hosts, after a reduce-scatter inside its own. By measurement {links}."
     )
 
 
 def _connected(hosts: Sequence[Sequence[int]], group: dist.ProcessGroup, groups: OwnGroups) -> TwoLevels:
-    everyone = dist.get_process_group_ranks(group)
+    members = dist.get_process_group_ranks(group)
     (mine,) = (ranks for ranks in hosts if group.rank() in ranks)
     place = mine.index(group.rank())
-    inside = [everyone[rank] for rank in mine]
+    inside = [members[rank] for rank in mine]
     gradients, means = (groups.new(inside, None, "gloo") for _ in range(2))
-    between = groups.new([everyone[ranks[place]] for ranks in hosts], None, "gloo")
-    return TwoLevels(HostLevel(Metered(gradients), ProcessGroupCommunicator(means)), between)
+    between = groups.new([members[ranks[place]] for ranks in hosts], None, "gloo")
+    # Not by the metered one: this is no time of a step.
+    everyone = ProcessGroupCommunicator(group)
+    found = [measure(ProcessGroupCommunicator(one), everyone=everyone) for one in (gradients, between)]
+    return TwoLevels(HostLevel(Metered(gradients), ProcessGroupCommunicator(means)), between, *found)

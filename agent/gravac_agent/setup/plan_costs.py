@@ -80,6 +80,7 @@ def plan_costs(
     kind: str = "unknown",
     remembers: bool = True,
     whole: torch.dtype | None = None,
+    inside_seconds: float = 0.0,
 ) -> tuple[PlanCost, ...]:
     """Return the cost of each plan, and what it is expected to keep. One whose codec cannot be used here is left out.
 
@@ -94,6 +95,7 @@ def plan_costs(
         kind: Of the optimizer.
         remembers: Whether the job has an error memory. Without one, simulations say nothing of a codec that loses.
         whole: Of gradients whose device makes whole messages where a codec has them; None: it makes none.
+        inside_seconds: In which the ranks of a host divide the gradients of a step and put the means together.
     """
     found, known = [], network or ASSUMED_NETWORK
     for plan in plans:
@@ -121,7 +123,7 @@ def plan_costs(
                 link_bytes=cost.link_bytes,
                 messages=cost.messages,
                 decoded=cost.decoded,
-                seconds=None if network is None else _seconds(cost, network),
+                seconds=None if network is None else min(1e9, _seconds(cost, network) + inside_seconds),
                 coding_seconds=min(1e9, offers.coding_seconds(codec, plan.cf, elements, payloads)),
                 kept=efficiency.kept(codec, plan.cf, kind, ranks) if simulated else None,
             )

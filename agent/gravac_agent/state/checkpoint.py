@@ -232,7 +232,8 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     memory.world_size = encoder.memory.world_size
     memory.load_state_dict(residual)
     builder, averages = parts.builder, _loaded(first["gain_averages"], 0)
-    if first["world_size"] == parts.world_size and first["network"] is not None:
+    same = not undivided and first["world_size"] == parts.world_size
+    if same and first["network"] is not None:
         # Collectives are chosen as in the earlier run, so that the resumed run is the same.
         builder = replace(builder, network=Network(**first["network"]))
     learnt = [first["learnt"]]

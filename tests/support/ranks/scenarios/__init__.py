@@ -62,6 +62,7 @@ from tests.support.ranks.scenarios.kinds import (
 from tests.support.ranks.scenarios.levels import (
     levels_by_host,
     levels_conserve,
+    levels_cost,
     levels_rank_change,
     levels_refused,
     levels_resumed,
@@ -189,6 +190,7 @@ __all__ = [
     "leaves",
     "levels_by_host",
     "levels_conserve",
+    "levels_cost",
     "levels_rank_change",
     "levels_refused",
     "levels_resumed",

@@ -1,6 +1,7 @@
 """Two levels of links under DDP: each rank exchanges its piece of a bucket between hosts."""
 
 import math
+import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
+from gravac_agent.exchange.plan import Directive
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
 
 AGENT: dict[str, Any] = {"controller": None, "window": 5, "collective": "gather"}
@@ -277,12 +279,14 @@ def levels_rank_change(
     return {**found, "pieces": pieces[1]}
 
 
-def levels_by_host(rank: int, world: int, folder: str, levels: Any = "host") -> dict[str, Any]:
+def levels_by_host(
+    rank: int, world: int, folder: str, levels: Any = "host", policy: str = "static:cf=8"
+) -> dict[str, Any]:
     """Which ranks divide a gradient, and what rank 0 wrote of it."""
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     with Agent(
-        module, optimizer, data_dir=folder, policy="static:cf=8", levels=levels, job="hosts", **AGENT
+        module, optimizer, data_dir=folder, policy=policy, levels=levels, job="hosts", **AGENT
     ) as agent:
         train(module, optimizer, rank, range(12))
         pieces = pieces_of(agent)
@@ -290,6 +294,53 @@ def levels_by_host(rank: int, world: int, folder: str, levels: Any = "host") -> 
         others, journal = dist.get_process_group_ranks(agent._parts.metered.group), agent.trace_path
     text = "" if journal is None else journal.read_text()
     return {"pieces": pieces, "others": others, "journal": text, "parameters": fingerprint(module)}
+
+
+def levels_cost(
+    rank: int, world: int, folder: str, levels: Any, cases: list[dict[str, Any]], each: int = 6
+) -> dict[str, Any]:
+    """Seconds of the exchange by the cost model and by the clock: of dense steps, and of each case's plan.
+
+    The forward and backward of one large layer take next to no time.
+    """
+    found = []
+    for number, case in enumerate(cases):
+        torch.manual_seed(0)
+        module = DistributedDataParallel(nn.Linear(64, 6000))  # one bucket, of 1.5 MB
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+        policy = f"auto:plans={case['compressor']}@{case['cf']:g}"
+        options = {"compressor": case["compressor"], "collective": case["collective"], "controller": None}
+        times: dict[float, list[float]] = {}
+        with Agent(
+            module,
+            optimizer,
+            data_dir=folder,
+            levels=levels,
+            policy=policy,
+            job=str(number),
+            window=1000,
+            **options,
+        ) as agent:
+            assert agent._parts is not None
+            costs = {cost.cf: cost.seconds for cost in agent._parts.spec.plans}
+            reporter, cf = agent._parts.reporter, max(costs)
+            for step in range(2 * each + 4):
+                if reporter is not None:
+                    now = 1.0 if step < each else cf
+                    reporter.directive = Directive(1 + (now > 1.0), "explore", now, now, 0.0)
+                sent = agent.state.cf if agent.state else 0.0
+                x, _ = batch(rank, step)
+                loss = module(x).square().mean()
+                dist.barrier()
+                began = time.monotonic()
+                loss.backward()
+                times.setdefault(sent, []).append(time.monotonic() - began)
+                optimizer.step()
+                optimizer.zero_grad()
+        for sent in (1.0, max(times)):
+            name, seconds = f"{case['collective']} at CF {sent:g}" if sent > 1.0 else "ring", times[sent]
+            found.append((name, costs[sent], sorted(seconds[1:])[len(seconds) // 2]))
+    return {"rows": found}
 
 
 def levels_refused(rank: int, world: int, folder: str, wrong: list[Any]) -> list[str]:
