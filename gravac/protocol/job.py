@@ -154,6 +154,20 @@ class PlanCost(Record):
     kept: Kept | None = None  # null: not simulated
 
 
+class HostLinks(Record):
+    """The links of a job whose ranks of each host divide gradients: inside a host and between hosts.
+
+    As measured on a rank at the start, while all ranks sent.
+    """
+
+    hosts: Annotated[int, Field(ge=2, le=1_000_000)]  # or groups of ranks
+    ranks: Annotated[int, Field(ge=2, le=1_000_000)]  # of each
+    inside_latency_seconds: Seconds  # of a message
+    inside_bytes_per_second: Annotated[float, Field(gt=0, le=1e15)]  # of a rank
+    between_latency_seconds: Seconds  # of a message
+    between_bytes_per_second: Annotated[float, Field(gt=0, le=1e15)]  # of a rank
+
+
 class CodecSize(Record):
     """A CF of a codec that reaches few of them, such as ``int8``."""
 
@@ -189,6 +203,7 @@ class JobSpec(Record):
     policy_state: Annotated[str, Field(max_length=200_000)] | None = None  # of a resumed policy; else null
     settings: Settings | None = None  # the agent's other settings
     optimizer: OptimizerSpec | None = None  # null: unknown
+    hosts: HostLinks | None = None  # two levels of links; null: each rank exchanges whole gradients
     plans: Annotated[
         tuple[PlanCost, ...], Field(max_length=64)
     ] = ()  # that the policy may choose, dense among them

@@ -104,6 +104,16 @@ class PhaseSeconds(Record):
     decompress: Seconds  # decoding
 
 
+class InsideHosts(Record):
+    """What the ranks of each host exchanged among themselves, where they divide gradients (``levels``).
+
+    All other bytes of a window went between hosts then.
+    """
+
+    sent_bytes: Bytes  # to other ranks of the host, all ranks
+    seconds: Seconds  # that steps waited for that, mean over ranks; a part of communicate
+
+
 class RankRow(Record):
     """One rank's share of a window."""
 
@@ -224,3 +234,4 @@ class WindowReport(Record):
     steps: StepDetail | None = None  # one by one, in the trace only; null: not listed
     trial_seconds: Seconds | None = None  # longest step of a trial that ended early; null: none did
     residual_rate: LearningRate | None = None  # learning rate that the residual follows; null: none
+    inside: InsideHosts | None = None  # of two levels of links, the inner one; null: there is one level

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gravac.policies import StaticPolicy
-from gravac.protocol import RULES, End, LinkSpec, WindowAnswer, WindowReport
+from gravac.protocol import RULES, End, HostLinks, InsideHosts, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import figures, risk
 from gravac.signals.loss_slope import LossSlope
 from gravac_controller.live import projection as live
@@ -124,6 +124,33 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         if candidate.useful_samples_per_second is not None
     }
     assert seen["gravac_candidate_useful_samples_per_second"] == pytest.approx(useful)
+
+
+def test_both_levels_of_links_have_series_where_there_are_two(app: InProcess) -> None:
+    hosts = HostLinks(
+        hosts=2,
+        ranks=4,
+        inside_latency_seconds=1e-4,
+        inside_bytes_per_second=1e9,
+        between_latency_seconds=1e-3,
+        between_bytes_per_second=1e7,
+    )
+    decision, trainer = register(app, hosts=hosts).decision, Trainer()
+    assert "gravac_network_bytes_total" in (seen := scrape(app))
+    assert set(seen["gravac_network_bytes_total"].values()) == {0.0}
+    inside = InsideHosts(sent_bytes=3_000_000, seconds=0.5)
+    reports = [trainer.report(decision, inside=inside) for _ in range(2)]
+    for report in reports:
+        post(app, "/v1/jobs/job/windows", report)
+    seen = scrape(app)
+    payload = sum(report.payload_bytes for report in reports)
+    assert seen["gravac_network_bytes_total"] == {("inside",): 6e6, ("between",): payload}
+    waited = sum(report.phases.communicate for report in reports)
+    assert seen["gravac_network_seconds_total"] == pytest.approx(
+        {("inside",): 1.0, ("between",): waited - 1.0}
+    )
+    register(app, job="flat")
+    assert len(scrape(app)["gravac_network_seconds_total"]) == 2
 
 
 def test_counters_survive_a_restart(open_app: Callable[..., InProcess]) -> None:

@@ -178,6 +178,32 @@ def test_the_default_leaves_gradients_whole_where_nothing_is_compressed(tmp_path
     assert "hosts of" not in results[0]["journal"]
 
 
+@needs_lab
+def test_a_host_sends_what_the_formulas_say_and_the_journal_tells_both_levels_apart(tmp_path: Path) -> None:
+    """Two hosts of two ranks: a ring of all ranks crosses a link once, and so do the rings of pieces together."""
+    dense, sparse = {"policy": "dense"}, {"policy": "static:cf=8", "compressor": "topk"}
+    cases = [{**case, "levels": levels} for case in (dense, sparse) for levels in ("flat", "host")]
+    found = on_hosts(tmp_path, 2, 4, scenario="levels_bytes", cases=cases)
+    whole = 4 * found[0]["elements"]
+    wanted = [3 / 2, 1.0, None, None]  # of a dense gradient
+    rows = [found[0]["rows"], found[3]["rows"]]  # of one rank of each host
+    for at, share in enumerate(wanted):
+        for host in rows:
+            sent, payload = host[at]["sent"], rows[0][at]["payload"] / 4  # of a rank
+            # Of a gather, all but a rank's own part passes each rank once in a ring; of two ranks, its own part.
+            expected = share * whole if share else payload * (3 if at == 2 else 2)
+            assert expected < sent < 1.12 * expected, (cases[at], sent / expected)
+    for at, (row, case) in enumerate(zip(rows[0], cases, strict=True)):
+        if case["levels"] == "flat":
+            assert row["inside"] is row["hosts"] is None
+            continue
+        assert row["hosts"] == [2, 2]
+        # Each rank sends half of its gradient to the other of its host, and half of the mean.
+        assert row["inside"]["sent_bytes"] == 5 * 4 * 2 * whole / 2, at
+        assert 0.0 < row["inside"]["seconds"] < row["communicate"]
+    assert rows[0][3]["sent"] < rows[0][2]["sent"] / 2
+
+
 ERROR = 1.5
 """How far the seconds that the cost model predicts may be from those that a step waits."""
 

@@ -35,6 +35,7 @@ from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.raw_mean import NOT_MEASURED
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
+    Activity,
     Gathering,
     InFlight,
     Message,
@@ -199,7 +200,8 @@ class HostExecutor:
             cpu = time.thread_time()
             # This thread had nothing to do while something was on its way: that is the time that the network took.
             if (self._in_flight or self._gathering) and self._step is not None:
-                self._step.activity.append(("communicate", waiting_since, time.monotonic()))
+                waited: Activity = "communicate" if self._in_flight else "inside"
+                self._step.activity.append((waited, waiting_since, time.monotonic()))
             match message:
                 case SubmittedBucket():
                     self._send(message)
@@ -273,10 +275,14 @@ class HostExecutor:
             self._broken = error
             self._fail(submitted, error)
         # A collective of several rounds waits inside ``encode``, which is no work of this thread.
-        waits = self._metered.pop_waits()
-        for wait_begin, wait_end in waits if self._host is None else [*self._host.pop_waits(), *waits]:
-            step.activity += [("compress", begin, wait_begin), ("communicate", wait_begin, wait_end)]
-            begin = wait_end
+        inside = () if self._host is None else self._host.pop_waits()
+        for waited, waits in (("inside", inside), ("communicate", self._metered.pop_waits())):
+            for wait_begin, wait_end in waits:
+                step.activity += [
+                    ("compress", begin, wait_begin),
+                    (cast("Activity", waited), wait_begin, wait_end),
+                ]
+                begin = wait_end
         step.activity.append(("compress", begin, time.monotonic()))
 
     def _issue_tick(self, step: StepRecord) -> None:

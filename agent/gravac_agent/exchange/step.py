@@ -17,7 +17,8 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import NOT_READ, StepSums, Tick
 
-Activity = Literal["compress", "communicate", "decompress"]
+Activity = Literal["compress", "communicate", "inside", "decompress"]
+"""``inside``: communicate with the other ranks of the host alone."""
 
 
 @dataclass(slots=True)

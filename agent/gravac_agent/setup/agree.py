@@ -218,6 +218,7 @@ def agree(
     if two is not None:
         host, data_group = two.host, two.group
         builder.network = None if link is not None else two.between
+        spec = spec.model_copy(update={"hosts": two.spec()})
     averaged = data_group.size()
     if device is None and two is None:
         ranks = dist.get_process_group_ranks(exchange_group)

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from gravac.collectives import Network, ProcessGroupCommunicator
+from gravac.protocol import HostLinks
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import OwnGroups, gather_texts
 from gravac_agent.exchange.host_level import HostLevel
@@ -27,6 +28,17 @@ class TwoLevels(NamedTuple):
     """As measured among the ranks of a host."""
     between: Network
     """As measured among the ranks of a group, while all groups sent."""
+
+    def spec(self) -> HostLinks:
+        """Return the record of the links for the journal."""
+        return HostLinks(
+            hosts=self.group.size(),
+            ranks=self.host.ranks,
+            inside_latency_seconds=self.inside.latency_seconds,
+            inside_bytes_per_second=self.inside.bytes_per_second,
+            between_latency_seconds=self.between.latency_seconds,
+            between_bytes_per_second=self.between.bytes_per_second,
+        )
 
 
 def check_divides(levels: str, ranks: int) -> None:

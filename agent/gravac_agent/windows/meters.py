@@ -41,6 +41,8 @@ class StepClock:
         self._began_at = time.monotonic()
         self._optimizer_ended_at: float | None = None
         self._data_wait = 0.0
+        self.inside = 0.0
+        """What the newest step waited for other ranks of the host, a part of ``communicate``."""
 
     def forward_began(self) -> None:
         """End the wait for data, at the first forward after the optimizer. Later micro-batches count as compute."""
@@ -58,12 +60,14 @@ class StepClock:
         What the exchange thread did before backward ended is hidden behind backward and does not count.
         """
         now = time.monotonic()
-        exposed = {"compress": 0.0, "communicate": 0.0, "decompress": 0.0}
+        exposed = {"compress": 0.0, "communicate": 0.0, "decompress": 0.0, "inside": 0.0}
         self._hidden = 0.0
         for activity, begin, end in result.activity:
-            if activity != "communicate":
+            if activity in ("compress", "decompress"):
                 self._hidden += max(0.0, min(end, result.last_submit_at) - begin)
             exposed[activity] += max(0.0, min(end, now) - max(begin, result.last_submit_at))
+        self.inside = exposed.pop("inside")
+        exposed["communicate"] += self.inside
         seconds = now - self._began_at
         data_wait = min(self._data_wait, seconds)
         compute = max(0.0, seconds - data_wait - sum(exposed.values()))
@@ -156,6 +160,8 @@ class RankTotals:
     loss_sum: float = 0.0
     loss_count: float = 0
     agent_cpu: float = 0.0
+    inside_bytes: float = 0
+    inside_seconds: float = 0.0
 
     def values(self) -> list[float]:
         """Return all of them, in order."""

@@ -8,6 +8,7 @@ from statistics import median
 from gravac.protocol import (
     GainCurve,
     GainSums,
+    InsideHosts,
     LevelSums,
     PhaseSeconds,
     RankRow,
@@ -83,7 +84,12 @@ def build_report(
         steps=listed_steps(window, len(ranks)),
         trial_seconds=window.trial_seconds,
         residual_rate=window.residual_rate(),
+        inside=None if not total.inside_bytes else _inside(total, len(ranks)),
     )
+
+
+def _inside(totals: RankTotals, ranks: int) -> InsideHosts:
+    return InsideHosts(sent_bytes=int(totals.inside_bytes), seconds=totals.inside_seconds / ranks)
 
 
 def _level(epoch: int, codec: str | None, cf: float, level: LevelTotals, ranks: int) -> LevelSums:

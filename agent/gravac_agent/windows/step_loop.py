@@ -185,6 +185,8 @@ class StepLoop:
         if result.mean_sq is not None and self._averaged == self._group.size():
             window.add_mean(plan, sums, result.mean_sq)
         window.own.agent_cpu += result.cpu_seconds
+        window.own.inside_bytes += result.inside_bytes
+        window.own.inside_seconds += self.clock.inside
         if counts and result.curve is not None:
             window.add_curve(result.curve)
         if counts and not dropped and self.progress.on:

@@ -130,6 +130,11 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
         "loss": number(report.loss),
         "faults": f"{totals.nonfinite_steps} non-finite, {totals.failed_steps} failed",
     }
+    if report.inside is not None:
+        steps = report.last_step - report.first_step + 1
+        pairs["inside hosts"] = (
+            f"{size(report.inside.sent_bytes / steps)} and {seconds(report.inside.seconds / steps)} a step"
+        )
     if not job.decision.epsilon:  # the policy does not ask for it
         del pairs["gain"]
     return Columns(

@@ -300,7 +300,7 @@ class LiveJob:
 
     def _add_up(self, report: WindowReport) -> None:
         self.windows, self.steps = self.windows + 1, self.steps + figures.steps(report)
-        old = self.totals
+        old, inside = self.totals, report.inside
         self.totals = Totals(
             windows=old.windows + 1,
             steps=old.steps + figures.steps(report),
@@ -310,6 +310,8 @@ class LiveJob:
             payload_bytes=old.payload_bytes + report.payload_bytes,
             nonfinite_steps=old.nonfinite_steps + report.nonfinite_steps,
             failed_steps=old.failed_steps + report.failed_steps,
+            inside_bytes=old.inside_bytes + (0 if inside is None else inside.sent_bytes),
+            inside_seconds=old.inside_seconds + (0.0 if inside is None else inside.seconds),
         )
 
     # -- for readers ------------------------------------------------------------------------------------------

@@ -91,6 +91,19 @@ def _step_phase_seconds(job: JobValues) -> Iterator[Sample]:
             yield (phase,), getattr(report.phases, phase) / figures.steps(report)
 
 
+def _network_seconds(job: JobValues) -> Iterator[Sample]:
+    if job.spec.hosts is not None:
+        inside = job.totals.inside_seconds
+        yield ("inside",), inside
+        yield ("between",), max(0.0, job.phase_seconds["communicate"] - inside)
+
+
+def _network_bytes(job: JobValues) -> Iterator[Sample]:
+    if job.spec.hosts is not None:
+        yield ("inside",), job.totals.inside_bytes
+        yield ("between",), job.totals.payload_bytes
+
+
 def _own_work(job: JobValues) -> Iterator[Sample]:
     median = job.median_own_seconds
     if median is not None:
@@ -301,6 +314,20 @@ TABLE: tuple[JobMetric, ...] = (
         "gravac_gradient_payload_bytes",
         "Bytes handed to collectives, all ranks, indices included.",
         lambda totals: totals.payload_bytes,
+    ),
+    JobMetric(
+        "counter",
+        "gravac_network_bytes",
+        "Bytes of gradients by level of links, all ranks: sent inside hosts, and handed to collectives between them.",
+        _network_bytes,
+        ("level",),
+    ),
+    JobMetric(
+        "counter",
+        "gravac_network_seconds",
+        "Waits for the network by level of links, mean over ranks: inside hosts and between them.",
+        _network_seconds,
+        ("level",),
     ),
     total("gravac_nonfinite_steps", "Steps with a NaN or infinity.", lambda totals: totals.nonfinite_steps),
     total("gravac_failed_steps", "Steps whose compression failed.", lambda totals: totals.failed_steps),

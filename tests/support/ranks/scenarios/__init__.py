@@ -61,6 +61,7 @@ from tests.support.ranks.scenarios.kinds import (
 )
 from tests.support.ranks.scenarios.levels import (
     levels_by_host,
+    levels_bytes,
     levels_conserve,
     levels_cost,
     levels_rank_change,
@@ -189,6 +190,7 @@ __all__ = [
     "keeps_failing",
     "leaves",
     "levels_by_host",
+    "levels_bytes",
     "levels_conserve",
     "levels_cost",
     "levels_rank_change",

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
 from gravac_agent.exchange.plan import Directive
+from tests.support.ranks.scenarios.hybrid import bytes_sent
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
 
 AGENT: dict[str, Any] = {"controller": None, "window": 5, "collective": "gather"}
@@ -341,6 +342,38 @@ def levels_cost(
             name, seconds = f"{case['collective']} at CF {sent:g}" if sent > 1.0 else "ring", times[sent]
             found.append((name, costs[sent], sorted(seconds[1:])[len(seconds) // 2]))
     return {"rows": found}
+
+
+def levels_bytes(rank: int, world: int, folder: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Bytes a step that this host sends, by the counters of its interface, and the records of the last window."""
+    found = []
+    for number, case in enumerate(cases):
+        torch.manual_seed(0)
+        module = DistributedDataParallel(nn.Linear(64, 6000))  # one bucket
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+        with Agent(module, optimizer, data_dir=folder, job=str(number), **AGENT | case) as agent:
+            for step in range(10):
+                if step == 5:
+                    dist.barrier()
+                    sent = bytes_sent()
+                module(batch(rank, step)[0]).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            dist.barrier()
+            sent = bytes_sent() - sent
+            assert agent._parts is not None
+            report, spec = agent._parts.loop.last_report, agent._parts.spec
+        inside = None if report is None or report.inside is None else report.inside.model_dump()
+        found.append(
+            {
+                "sent": sent / 5,
+                "payload": 0 if report is None else report.payload_bytes / 5,
+                "inside": inside,
+                "hosts": None if spec.hosts is None else (spec.hosts.hosts, spec.hosts.ranks),
+                "communicate": 0.0 if report is None else report.phases.communicate,
+            }
+        )
+    return {"rows": found, "elements": 65 * 6000}
 
 
 def levels_refused(rank: int, world: int, folder: str, wrong: list[Any]) -> list[str]:
