@@ -116,6 +116,26 @@ def test_other_ranks_and_other_groups_take_over_the_residual(tmp_path: Path, par
         saved_by = world
 
 
+def test_a_piece_that_cannot_be_sent_or_read_goes_dense_on_all_ranks(run_each: RunEach) -> None:
+    for case, results in run_each("levels_survive", 4, [{"how": how} for how in ("compress", "decompress")]):
+        for rank, result in enumerate(results):
+            assert result["error"] == "", case
+            assert result["parameters"] == results[0]["parameters"], case
+            assert (result["hits"] > 0) == (rank == 1), case
+            assert result["failed"] == (3 if case["how"] == "compress" else 0), case
+        said = "keeps failing" if case["how"] == "compress" else "cannot decode"
+        assert said in results[0]["journal"], case
+
+
+def test_a_lost_rank_ends_all_others(run_ranks: RunRanks) -> None:
+    """Also those of its own host, which wait for its piece, and those of the other host, which exchange another one."""
+    results = run_ranks("levels_survive", 4, how="raises")
+    for result in results[:3]:
+        assert result["error"].startswith("PeerError: "), result["error"]
+        assert result["lasted"] < 60.0
+    assert results[3]["error"] == "ValueError: deliberate"
+
+
 def test_wrong_values_say_what_to_write(run_ranks: RunRanks) -> None:
     wrong = ["hsot", 3, 4, 1, "two", True, 2, "flat", "host"]
     for said in run_ranks("levels_refused", 4, wrong=wrong):

@@ -131,9 +131,12 @@ class HostExecutor:
 
     def wait_step(self) -> StepResult:
         result = self._results.get()
-        if isinstance(result, Exception):
-            raise result
-        return result
+        try:
+            if isinstance(result, Exception):
+                raise result
+            return result
+        finally:
+            del result  # else this frame and the error refer to each other, see ``_report``
 
     def enqueue(self, job: Callable[[], None]) -> None:
         self._inbox.put(job)
@@ -466,9 +469,10 @@ class HostExecutor:
         while self._pieces and (self._pieces[0].decoded or step.error is not None):
             assert self._host is not None
             bucket = self._pieces.popleft()
+            if step.error is not None:  # the others may wait for other means than this
+                self._fail(bucket.submitted, step.error)
+                continue
             try:
-                if step.error is not None:  # the others may wait for other means than this
-                    raise step.error
                 works = self._host.gather(bucket.submitted, bucket.channel.senders)
             except Exception as error:
                 self._fail(bucket.submitted, error)
@@ -543,6 +547,9 @@ class HostExecutor:
 
     def _report(self, step: StepRecord, error: Exception) -> None:
         """Let ``wait_step`` raise the step's first error, before any optimizer uses the gradients."""
+        # Without the frames that it went through, which refer to it by way of the step: they would keep the process
+        # groups open until a garbage collection, and ranks that share no collective with the lost one would wait.
+        error.__traceback__ = None
         if step.error is None:
             step.error = error
             self._undo()

@@ -67,6 +67,7 @@ from tests.support.ranks.scenarios.levels import (
     levels_rank_change,
     levels_refused,
     levels_resumed,
+    levels_survive,
     levels_train,
 )
 from tests.support.ranks.scenarios.lifetime import copied, one_leaves, sweep
@@ -196,6 +197,7 @@ __all__ = [
     "levels_rank_change",
     "levels_refused",
     "levels_resumed",
+    "levels_survive",
     "levels_train",
     "loads_wrongly",
     "logged",

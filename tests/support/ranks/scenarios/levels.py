@@ -3,6 +3,7 @@
 import math
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from gravac_agent import Agent, SetupError
 from gravac_agent.exchange.plan import Directive
 from tests.support.ranks.scenarios.hybrid import bytes_sent
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
+from tests.support.ranks.scenarios.undo import on_each_part
 
 AGENT: dict[str, Any] = {"controller": None, "window": 5, "collective": "gather"}
 
@@ -374,6 +376,69 @@ def levels_bytes(rank: int, world: int, folder: str, cases: list[dict[str, Any]]
             }
         )
     return {"rows": found, "elements": 65 * 6000}
+
+
+def levels_survive(rank: int, world: int, folder: str, how: str) -> dict[str, Any]:
+    """One rank cannot compress its piece of a bucket from step 5 on, or decode it, ever; or it is gone at step 5.
+
+    Args:
+        rank: As in every scenario, and so the next two.
+        world: See there.
+        folder: See there.
+        how: ``compress``, ``decompress``, or ``raises``, where rank 3 ends its training.
+    """
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    train(module, optimizer, rank, range(1))  # DDP regroups its buckets after the first step
+    codec = "randomk" if how == "compress" else "topk"  # which seeks its elements while the residual is added
+    chosen = {"policy": "static:cf=8", "compressor": codec, "job": how, "data_dir": folder, **AGENT}
+    error, began = "", time.monotonic()
+    agent = Agent(module, optimizer, levels=2, **chosen)
+    try:
+        with agent:
+            assert agent._parts is not None
+            made = agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+            # With the last layers in the first bucket, there is no other piece of this size.
+            target = sum(5 if p.numel() == 10 else p.numel() // 2 for p in list(module.parameters())[-4:])
+            real, loop = getattr(made, how, None), agent._parts.loop
+            own, hits = [], 0
+
+            def broken(x: Any, second: Any, *rest: Any) -> Any:
+                nonlocal hits
+                numel = second.numel() if how == "decompress" else x.numel()
+                if rank == 1 and numel == target and not own and (how == "decompress" or loop.step >= 5):
+                    hits += 1
+                    raise RuntimeError("deliberate")
+                assert real is not None
+                return real(x, second, *rest)
+
+            def updated(update: Any, *given: Any) -> Any:  # decodes what this rank sent
+                own.append(True)
+                try:
+                    return update(*given)
+                finally:
+                    own.pop()
+
+            if real is not None:
+                setattr(made, how, broken)
+                memory = agent._parts.memory
+                on_each_part(memory, lambda part: setattr(part, "update", partial(updated, part.update)))
+            for step in range(1, 14):
+                if rank == 3 and step == 5 and how == "raises":
+                    raise ValueError("deliberate")
+                train(module, optimizer, rank, range(step, step + 1))
+            trace, failed = agent.trace_path, loop.failed_steps
+    except Exception as caught:
+        trace, failed, hits, error = None, 0, 0, f"{type(caught).__name__}: {caught}"
+        began = time.monotonic() - began
+    return {
+        "parameters": fingerprint(module),
+        "failed": failed,
+        "hits": hits,
+        "journal": "" if trace is None else trace.read_text(),
+        "error": error,
+        "lasted": began,
+    }
 
 
 def levels_refused(rank: int, world: int, folder: str, wrong: list[Any]) -> list[str]:
