@@ -114,7 +114,7 @@ def test_the_client_needs_no_torch() -> None:
 
 PARAMETERS = inspect.signature(gravac.Agent).parameters
 NOT_SETTINGS = ("module", "optimizer", "scaler", "replicate")
-ALSO = {"policy": gravac.Policy, "link": gravac.Link, "data_dir": str, "sink": object}
+ALSO = {"policy": gravac.Policy, "link": gravac.Link, "data_dir": str, "sink": object, "levels": int}
 """What keywords take besides the setting's own type."""
 
 
@@ -187,6 +187,7 @@ VALUES = {
     "data_dir": "'runs'",
     "page_port": "0",
     "link": "gravac.Link(bits_per_second=1e8)",
+    "levels": "4",
     "kernels": "'cpu'",
     "seed": "3",
     "nonfinite": "'propagate'",

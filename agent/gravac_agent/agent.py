@@ -147,7 +147,7 @@ class Agent:
         data_dir: str | Path | None = None,
         page_port: int | None = None,
         link: str | Link | None = None,
-        levels: Literal["auto", "flat", "host"] | int | None = None,
+        levels: str | int | None = None,
         kernels: Literal["auto", "cpu", "reference"] | None = None,
         seed: int | None = None,
         nonfinite: Literal["skip", "propagate"] | None = None,
