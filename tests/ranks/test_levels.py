@@ -116,6 +116,20 @@ def test_other_ranks_and_other_groups_take_over_the_residual(tmp_path: Path, par
         saved_by = world
 
 
+def test_complex_gradients_are_divided_and_sparse_ones_are_not(run_each: RunEach) -> None:
+    cases = [{"policy": "static:cf=10"}, {"policy": "static:cf=10", "compressor": "powersgd"}]
+    for case, results in run_each("levels_kinds", 4, cases):
+        for result in results:
+            assert result["buckets"] >= 5, case
+            assert result["failed"] == 0, case
+            assert result["agent"] == results[0]["agent"], case
+            assert result["resumed"] == result["agent"], case
+            assert result["off"] < 0.5, case  # frozen parameters would be at 1
+            assert result["pairs"] == 64 * 64, case  # half of them
+            assert result["saved"] > 2, case
+        assert results[0]["notes"] == 1, case
+
+
 def test_a_piece_that_cannot_be_sent_or_read_goes_dense_on_all_ranks(run_each: RunEach) -> None:
     for case, results in run_each("levels_survive", 4, [{"how": how} for how in ("compress", "decompress")]):
         for rank, result in enumerate(results):

@@ -477,7 +477,7 @@ class HostExecutor:
             except Exception as error:
                 self._fail(bucket.submitted, error)
                 continue
-            step.inside_bytes += self._host.nbytes(bucket.submitted)
+            step.inside_bytes += self._host.nbytes(bucket.submitted, bucket.channel.senders)
             self._gathering += 1
             self._to_wait_for.put(Gathering(bucket, works))
 

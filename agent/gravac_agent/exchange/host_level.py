@@ -140,9 +140,9 @@ class HostLevel:
         _, parts, all_senders = room.senders
         return torch.cat(parts, out=all_senders)
 
-    def nbytes(self, piece: SubmittedBucket) -> int:
-        """Return the bytes that this rank sends to the others of its host for a bucket, both ways."""
-        return 2 * (self.ranks - 1) * piece.buffer.nbytes
+    def nbytes(self, piece: SubmittedBucket, senders: Tensor | None) -> int:
+        """Return the bytes that this rank sends to the others of its host for a bucket, both ways; see ``gather``."""
+        return (self.ranks - 1) * (2 * piece.buffer.nbytes + (0 if senders is None else senders.nbytes))
 
     def average(self, whole: Tensor, bucket: Bucket) -> Tensor:
         """Return the mean over the host of this rank's piece of a tensor, between steps."""

@@ -1,11 +1,13 @@
 """The agent's state as plain tensors, numbers and strings, which ``torch.load(weights_only=True)`` reads."""
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from gravac import memories
@@ -14,7 +16,7 @@ from gravac.collectives import Network
 from gravac.memories import Bucket, Memory
 from gravac.policies import DensePolicy
 from gravac.signals.gain import GainTracker
-from gravac_agent.errors import SetupError
+from gravac_agent.errors import AgreementError, SetupError
 from gravac_agent.exchange.agreement import check_equal, fail_together, gather_texts, raise_together
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
@@ -110,6 +112,7 @@ def load_everywhere(
         AgreementError: On all ranks, when their states are of different steps. Nothing changed.
     """
     found = problem = None
+    learnt = ""
     # A rank that does not load is in its first step: ``raise_together`` looks like that step's tick.
     statistics = len(parts.encoder.aggregators[parts.loop.plan.codec].local_statistics())
     try:
@@ -123,8 +126,11 @@ def load_everywhere(
         problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
 
     def agree() -> None:
+        nonlocal learnt
         raise_together(problem, "load_state_dict", parts.executor.tick_codec, statistics, parts.tick_group)
         check_equal({"step": None} if found is None else found.facts(), parts.tick_group, "checkpoint")
+        if found is not None:
+            learnt = _agreed(found.aggregators, shard_of(module, parts.host), parts.tick_group)
         with fail_together(parts.tick_group):
             if found is not None and parts.reporter is not None:
                 parts.reporter.resume(found.first["policy_state"], found.first["window"])
@@ -134,7 +140,7 @@ def load_everywhere(
 
     parts.executor.run(agree)
     if found is not None:
-        return _restore(found, parts, module, rates)
+        return _restore(found, parts, module, rates, learnt)
     log.warning(
         "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the earlier run "
         "had not sent yet is lost"
@@ -178,7 +184,6 @@ class Loaded:
             "gains": _short(sorted(self.averages.items())),
             "buckets": _short(self.first["buckets"]),
             "network": str(self.builder),
-            "codecs": [aggregator.state_digest()[:16] for aggregator in self.aggregators],
             "pieces": self.first["shard"] and self.first["shard"][1],
         }
 
@@ -236,8 +241,9 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     if same and first["network"] is not None:
         # Collectives are chosen as in the earlier run, so that the resumed run is the same.
         builder = replace(builder, network=Network(**first["network"]))
-    learnt = [first["learnt"]]
-    if first["learnt"] and first["compressor"] != encoder.compressor:
+    # What was learned of pieces differs by piece. Under another division ranks would begin with different states.
+    learnt = [{} if undivided else first["learnt"]]
+    if learnt[0] and first["compressor"] != encoder.compressor:
         learnt = [{}]
         log.warning(
             "the checkpoint's compressor is %s, this run's is %s: its state starts empty",
@@ -246,7 +252,7 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
         )
     for number, codec in enumerate(encoder.codecs[1:], 1):
         other = first["other_codecs"].get(codec, {"learnt": {}, "gain_averages": {}})
-        learnt.append(other["learnt"])
+        learnt.append({} if undivided else other["learnt"])
         averages |= _loaded(other["gain_averages"], number)
     aggregators = [builder.build(codec, parts.metered) for codec in encoder.codecs]
     for aggregator, one in zip(aggregators, learnt, strict=True):
@@ -265,8 +271,27 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     )
 
 
-def _restore(found: Loaded, parts: Parts, module: DataParallel, rates: LearningRates) -> Regrouper | None:
-    """Continue from what was read, on all ranks."""
+def _agreed(aggregators: Sequence[Aggregator], shard: list[int] | None, group: dist.ProcessGroup) -> str:
+    """Return what the codecs of all ranks have learned, in short. All ranks of ``group`` call it.
+
+    Raises:
+        AgreementError: On all ranks, when it differs between ranks that exchange gradients of the same ``shard``.
+    """
+    mine = json.dumps([shard, [aggregator.state_digest()[:16] for aggregator in aggregators]])
+    every = sorted(set(gather_texts(mine, group)))
+    shards = [json.loads(text)[0] for text in every]
+    if len({str(each) for each in shards}) < len(shards):
+        raise AgreementError(
+            "all ranks need the same checkpoint, but what their codecs have learned differs: load the states of one "
+            "step"
+        )
+    return _short(every)
+
+
+def _restore(
+    found: Loaded, parts: Parts, module: DataParallel, rates: LearningRates, learnt: str
+) -> Regrouper | None:
+    """Continue from what was read, on all ranks. ``learnt``: what all codecs have learned, in short."""
     loop, encoder, first = parts.loop, parts.encoder, found.first
     host = parts.host
     if found.undivided and host is not None:
@@ -275,7 +300,7 @@ def _restore(found: Loaded, parts: Parts, module: DataParallel, rates: LearningR
     parts.builder.network = found.builder.network
     for aggregator in found.aggregators:
         parts.builder.fit(aggregator, parts.metered)  # the network is known, so this does not communicate
-        loop.announcement.add(aggregator.state_digest())
+    loop.announcement.add(learnt)
     loop.announcement.add(str(parts.builder))
     encoder.change(found.memory, encoder.codecs, found.aggregators)
     loop.restore(found.plan, found.following, first["step"], first["window"], found.gone_back)

@@ -1,6 +1,7 @@
 """Two levels of links under DDP: each rank exchanges its piece of a bucket between hosts."""
 
 import math
+import os
 import time
 from contextlib import nullcontext
 from functools import partial
@@ -15,6 +16,7 @@ from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
 from gravac_agent.exchange.plan import Directive
 from tests.support.ranks.scenarios.hybrid import bytes_sent
+from tests.support.ranks.scenarios.kinds import mixed_kinds
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
 from tests.support.ranks.scenarios.undo import on_each_part
 
@@ -439,6 +441,15 @@ def levels_survive(rank: int, world: int, folder: str, how: str) -> dict[str, An
         "error": error,
         "lasted": began,
     }
+
+
+def levels_kinds(rank: int, world: int, folder: str, **options: Any) -> dict[str, Any]:
+    """Complex and sparse gradients; the agents of this scenario take the setting from the environment."""
+    os.environ["GRAVAC_LEVELS"] = "2"
+    try:
+        return mixed_kinds(rank, world, folder, **options)
+    finally:
+        del os.environ["GRAVAC_LEVELS"]
 
 
 def levels_refused(rank: int, world: int, folder: str, wrong: list[Any]) -> list[str]:
