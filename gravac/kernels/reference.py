@@ -13,6 +13,8 @@ SUM_BLOCK = 4096
 """Elements whose squares a program on a GPU adds up."""
 LEVEL_BINS = 256
 """Bins above a level, 64 for twice the magnitude."""
+MEMBERS = 4
+"""Buckets that share a launch on a GPU, at most."""
 AT_ONCE = 1 << 18
 """Elements processed at a time on a CPU, so that intermediate results stay in its cache."""
 STEP = 32

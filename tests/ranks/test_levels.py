@@ -62,7 +62,7 @@ def test_training_goes_the_way_of_plain_ddp_and_is_equal_on_all_ranks(run_each: 
     cases: list[dict[str, Any]] = [
         {"policy": "static:cf=8", "compressor": "topk+bf16"},
         {"policy": "static:cf=8", "compressor": "topk+bf16", "aged": True},
-        {"policy": "static:cf=8", "compressor": "topk+twobit", "aged": True, "collective": "reduce-scatter"},
+        {"policy": "static:cf=8", "compressor": "topk+twobit", "aged": True, "collective": "owners"},
         {"policy": "static:cf=4", "compressor": "int8", "clip": 0.5},
         {"policy": "dense", "clip": 0.5},
     ]
@@ -249,7 +249,7 @@ def test_the_cost_model_knows_what_the_links_of_both_levels_allow(tmp_path: Path
     cases = [
         {"compressor": "topk+bf16", "collective": "gather", "cf": 8.0},
         {"compressor": "int8", "collective": "compressed-all-reduce", "cf": 4.0},
-        {"compressor": "topk", "collective": "reduce-scatter", "cf": 8.0},
+        {"compressor": "topk", "collective": "owners", "cf": 8.0},
     ]
     found = on_hosts(tmp_path, 2, 8, 50e6, scenario="levels_cost", levels=levels, cases=cases, seconds=400)
     rows = found[0]["rows"]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac import aggregators, memories
-from gravac.collectives import ALONE, Exchange
+from gravac.collectives import ALONE, Exchange, Work
 from gravac.compressors import Key
 from gravac.kernels.backend import gpu_kernels
 from gravac.kernels.device import rounded, tiled
@@ -238,8 +238,8 @@ class _Bench:
         numel, clock = gradient.numel(), self._clock
         bucket = Bucket(0, ("",), (numel,), ((numel,),))
         plan = StepPlan(Directive(0, "hold", cf, cf, 0.0), cf)
-        out, queued, messages = torch.empty_like(gradient), 0.0, Messages(encoder, self._able)
-        every = RoundedMessages(encoder, self._able, lambda work: work.wait())
+        out, queued, able = torch.empty_like(gradient), 0.0, self._able
+        messages, every = Messages(encoder, able, Work.wait), RoundedMessages(encoder, able, Work.wait)
         row = torch.zeros(ROW, dtype=torch.float64, device=gradient.device)
         counts = torch.as_tensor(self._counts, dtype=torch.bool, device=gradient.device)
         decode_two: Callable[[], None] | None = None

@@ -149,7 +149,7 @@ class StreamExecutor:
         self._dense, self._link, self._announcement = dense, link, announcement
         self._seed, self._rank = seed, encoder.aggregator.communicator.rank
         self._ticks = DeviceTick(device, ticks)
-        self._messages = Messages(encoder, compiled)
+        self._messages = Messages(encoder, compiled, device.wait_work)
         self._rounded = RoundedMessages(encoder, compiled, device.wait_work)
         self._side = device.new_stream()
         self._line = device.new_stream() if link is not None else self._side

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from gravac.kernels.device.groups import MEMBERS
 from gravac.kernels.device.rounded import RoundedLayout
 from gravac.kernels.device.tiled import TiledLayout
+from gravac.kernels.reference import MEMBERS
 from gravac_agent.exchange.channel import BucketChannel
 
 GROUP_BYTES = 64 << 20

@@ -61,7 +61,7 @@ class SentMessage:
     def settle(self, counts: Tensor) -> None:
         """Write the mean, or undo the step."""
         self.group.decode(counts)
-        self.step.buffers.waits = False
+        self.step.buffers.in_flight = None
         if self.step.undone is not None:
             self.part.settled_by_device()
         else:
@@ -89,10 +89,11 @@ class Messages:
     Args:
         encoder: The rank's.
         able: Whether compiled kernels run where the gradients are, on all ranks.
+        wait: Lets the current stream wait for a collective.
     """
 
-    def __init__(self, encoder: Encoder, able: bool) -> None:
-        self._encoder, self.able = encoder, able
+    def __init__(self, encoder: Encoder, able: bool, wait: Callable[[Work], None]) -> None:
+        self._encoder, self.able, self._wait = encoder, able, wait
 
     def layout(self, channel: BucketChannel, plan: StepPlan, gradient: Tensor) -> tiled.TiledLayout | None:
         """Return the layout of a bucket's message in this step; None: it is sent otherwise. Equal on all ranks."""
@@ -102,12 +103,14 @@ class Messages:
         if gradient.is_sparse or not gradient.numel() or not gradient.is_contiguous():
             return None
         aggregator = encoder.aggregators[plan.codec]
-        if not served(encoder) or not isinstance(aggregator, OneShot):
+        if not isinstance(aggregator, OneShot):
             return None
         route = channel.route(plan)
         assert isinstance(route, CodecBucket)
         values = route.codec.message_values(gradient.dtype)
-        if values is None or not isinstance(route.sender(plan.cf, gradient.dtype), Gather):
+        if values is None or not served(encoder):
+            return None
+        if not isinstance(route.sender(plan.cf, gradient.dtype), Gather):
             return None
         numel, known = gradient.numel(), channel.message
         capacity = kept_count(numel, plan.cf)
@@ -161,6 +164,8 @@ class Messages:
                 self._note_failure(offer, sums)
                 step.buffers.clear()
         sent = SentGroup(ends.gather(group.arrived.view(-1), group.message), group, steps, ends.rank)
+        for buffers in group.members:
+            buffers.in_flight = sent.work
         found = []
         for offer, step in zip(offers, steps, strict=True):
             part = offer.channel.memory
@@ -176,9 +181,11 @@ class Messages:
         """Return a bucket's tensors of the step, and whether it failed: then the message sends nothing of it."""
         channel, gradient, part = offer.channel, offer.gradient, offer.channel.memory
         assert isinstance(part, ResidualPart)
-        if buffers.waits:  # a backward did not end
+        if (
+            buffers.in_flight is not None
+        ):  # a backward did not end, and other ranks may still read its message
+            self._wait(buffers.in_flight)
             buffers.clear()
-        buffers.waits = True
         step = tiled.TiledStep(buffers, gradient, offer.out, None, buffers.values, row)
         terms: PendingSum | None = None
         try:

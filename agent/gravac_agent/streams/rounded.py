@@ -132,12 +132,12 @@ class RoundedMessages:
         if gradient.is_sparse or not gradient.numel() or not gradient.is_contiguous():
             return None
         aggregator = encoder.aggregators[plan.codec]
-        if not served(encoder) or not isinstance(aggregator, OneShot):
+        if not isinstance(aggregator, OneShot):
             return None
         route = channel.route(plan)
         assert isinstance(route, CodecBucket)
         rounding = route.codec.message_rounding(plan.cf, gradient.dtype)
-        if rounding is None:
+        if rounding is None or not served(encoder):
             return None
         sender, numel = route.sender(plan.cf, gradient.dtype), gradient.numel()
         shards = isinstance(sender, CompressedAllReduce)
@@ -261,5 +261,5 @@ class RoundedMessages:
 
 
 def _seed(buffers: rounded.RoundedBuffers, key: Key) -> int:
-    """Return the seed of a bucket's random numbers; 0 where it needs none."""
+    """Return the seed of a bucket's random numbers; 0 where it needs none, as that takes the host a while."""
     return key.own_seed() if buffers.layout.rounding is rounded.RANDOM else 0

@@ -20,9 +20,9 @@ from gravac.kernels.cuda.tables import (
     table_of,
     tensor_at,
 )
-from gravac.kernels.device.groups import MEMBERS
 from gravac.kernels.nearest import FINE, GRIDS, SHIFT
 from gravac.kernels.randomness import stream
+from gravac.kernels.reference import MEMBERS
 
 AT_ONCE = 4096
 """Elements that a program works on, at least: each ends with six atomics."""
@@ -466,7 +466,8 @@ def _launch(
     """Launch a kernel for all members; again, without looking at them, where it was launched so before."""
     key = (kernel, *map(_key, members))
     # Only where elements are rounded at random there is another number in each step.
-    changing = [counts] if counts is not None else [*map(stream, seeds), *[0] * (MEMBERS - len(seeds))]
+    streams = [stream(one) if one else 0 for one in seeds]
+    changing = [*streams, *[0] * (MEMBERS - len(seeds))] if counts is None else [counts]
     if (known := group.again.get(key)) is not None:
         again, table = known
         again(table, *changing)
@@ -499,7 +500,7 @@ def _key(one: Any) -> tuple[int | bool, ...]:
     """Return what a launch depends on."""
     e = 0 if one.residual is None else one.residual.data_ptr()
     places = one.g.data_ptr(), e, one.p.data_ptr(), one.row.data_ptr(), one.out.data_ptr()
-    return (*places, one.undone)
+    return (*places, one.undone, one.g.dtype == torch.bfloat16)
 
 
 def _tensors(one: Any) -> list[Tensor]:

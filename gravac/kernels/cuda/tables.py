@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gravac.kernels.cuda.build import jit
-from gravac.kernels.device.groups import MEMBERS
+from gravac.kernels.reference import MEMBERS
 
 _BEYOND = 1 << 62
 """Where a member begins that there is not."""

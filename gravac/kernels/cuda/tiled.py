@@ -5,12 +5,13 @@ it; a tile's entry in the message's table says where its slots begin, and how ma
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from gravac.kernels.cuda.blocks import narrowed, read, room, widened, write
+from gravac.kernels.cuda.blocks import bits_of, float_of, narrowed, read, room, widened, write
 from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.cuda.tables import (
     in_runs,
@@ -21,9 +22,7 @@ from gravac.kernels.cuda.tables import (
     table_of,
     tensor_at,
 )
-from gravac.kernels.device.groups import MEMBERS
-from gravac.kernels.device.tiled import TiledGroup, TiledStep
-from gravac.kernels.reference import LEVEL_BINS
+from gravac.kernels.reference import LEVEL_BINS, MEMBERS
 
 AT_ONCE = 256
 """Slots, or bits, of a tile that a program looks at together."""
@@ -241,19 +240,6 @@ def _mean(sizes: tl.tensor, part: tl.tensor) -> tl.tensor:
 
 
 @jit()
-def _bits(value: tl.tensor) -> tl.tensor:
-    """Returns a float32 rounded to bfloat16, as its 16 bits."""
-    wide = value.to(tl.int32, bitcast=True)
-    return ((wide + (0x7FFF + ((wide >> 16) & 1))) >> 16) & 0xFFFF
-
-
-@jit()
-def _float(bits: tl.tensor) -> tl.tensor:
-    """Returns the float32 of 16 bits of a bfloat16."""
-    return (bits << 16).to(tl.float32, bitcast=True)
-
-
-@jit()
 def _values(tensors: tl.tensor, DTYPE: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr) -> None:
     """Writes the values of one block of slots, and leaves in p what rounding them loses."""
     member = member_of(tensors + _BLOCKS)
@@ -275,8 +261,8 @@ def _values(tensors: tl.tensor, DTYPE: tl.constexpr, KIND: tl.constexpr, BLOCK: 
         sent = value
         tl.store(message + kept + slot, value.to(tl.int32, bitcast=True), mask=inside)
     elif KIND == 1:  # bfloat16
-        half = _bits(value)
-        sent = _float(half)
+        half = bits_of(value)
+        sent = float_of(half)
         pair = tl.reshape(half << (16 * (at % 2)), (BLOCK // 2, 2))
         word = me * (BLOCK // 2) + tl.arange(0, BLOCK // 2)
         tl.store(message + kept + word, tl.sum(pair, 1), mask=2 * word < capacity)
@@ -286,9 +272,9 @@ def _values(tensors: tl.tensor, DTYPE: tl.constexpr, KIND: tl.constexpr, BLOCK: 
         split = _mean(sizes, inside)
         split = (_mean(sizes, inside & (sizes <= split)) + _mean(sizes, inside & (sizes > split))) * 0.5
         large = sizes > split
-        lower = _bits(_mean(sizes, inside & (sizes <= split)) * top)
-        upper = _bits(_mean(sizes, inside & large) * top)
-        size = tl.where(large, _float(upper), _float(lower))
+        lower = bits_of(_mean(sizes, inside & (sizes <= split)) * top)
+        upper = bits_of(_mean(sizes, inside & large) * top)
+        size = tl.where(large, float_of(upper), float_of(lower))
         sent = tl.where(value >= 0.0, size, -size)
         blocks = (capacity + BLOCK - 1) // BLOCK
         tl.store(message + kept + me, lower | (upper << 16))
@@ -417,17 +403,17 @@ def _kept(
         value = tl.load(kept + slot, mask=here, other=0).to(tl.float32, bitcast=True)
     elif KIND == 1:
         pair = tl.load(kept + (slot >> 1), mask=here, other=0)
-        value = _float((pair >> (16 * (slot & 1))) & 0xFFFF)
+        value = float_of((pair >> (16 * (slot & 1))) & 0xFFFF)
     else:
         pair = tl.load(kept + slot // BLOCK, mask=here, other=0)
         quad = tl.load(kept + blocks + (slot >> 4), mask=here, other=0)
         code = (quad >> (2 * (slot & 15))) & 3
-        size = _float((pair >> (16 * (code >> 1))) & 0xFFFF)
+        size = float_of((pair >> (16 * (code >> 1))) & 0xFFFF)
         value = tl.where((code & 1) == 1, size, -size)
     return value
 
 
-def encode(group: TiledGroup, steps: Sequence[TiledStep]) -> None:
+def encode(group: Any, steps: Sequence[Any]) -> None:
     """Does what ``device.tiled.encode`` does, in three launches."""
     gradient, layout = steps[0].gradient, steps[0].buffers.layout
     key = "encode", gradient.dtype, *map(_addresses, steps)
@@ -451,7 +437,7 @@ def encode(group: TiledGroup, steps: Sequence[TiledStep]) -> None:
         one()
 
 
-def decode(group: TiledGroup, counts: Tensor, steps: Sequence[TiledStep], own: int) -> None:
+def decode(group: Any, counts: Tensor, steps: Sequence[Any], own: int) -> None:
     """Does what ``device.tiled.decode`` does, in one launch."""
     gradient, layout = steps[0].gradient, steps[0].buffers.layout
     key = "decode", gradient.dtype, counts.data_ptr(), *map(_addresses, steps)
@@ -476,7 +462,7 @@ def decode(group: TiledGroup, counts: Tensor, steps: Sequence[TiledStep], own: i
         group.remember(key, again)
 
 
-def _addresses(step: TiledStep) -> tuple[int, ...]:
+def _addresses(step: Any) -> tuple[int, ...]:
     """Return what may change from step to step of a table's row."""
     return (
         step.gradient.data_ptr(),
@@ -489,13 +475,13 @@ def _addresses(step: TiledStep) -> tuple[int, ...]:
     )
 
 
-def _table(steps: Sequence[TiledStep]) -> Tensor:
+def _table(steps: Sequence[Any]) -> Tensor:
     layouts = [step.buffers.layout for step in steps]
     programs = [one.tiles for one in layouts], [one.blocks for one in layouts]
     return table_of(programs, [_row(step) for step in steps], steps[0].gradient.device)
 
 
-def _row(step: TiledStep) -> Sequence[Tensor | int]:
+def _row(step: Any) -> Sequence[Tensor | int]:
     """Return a row of the table; what there is not is the address of something else, and never read."""
     buffers, layout, rest = step.buffers, step.buffers.layout, step.rest
     return (

@@ -140,8 +140,8 @@ class TiledBuffers:
         self.places = _zeros(device, layout.capacity, torch.int32)
         self.values = _zeros(device, layout.capacity, torch.float32)
         """What is sent of the running step. Where it is less than the capacity, places come again."""
-        self.waits = False
-        """Whether a message was encoded, and not decoded."""
+        self.in_flight: Any = None
+        """The collective of a message that is not decoded."""
         self.ready = False
         """Whether there is a level."""
 
