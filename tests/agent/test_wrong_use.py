@@ -29,6 +29,7 @@ from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
 from gravac.traces.replay import check
 from gravac_agent import Agent, ClosedError, SetupError
+from gravac_agent.fsdp.model import has_replicas
 from gravac_agent.integrations.attachment import Attachment
 from gravac_agent.settings import load
 from gravac_agent.setup import usage
@@ -85,6 +86,14 @@ def test_a_callback_on_an_fsdp2_model(world_of_one: None, monkeypatch: pytest.Mo
         SetupError, match=r"GravacCallback does not support FSDP2 yet.*Agent\(model, optimizer\)"
     ):
         Attachment("GravacCallback", {}).start(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_an_fsdp2_model_of_torch_2_11(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a module knows one group, and has no list of them."""
+    model = fully_shard(nn.Linear(4, 2), mesh=init_device_mesh("cpu", (1,)))
+    (group,) = model._get_fsdp_state()._fsdp_param_groups
+    monkeypatch.setattr(model, "_get_fsdp_state", lambda: SimpleNamespace(_fsdp_param_group=group))
+    assert not has_replicas(model)
 
 
 def test_compiled_but_not_ddp() -> None:

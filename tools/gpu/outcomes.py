@@ -65,4 +65,5 @@ def outcomes(file: Path) -> tuple[dict[str, int], dict[str, str]]:
 def _write(name: str, outcome: str, why: str) -> None:
     if _file is not None:
         with _file.open("a") as stream:
-            stream.write(json.dumps([name, outcome, why.partition("\n")[0][:300]]) + "\n")
+            lines = [line[:200] for line in why.splitlines() if line.strip()] or [""]
+            stream.write(json.dumps([name, outcome, " … ".join(dict.fromkeys([lines[0], lines[-1]]))]) + "\n")

@@ -181,7 +181,11 @@ def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
     for label, child in module.named_modules():
         if not is_sharded(child):
             continue
-        groups = child._get_fsdp_state()._fsdp_param_groups
+        state = child._get_fsdp_state()
+        if hasattr(state, "_fsdp_param_groups"):
+            groups = state._fsdp_param_groups
+        else:  # torch 2.11, in which a module has one group at most
+            groups = [one for one in (state._fsdp_param_group,) if one is not None]
         if len(groups) > 1:
             raise SetupError(
                 f"FSDP module {label or 'model'!r} shards its parameters over {len(groups)} meshes, where PyTorch "
