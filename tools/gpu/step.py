@@ -176,9 +176,9 @@ def gpt(options: Options) -> Iterator[Figure]:
 
 STEPS: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "start": start,
-    "host": lambda o: on_ranks(o, "cost:host_time", 1, "124m", steps=3 if o.small else 20),
+    "host": lambda o: on_ranks(o, "cost:host_time", 1, "124m", steps=3 if o.small else 12),
     "cost": lambda o: on_ranks(
-        o, "cost:against_ddp", 1, "124m", pairs=2 if o.small else 4, block=2 if o.small else 8
+        o, "cost:against_ddp", 1, "124m", pairs=2 if o.small else 3, block=2 if o.small else 6
     ),
     "observe": observe,
     "kernels": on_kernels,

@@ -69,13 +69,11 @@ def against_ddp(device: torch.device, shape: str, pairs: int, block: int) -> Ite
         pairs: Pairs of blocks.
         block: Steps in a block.
     """
+    plain = Training(shape, device)
+    _block(plain, WARM_UP)
     for name, codec, cf in PLANS:
-        with (
-            Training(shape, device) as plain,
-            Training(shape, device, codec, cf) as ours,
-        ):
-            what = f"GPT of {plain.parameters / 1e6:.3g} M, {name}"
-            _block(plain, WARM_UP)
+        what = f"GPT of {plain.parameters / 1e6:.3g} M, {name}"
+        with Training(shape, device, codec, cf) as ours:
             _block(ours, WARM_UP)
             taken = [(_block(plain, block), _block(ours, block)) for _ in range(pairs)]
         costs = [100 * (mine / theirs - 1) for theirs, mine in taken]
@@ -84,7 +82,7 @@ def against_ddp(device: torch.device, shape: str, pairs: int, block: int) -> Ite
         yield Figure(name=f"{what}: added to a step", value=cost, unit="%", low=low, high=high, most=most)
         theirs = statistics.median(pair[0] for pair in taken)
         yield Figure(name=f"{what}: a step of plain DDP", value=theirs / block, unit="s")
-        del plain, ours
+        del ours
         empty(device)
 
 
