@@ -60,7 +60,7 @@ from gravac_agent.setup.plan_costs import (
 )
 from gravac_agent.setup.usage import Scaler, sparse_parameters
 from gravac_agent.sinks import Sink
-from gravac_agent.streams.messages import served
+from gravac_agent.streams.groups import served
 
 log = logging.getLogger("gravac.agent")
 

@@ -19,11 +19,15 @@ def main() -> None:
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the name of a device, null where this machine has none such, and the seconds of each plan.
+    """Measure the coding times of plans on a device of this machine.
 
     Args:
         asked: ``device``, ``elements``, ``buckets``, ``ranks`` and ``plans``: of each its codec, its CF, and the
             payloads that are decoded.
+
+    Returns:
+        ``name`` of the device, None where this machine has none such; and ``seconds`` of each plan on the device and
+        on the host, None where the plan fails.
     """
     place = place_of(asked["device"])
     if place is None:

@@ -1,14 +1,18 @@
-"""Which buckets a device sends together: a few share each launch and the collectives. Equal on all ranks."""
+"""Which buckets a device sends in messages of its own, and which of them together. Equal on all ranks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
+from gravac.aggregators.oneshot import CodecBucket, OneShot
 from gravac.kernels.device.rounded import RoundedLayout
 from gravac.kernels.device.tiled import TiledLayout
 from gravac.kernels.reference import MEMBERS
+from gravac.memories.residual import ResidualPart
 from gravac_agent.exchange.channel import BucketChannel
+from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.plan import StepPlan
 
 GROUP_BYTES = 64 << 20
 """Gradients of a group at most, the last one's beside: more would begin to be sent late."""
@@ -45,3 +49,24 @@ def waits_in_little(layout: TiledLayout | RoundedLayout, ranks: int) -> bool:
     and is decoded before.
     """
     return ranks * layout.nbytes <= _COPIES * 4 * layout.numel + _MORE
+
+
+def served(encoder: Encoder) -> bool:
+    """Return whether a rank's memory lets its device make messages."""
+    memory = encoder.memory
+    return memory.part is ResidualPart and memory.offered_share() == 1.0 and encoder.unused_everywhere is None
+
+
+def route_of(
+    encoder: Encoder, channel: BucketChannel, plan: StepPlan, gradient: Tensor
+) -> CodecBucket | None:
+    """Return what a plan's codec knows of a bucket; None if no device makes messages of such a bucket."""
+    if plan.measured != (plan.cf,) or channel.dense or not channel.uses_memory:
+        return None
+    if gradient.is_sparse or not gradient.numel() or not gradient.is_contiguous():
+        return None
+    if not isinstance(encoder.aggregators[plan.codec], OneShot):
+        return None
+    route = channel.route(plan)
+    assert isinstance(route, CodecBucket)
+    return route

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators.oneshot import CodecBucket, OneShot
 from gravac.collectives import Work
 from gravac.collectives.gather import Gather
 from gravac.compressors.base import kept_count
@@ -20,7 +19,7 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.groups import Offer, waits_in_little
+from gravac_agent.streams.groups import Offer, route_of, served, waits_in_little
 
 log = logging.getLogger("gravac.agent")
 _FAILED = "compressing bucket %d failed; this rank sends nothing of it in this step"
@@ -77,12 +76,6 @@ class SentMessage:
             self.part.resolve(self.step.gradient, False)
 
 
-def served(encoder: Encoder) -> bool:
-    """Return whether a rank's memory lets its device make whole messages. Equal on all ranks."""
-    memory = encoder.memory
-    return memory.part is ResidualPart and memory.offered_share() == 1.0 and encoder.unused_everywhere is None
-
-
 class Messages:
     """Makes the messages of a rank's buckets.
 
@@ -97,20 +90,12 @@ class Messages:
 
     def layout(self, channel: BucketChannel, plan: StepPlan, gradient: Tensor) -> tiled.TiledLayout | None:
         """Return the layout of a bucket's message in this step; None: it is sent otherwise. Equal on all ranks."""
-        encoder = self._encoder
-        if not self.able or plan.measured != (plan.cf,) or channel.dense or not channel.uses_memory:
+        route = route_of(self._encoder, channel, plan, gradient) if self.able else None
+        values = None if route is None else route.codec.message_values(gradient.dtype)
+        if route is None or values is None or not served(self._encoder):
             return None
-        if gradient.is_sparse or not gradient.numel() or not gradient.is_contiguous():
-            return None
-        aggregator = encoder.aggregators[plan.codec]
-        if not isinstance(aggregator, OneShot):
-            return None
-        route = channel.route(plan)
-        assert isinstance(route, CodecBucket)
-        values = route.codec.message_values(gradient.dtype)
-        if values is None or not served(encoder):
-            return None
-        if not isinstance(route.sender(plan.cf, gradient.dtype), Gather):
+        sender = route.sender(plan.cf, gradient.dtype)
+        if not isinstance(sender, Gather):
             return None
         numel, known = gradient.numel(), channel.message
         capacity = kept_count(numel, plan.cf)
@@ -119,7 +104,7 @@ class Messages:
         if -(-numel // tiled.TILE) > tiled.MOST_TILES:
             return None
         layout = tiled.TiledLayout(numel, capacity, values)
-        return layout if waits_in_little(layout, aggregator.communicator.size) else None
+        return layout if waits_in_little(layout, sender.world_size) else None
 
     def send(
         self,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators.oneshot import CodecBucket, OneShot
 from gravac.collectives import Communicator, Work
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce
 from gravac.collectives.gather import Gather
@@ -23,8 +22,7 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.groups import Offer, waits_in_little
-from gravac_agent.streams.messages import served
+from gravac_agent.streams.groups import Offer, route_of, served, waits_in_little
 
 log = logging.getLogger("gravac.agent")
 _FAILED = "compressing bucket %d failed; this rank sends zeros of it in this step"
@@ -126,18 +124,9 @@ class RoundedMessages:
         self, channel: BucketChannel, plan: StepPlan, gradient: Tensor
     ) -> rounded.RoundedLayout | None:
         """Return the layout of a bucket's messages in this step; None: it is sent otherwise. Equal on all ranks."""
-        encoder = self._encoder
-        if not self._able or plan.measured != (plan.cf,) or channel.dense or not channel.uses_memory:
-            return None
-        if gradient.is_sparse or not gradient.numel() or not gradient.is_contiguous():
-            return None
-        aggregator = encoder.aggregators[plan.codec]
-        if not isinstance(aggregator, OneShot):
-            return None
-        route = channel.route(plan)
-        assert isinstance(route, CodecBucket)
-        rounding = route.codec.message_rounding(plan.cf, gradient.dtype)
-        if rounding is None or not served(encoder):
+        route = route_of(self._encoder, channel, plan, gradient) if self._able else None
+        rounding = None if route is None else route.codec.message_rounding(plan.cf, gradient.dtype)
+        if route is None or rounding is None or not served(self._encoder):
             return None
         sender, numel = route.sender(plan.cf, gradient.dtype), gradient.numel()
         shards = isinstance(sender, CompressedAllReduce)
@@ -146,7 +135,7 @@ class RoundedMessages:
         known = channel.rounded
         if known is not None and known.layout.matches(numel, shards, rounding):
             return known.layout
-        layout = rounded.RoundedLayout(numel, aggregator.communicator.size, shards, rounding)
+        layout = rounded.RoundedLayout(numel, sender.world_size, shards, rounding)
         return layout if shards or waits_in_little(layout, layout.ranks) else None
 
     def send(
