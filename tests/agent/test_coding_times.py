@@ -248,9 +248,9 @@ def test_messages_of_every_element_are_measured_as_they_are_sent(
         device.worked += 0.004
         encode(*given)
 
-    def decoded(members: Any, counts: Any) -> None:
-        device.worked += 0.001 + 0.0005 * len(members[0].buffers.arrived)
-        decode(members, counts)
+    def decoded(group: Any, members: Any, counts: Any) -> None:
+        device.worked += 0.001 + 0.0005 * len(group.arrived)
+        decode(group, members, counts)
 
     monkeypatch.setattr(rounded, "encode", encoded)
     monkeypatch.setattr(rounded, "decode", decoded)

@@ -160,6 +160,8 @@ class HostLevel:
     def _room(self, whole: Bucket, buffer: Tensor) -> _Room:
         room = self._rooms.get(whole.number)
         if room is None or room.whole.names != whole.names or room.mine.dtype != buffer.dtype:
+            if whole.number == 0:  # DDP has regrouped its buckets, and there may be fewer now
+                self._rooms.clear()
             room = self._rooms[whole.number] = _Room.of(whole, buffer, self.ranks)
         return room
 
