@@ -49,7 +49,7 @@ class Exchanged:
 
 
 @dataclass(slots=True)
-class _OfRank:
+class OfRank:
     """What one rank did in one exchange."""
 
     survey: Survey
@@ -130,7 +130,7 @@ class SimulatedRanks:
                 f"plan={plans} names several codecs, and an encoder has one in a step: give each bucket the same codec"
             )
 
-        def each(communicator: Communicator) -> _OfRank:
+        def each(communicator: Communicator) -> OfRank:
             return self._rank(communicator, buckets, gradients[communicator.rank], plans, step, surveyed)
 
         found = self._world.run(each)
@@ -173,9 +173,9 @@ class SimulatedRanks:
         plans: Sequence[StepPlan],
         step: int,
         surveyed: bool,
-    ) -> _OfRank:
+    ) -> OfRank:
         rank, encoder = communicator.rank, self.encoders[communicator.rank]
-        done = _OfRank(Survey(surveyed))
+        done = OfRank(Survey(surveyed))
         for bucket, gradient, plan in zip(buckets, gradients, plans, strict=True):
             key = Key(self.seed, step, bucket.number, rank)
             done.dense_bytes += gradient.nbytes
