@@ -211,7 +211,7 @@ def agree(
     obstacle = levels.obstacle(trained, sharded is None)
     # What sends no fewer bytes stays plain DDP's to the bit.
     asked_for = (
-        levels.FLAT if settings.levels == levels.AUTO and max(rule.ladder()) == 1.0 else settings.levels
+        levels.FLAT if settings.levels == levels.AUTO and rule.largest_cf() == 1.0 else settings.levels
     )
     two, said = levels.choose(asked_for, obstacle, tick_group, groups)
     host, data_group, inside_seconds = None, exchange_group, 0.0
