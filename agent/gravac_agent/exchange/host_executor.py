@@ -187,7 +187,7 @@ class HostExecutor:
         # Nothing but waiting: gradients and the memory belong to the exchange thread.
         while (bucket := self._to_wait_for.get()) is not None:
             try:
-                for work in bucket.works:
+                for work in bucket.works if isinstance(bucket, Gathering) else (bucket.transfer.work,):
                     work.wait()
             except Exception as error:
                 bucket.error = error

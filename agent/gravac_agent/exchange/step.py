@@ -77,11 +77,6 @@ class InFlight:
     decoded: bool = False
     """Whether the mean is there, or nobody waits for it any more."""
 
-    @property
-    def works(self) -> Sequence[Work]:
-        """What is in flight."""
-        return (self.transfer.work,)
-
 
 @dataclass(slots=True)
 class Gathering:

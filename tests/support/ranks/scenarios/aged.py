@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -20,6 +20,8 @@ from gravac.kernels import STEP
 from gravac.memories import Bucket
 from gravac_agent import Agent
 from gravac_agent.exchange.channel import BucketChannel, EncodedBucket
+from gravac_agent.exchange.plan import StepPlan
+from gravac_agent.streams.groups import Offer
 from gravac_agent.streams.messages import Messages, SentMessage
 from tests.support.ranks.scenarios.closures import Wrapper
 from tests.support.ranks.scenarios.model import batch, fingerprint
@@ -69,10 +71,12 @@ def overheard() -> Iterator[Sent]:
 
     send = Messages.send
 
-    def noted(messages: Messages, channel: BucketChannel, *given: Any) -> SentMessage:
-        message = send(messages, channel, *given)
-        sent[channel.bucket.number] = channel.bucket, message
-        return message
+    def noted(messages: Messages, plan: StepPlan, offers: Sequence[Offer], *given: Any) -> list[SentMessage]:
+        found = send(messages, plan, offers, *given)
+        for offer, message in zip(offers, found, strict=True):
+            bucket = offer.channel.bucket
+            sent[bucket.number] = bucket, message
+        return found
 
     with mock.patch.object(BucketChannel, "encode", heard), mock.patch.object(Messages, "send", noted):
         yield sent
@@ -108,7 +112,7 @@ class Record:
         for bucket, transfer in self._sent.values():
             if isinstance(transfer, SentMessage):
                 whole = torch.zeros(sum(bucket.numels), dtype=torch.uint8)
-                whole[transfer.buffers.places.long()] = 1
+                whole[transfer.step.buffers.places.long()] = 1
                 found |= dict(zip(bucket.names, whole.split(list(bucket.numels)), strict=True))
                 continue
             payload = transfer.payload
