@@ -243,6 +243,7 @@ ERROR = 1.5
 
 
 @needs_lab
+@pytest.mark.alone
 @pytest.mark.parametrize("levels", ["flat", "auto"])
 def test_the_cost_model_knows_what_the_links_of_both_levels_allow(tmp_path: Path, levels: str) -> None:
     """Two hosts of four ranks, with one link of 50 Mbit/s each: a ring, a gather, and two all-to-alls."""
