@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -79,9 +78,9 @@ def run_ranks(
         RanksFailed: One of them failed, or time is up.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        folder, port = Path(scratch), _free_port()
+        folder = Path(scratch)
         ranks = [
-            _start(folder, rank, environment(rank, world, device, port), function, device, backend, arguments)
+            _start(folder, rank, environment(rank, world, device), function, device, backend, arguments)
             for rank in range(world)
         ]
         try:
@@ -101,12 +100,10 @@ def run_ranks(
         return [json.loads(file.read_text()) for file in results]
 
 
-def environment(rank: int, world: int, device: Device, port: int) -> dict[str, str]:
+def environment(rank: int, world: int, device: Device) -> dict[str, str]:
     """Return the environment of one rank. Variables that choose how gravac behaves do not reach it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GRAVAC_", "NCCL_"))}
     kept |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
         "RANK": str(rank),
         "WORLD_SIZE": str(world),
         "LOCAL_RANK": "0",
@@ -156,12 +153,6 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def main(arguments: list[str]) -> None:
     """Be one rank: join the group, call the function, write what it returns."""
     parser = argparse.ArgumentParser(prog="tools.gpu.launch", description=main.__doc__)
@@ -181,10 +172,15 @@ def main(arguments: list[str]) -> None:
             torch.cuda.set_device(device)
         else:
             torch.set_num_threads(1)
-        dist.init_process_group(chosen.backend, timeout=timedelta(seconds=120))
+        # By a file: another test may take a port between the moment when it was free and this one.
+        store = (chosen.result.absolute().parent / "store").as_uri()
+        rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        dist.init_process_group(
+            chosen.backend, store, timeout=timedelta(seconds=120), rank=rank, world_size=world
+        )
         module, _, name = chosen.function.partition(":")
         found = getattr(importlib.import_module(module), name)(device, **chosen.arguments)
-        # Rank 0 keeps the store of the others alive. Without its device, NCCL guesses one by the rank.
+        # Without its device, NCCL guesses one by the rank.
         dist.barrier(device_ids=[0] if chosen.backend == "nccl" else None)
         chosen.result.write_text(json.dumps(found))
         code = 0
