@@ -24,9 +24,8 @@ class Gathered(Exchange):
     own: Payload  # of this rank, which needs no reading
 
     def __post_init__(self) -> None:
-        self.of = len(
-            self.sizes
-        )  # ranks; those that sent zeros because compressing failed do not count as senders
+        # Of all ranks. Those that sent zeros because compressing failed do not count as senders.
+        self.of = len(self.sizes)
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()

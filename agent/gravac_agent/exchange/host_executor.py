@@ -562,9 +562,8 @@ class HostExecutor:
         log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
         assert self._step is not None
         whole = submitted.whole or submitted
-        if (
-            self._host is None or whole is not submitted or whole.buffer.is_sparse
-        ):  # else it was not divided yet
+        # Else it was not divided yet.
+        if self._host is None or whole is not submitted or whole.buffer.is_sparse:
             self.encoder.channel(submitted.bucket).resolve(submitted.buffer, False)
         self._report(self._step, error)
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"): zeros.

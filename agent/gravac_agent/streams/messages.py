@@ -166,9 +166,8 @@ class Messages:
         """Return a bucket's tensors of the step, and whether it failed: then the message sends nothing of it."""
         channel, gradient, part = offer.channel, offer.gradient, offer.channel.memory
         assert isinstance(part, ResidualPart)
-        if (
-            buffers.in_flight is not None
-        ):  # a backward did not end, and other ranks may still read its message
+        if buffers.in_flight is not None:
+            # A backward did not end, and other ranks may still read its message.
             self._wait(buffers.in_flight)
             buffers.clear()
         step = tiled.TiledStep(buffers, gradient, offer.out, None, buffers.values, row)

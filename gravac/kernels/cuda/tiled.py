@@ -319,9 +319,8 @@ def _decode(
     g, out = tensor_at(cell + _G, DTYPE, RUNS) + begin, tensor_at(cell + _OUT, DTYPE, RUNS) + begin
     counted, counting = tl.load(counts) != 0, number_at(cell + _COUNTED) != 0
     undone = (number_at(cell + _UNDONE) != 0) & (counted == 0)
-    if (
-        undone
-    ):  # before the mean takes the gradient's place; rarely, so in small parts, which need few registers
+    if undone:
+        # Before the mean takes the gradient's place. It is rare, so in small parts, which need few registers.
         e = tensor_at(cell + _P, tl.float32, RUNS) + begin
         for part in range(0, left, AT_ONCE):
             here = part + tl.arange(0, AT_ONCE)

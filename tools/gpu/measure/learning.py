@@ -124,10 +124,10 @@ def _curve(
             with torch.no_grad():
                 loss = loss_of(training.module.module, unseen)
             ended = float(time.monotonic() > until)
-            told = torch.stack([loss.double(), loss.new_full((), ended if rank == 0 else 0.0).double()])
-            dist.all_reduce(told)
-            points.append(Point((len(points) + 1) * EVERY, trained, float(told[0]) / dist.get_world_size()))
-            if told[1] > 0:
+            sums = torch.stack([loss.double(), loss.new_full((), ended if rank == 0 else 0.0).double()])
+            dist.all_reduce(sums)
+            points.append(Point((len(points) + 1) * EVERY, trained, float(sums[0]) / dist.get_world_size()))
+            if sums[1] > 0:
                 return points
 
 
