@@ -284,11 +284,11 @@ def test_without_a_gpu_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
 def test_ranks_on_one_gpu_have_hosts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/somewhere")
     monkeypatch.setenv("GRAVAC_WINDOW", "3")
-    one, two = (environment(rank, 2, "cuda", 1234) for rank in range(2))
+    one, two = (environment(rank, 2, "cuda") for rank in range(2))
     assert one["NCCL_HOSTID"] != two["NCCL_HOSTID"]
     assert all(one[name] == value for name, value in ON_ONE_GPU.items())
     assert not {"NCCL_DEBUG_FILE", "GRAVAC_WINDOW"} & one.keys()
-    assert not {"NCCL_HOSTID", *ON_ONE_GPU} & environment(0, 1, "cuda", 1234).keys()
+    assert not {"NCCL_HOSTID", *ON_ONE_GPU} & environment(0, 1, "cuda").keys()
 
 
 @pytest.mark.distributed
