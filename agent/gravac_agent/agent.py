@@ -1,6 +1,7 @@
 """The agent as a trainer sees it: a context manager around a DDP module or an FSDP2 model."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -239,13 +240,28 @@ class Agent:
         Args:
             clean: False after an exception: skips what needs the other ranks, which may have ended.
         """
+        self._close(clean, not clean)
+
+    def _close(self, clean: bool, failed: bool) -> None:
         if self._closed:
             return
         self._closed = True
         self._drop_reminder()
         session, self._session = self._session, None
         if session is not None:
-            session.close(clean)
+            session.close(clean, failed)
+
+    def _close_at_exit(self) -> None:
+        """Close with the process, whose process groups may have ended before."""
+        failed = getattr(sys, "last_value", None) is not None  # what ended the program
+        self._close(dist.is_initialized() and not failed, failed)
+
+    @_ordinary
+    def _start_in_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], resumed: bool) -> None:
+        """Start in a forward, after a step without the agent. See ``Session.begin_in_forward``."""
+        self.start()
+        if self._session is not None:
+            self._session.begin_in_forward(args, kwargs, resumed)
 
     def __enter__(self) -> Self:
         self.start()

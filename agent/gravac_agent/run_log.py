@@ -107,7 +107,7 @@ class RunLog:
             )
             self._thread.start()
 
-    def end(self, clean: bool) -> None:
+    def end(self, failed: bool) -> None:
         """Log the summary, after the reporter was closed, and drop the reference to the agent's parts."""
         parts, self._parts = self._parts, None
         enable_loggers()  # the program may have configured logging meanwhile
@@ -119,7 +119,7 @@ class RunLog:
         # It may hold the process groups, whose end lets other threads run: never while the interpreter ends.
         if self._thread is not None:
             self._thread.join()
-        how = "ended" if clean else "ended by an error in the training"
+        how = "ended by an error in the training" if failed else "ended"
         log.info(
             "%s",
             f"job {parts.reporter.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
@@ -128,7 +128,7 @@ class RunLog:
         if parts.spec.policy.name == ObservePolicy.name and state is not None and parts.loop.steps_at:
             for line in observe.lines(json.loads(state)["decision"]["reason"]):
                 log.info("%s", line)
-        if clean and (others := _other_optimizers(parts)):
+        if not failed and (others := _other_optimizers(parts)):
             log.info("%s", f"job {parts.reporter.job}: {others}")
         if self._on_stderr:
             _stderr.leave()

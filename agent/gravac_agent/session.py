@@ -216,8 +216,13 @@ class Session:
             self._run_log = RunLog(self.parts, settings)
             self._made = made.pop_all()
 
-    def close(self, clean: bool) -> None:
-        """Give the module back to plain DDP and report the end. Not ``clean``: skip what needs the other ranks."""
+    def close(self, clean: bool, failed: bool) -> None:
+        """Give the module back to plain DDP and report the end.
+
+        Args:
+            clean: False: skip what needs the other ranks.
+            failed: Whether an error ended the training.
+        """
         parts, loop = self.parts, self.parts.loop
         self._parted = not clean  # other ranks may have ended, or go on without this one
         try:
@@ -228,11 +233,11 @@ class Session:
                 statistics = len(parts.encoder.aggregators[loop.plan.codec].local_statistics())
                 parts.executor.enqueue(lambda: self._part(statistics))
         finally:
-            message = "finished" if clean else "ended by an error in the training"
+            message = "ended by an error in the training" if failed else "finished"
             counted = {"windows": loop.window.number, "steps": loop.step, "message": message}
             self._end = self._end.model_copy(update=counted)
             self._made.close()
-            self._run_log.end(clean)
+            self._run_log.end(failed)
 
     def _part(self, statistics: int) -> None:
         """Wait for the other ranks. Runs on the exchange thread."""
@@ -299,6 +304,17 @@ class Session:
             self.parts.loop.window.add_loss(self.intake.log_loss(loss))
 
     # -- a step, from forward to the optimizer ----------------------------------------------------------------
+
+    def begin_in_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], resumed: bool) -> None:
+        """Begin in a forward whose hooks torch has listed before this agent had one, after a step without it.
+
+        Args:
+            args: Of the forward.
+            kwargs: Of the forward.
+            resumed: Whether the optimizer had stepped before that step.
+        """
+        self.without_state &= resumed
+        self._before_forward(self.module, args, kwargs)
 
     def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A GAN freezes its discriminator while the generator learns.

@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import gravac
 from gravac import optim
 from gravac.policies import DensePolicy
 from gravac.protocol import End, WindowReport
@@ -427,6 +428,16 @@ def test_hook_already_taken(world_of_one: None, tmp_path: Path, name: str) -> No
         agent = Agent(module, optimizer, controller=None, data_dir=tmp_path)
         with pytest.raises(SetupError, match=f"already has a communication hook, '{re.escape(name)}'"), agent:
             pass
+
+
+def test_the_hook_line_and_an_agent(world_of_one: None, tmp_path: Path) -> None:
+    """Before its first backward and after it."""
+    module, optimizer = pair()
+    module.register_comm_hook(*gravac.hook(controller=None, data_dir=tmp_path))
+    for _ in range(2):
+        with pytest.raises(SetupError, match=r"has gravac\.hook, which makes an Agent itself"):
+            Agent(module, optimizer, controller=None, data_dir=tmp_path).start()
+        step(module, optimizer)
 
 
 def test_use_after_close(world_of_one: None, tmp_path: Path) -> None:

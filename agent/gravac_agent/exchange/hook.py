@@ -40,19 +40,29 @@ class HookState:
     Attributes:
         handler: Takes the buckets; None while no agent is open.
         leftover: The residual of a closed agent.
+        reserved: Whether the hook makes the module's agent itself.
     """
 
+    reserved = False
+
     def __init__(self, module: DistributedDataParallel | None = None) -> None:
-        self._group = None if module is None else module.process_group
-        named = () if module is None else module.module.named_parameters()
-        self.names = {id(parameter): name for name, parameter in named}
-        self.drops_unused = module is not None and drops_unused(module)
+        self._group: dist.ProcessGroup | None = None
+        self.names: dict[int, str] = {}
+        self.drops_unused = False
         self._buckets: list[tuple[tuple[int, ...], Bucket]] = []  # in order, with the ids of their parameters
         self.handler: BucketHandler | None = None
         self.leftover: Memory = NoMemory()
+        if module is not None:
+            self.belong_to(module)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HookState, ()  # torch copies and pickles it with the module
+
+    def belong_to(self, module: DistributedDataParallel) -> None:
+        """Become the state of this module, before the first bucket."""
+        self._group = module.process_group
+        self.names = {id(parameter): name for name, parameter in module.module.named_parameters()}
+        self.drops_unused = drops_unused(module)
 
     @cached_property
     def dense(self) -> AllReduce:
@@ -149,8 +159,15 @@ def gravac_hook(
     return state.handler.submit(state.bucket(bucket), bucket.buffer(), bucket.is_last())
 
 
+_TWICE = "this DDP module has gravac.hook, which makes an Agent itself: leave one of the two out"
+
 # PyTorch gives no access to a registered hook, and a later agent on the same module must find its state again.
 _STATES: "weakref.WeakKeyDictionary[DistributedDataParallel, HookState]" = weakref.WeakKeyDictionary()
+
+
+def keep(module: DistributedDataParallel, state: HookState) -> None:
+    """Keep the state of the hook that is registered on a module, for ``attach``."""
+    _STATES[module] = state
 
 
 def real_shape(parameter: torch.Tensor) -> tuple[int, ...]:
@@ -166,14 +183,19 @@ def attach(module: DistributedDataParallel) -> HookState:
     """
     state = _STATES.get(module)
     if state is None:
-        if found := module._get_ddp_logging_data().get("comm_hook"):
+        found = module._get_ddp_logging_data().get("comm_hook")
+        if found == gravac_hook.__qualname__:
+            raise SetupError(_TWICE)
+        if found:
             raise SetupError(
                 f"this DDP module already has a communication hook, {found!r}, and PyTorch allows only one: leave out "
                 "what registers it, or pass enabled=False"
             )
         state = HookState(module)
         module.register_comm_hook(state, gravac_hook)
-        _STATES[module] = state
+        keep(module, state)
+    if state.reserved:
+        raise SetupError(_TWICE)
     if state.handler is not None:
         raise SetupError("this DDP module is wrapped by another Agent already; leave that `with` block first")
     return state

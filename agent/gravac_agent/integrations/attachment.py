@@ -21,6 +21,20 @@ log = logging.getLogger("gravac.agent")
 KEYWORDS = [name for name in inspect.signature(Agent).parameters if name not in ("module", "optimizer")]
 
 
+def check_keywords(caller: str, settings: dict[str, Any]) -> None:
+    """Raise SetupError for a keyword that ``Agent`` does not have.
+
+    Args:
+        caller: Who takes them, for the message.
+        settings: By keyword.
+    """
+    for name in settings:
+        if name not in KEYWORDS:
+            raise SetupError(
+                f"{caller} has no setting {name!r}{did_you_mean(name, KEYWORDS)}: it takes the keywords of Agent"
+            )
+
+
 class Attachment:
     """Holds the agent of a callback between the start and the end of a training.
 
@@ -33,11 +47,7 @@ class Attachment:
     """
 
     def __init__(self, callback: str, settings: dict[str, Any]) -> None:
-        for name in settings:
-            if name not in KEYWORDS:
-                raise SetupError(
-                    f"{callback} has no setting {name!r}{did_you_mean(name, KEYWORDS)}: it takes the keywords of Agent"
-                )
+        check_keywords(callback, settings)
         self._callback, self._settings = callback, settings
         self.agent: Agent | None = None
 
