@@ -90,7 +90,7 @@ MEMORY_NS = 1.5
 HUFFMAN_NS = (3.2, 2.6)
 """Encoding and decoding more where codes are Huffman coded, for each byte that they take without it. [ns; measured]"""
 _REGISTERED: dict[str, Offer] = {}
-"""Of classes that were registered in this process."""
+"""Offers of classes that were registered in this process."""
 
 
 @lru_cache(maxsize=1024)

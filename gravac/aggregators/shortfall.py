@@ -45,7 +45,7 @@ class Shortfall(Transaction):
     def __init__(self, bucket: int) -> None:
         self.bucket = bucket
         self.shares: dict[float, Scalar] = {}
-        """By CF; empty if all that was chosen is sent."""
+        """What was not sent, by CF; empty if all that was chosen is sent."""
         self.drafts: dict[float, Scalar] = {}
         """What the running step will make of them."""
 

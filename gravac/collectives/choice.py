@@ -20,7 +20,7 @@ from gravac.registry import Registry, split
 COLLECTIVES: Registry[Collective] = Registry(
     "collective", (Gather, AllReduce, CompressedAllReduce, Owners, SharedSupport), base=Collective
 )
-"""In order of preference: of equally quick ones, the cost model takes the first. Plugins cannot add any."""
+"""Names in order of preference: of equally quick ones, the cost model takes the first. Plugins cannot add any."""
 AUTO = "auto"
 HANDICAP = 2.0
 """Factor on the time of collectives that are not ``sends_all``. At the same CF their steps advance training less

@@ -76,9 +76,9 @@ class Bound:
     """
 
     delta: float | None = None
-    """At most ``(1 − delta)·‖x‖²``; 1 = lossless."""
+    """Bound of the error: it is at most ``(1 − delta)·‖x‖²``; 1 = lossless."""
     omega: float | None = None
-    """At most ``omega·‖x‖²``."""
+    """Bound of the variance: it is at most ``omega·‖x‖²``."""
     absolute: float | None = None
     """A squared error that does not depend on x, and is added to the others. Alone, it is the whole bound."""
 
@@ -100,7 +100,7 @@ class Decoded:
 
     tensor: Tensor | None = None
     values: Tensor | None = None
-    """Of a stack, what its quantizer decodes to."""
+    """What the quantizer of a stack decodes to."""
     energy: Scalar | None = None
     inner: Scalar | None = None
     rounded: tuple[Tensor, Tensor] | None = None

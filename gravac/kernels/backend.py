@@ -47,7 +47,7 @@ _active: Literal["cpu", "reference"] | None = None
 _gpu: bool | None = None
 _lacking = ""
 treated: list[None] = []
-"""Not empty while the host's tensors are treated as a device's."""
+"""Marks of callers that treat the host's tensors as a device's; empty: nobody does."""
 _compiler: Callable[[], bytes] | None = None
 
 

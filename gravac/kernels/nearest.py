@@ -12,7 +12,7 @@ from gravac.kernels.randomness import noise, stream
 from gravac.kernels.rounding import blocked
 
 FINE = 4095
-"""While a spacing is searched, magnitudes are whole numbers, and this is the largest of a block. So sums are exact, and
+"""Largest whole number that a magnitude of a block becomes while a spacing is searched. So sums are exact, and
 all backends choose the same spacing."""
 MOST_BLOCK = 16_384
 """Most elements of a block, so that those sums fit 32 bits."""
@@ -52,8 +52,8 @@ GRIDS = {
     3: Grid(1, 3, (0.8, 0.6, 0.45)),
     2: Grid(1, 2, ()),
 }
-"""By the number of levels. On normal, Laplace and Student distributed blocks of 64, three spacings come within 3 % of
-the error of the best of all. Two levels have no zero: they are the signs."""
+"""Grids by the number of levels. On normal, Laplace and Student distributed blocks of 64, three spacings come within
+3 % of the error of the best of all. Two levels have no zero: they are the signs."""
 
 
 def quantize_nearest(x: Tensor, block: int, levels: int, sums: Tensor | None = None) -> tuple[Tensor, Tensor]:

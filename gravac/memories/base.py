@@ -86,7 +86,7 @@ class BucketMemory(ABC):
     """Whether the running step needs ``resolve`` before the gradient changes. It does so only if ``gradient_stays`` was
     set. Otherwise ``commit`` and ``rollback`` are enough."""
     offered: Any
-    """None except between ``compensate`` and ``update``."""
+    """What ``compensate`` leaves to ``update``; None except between the two."""
     sent: tuple[Compressor, Payload] | None
     """What ``update`` was given, if ``resolve`` needs it to settle the step."""
 

@@ -27,7 +27,7 @@ class FlatMemory(BucketMemory):
     excess: Tensor | None
     """What was held back in the running step."""
     sent_places: tuple[Tensor, ...] | None
-    """By row, what the last step sent, where that was not everything. Between ``commit`` and the next step ``draft`` is
+    """What the last step sent by row, where that was not everything. Between ``commit`` and the next step ``draft`` is
     the residual from before it then; None: that is not known."""
     before_counts: bool
     """Whether that counts; else it is zero."""

@@ -40,9 +40,9 @@ class ResidualPart(FlatMemory):
     """The part of one bucket. While the first four stages last, it is ``unsettled``."""
 
     stage: _Stage | None
-    """None: no step in place has begun, or it is undone."""
+    """Stage of a step in place; None: none has begun, or it is undone."""
     after: tuple[bool, bool]
-    """In stage DECIDED: ``has_residual`` if the step is undone, and if not."""
+    """Values of ``has_residual`` in stage DECIDED: if the step is undone, and if not."""
 
     def load(self, pieces: dict[str, Tensor]) -> None:
         super().load(pieces)

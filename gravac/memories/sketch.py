@@ -56,7 +56,7 @@ class SketchPart(BucketMemory):
 
     memory: "SketchMemory"
     drafts: dict[str, Tensor | None]
-    """None: no residual any more."""
+    """Sketches after the step, by parameter; None: no residual any more."""
     withheld: Tensor | None
 
     def load(self, pieces: dict[str, Tensor]) -> None:

@@ -162,9 +162,9 @@ class ConfiguredPolicy(Policy, Generic[SettingsT]):
 
     Settings: ClassVar[type[PolicySettings]]
     given: SettingsT
-    """As the user gave them."""
+    """Settings as the user gave them."""
     settings: SettingsT
-    """As decisions follow them: fitted to the job."""
+    """Settings that decisions follow: fitted to the job."""
 
     def __init__(self, **given: object) -> None:
         self.given = check_settings("policy", self.name, self.Settings, given)  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from gravac.signals import figures
 from gravac.wording import format_bytes, format_fewer, format_number, format_percent, format_seconds
 
 COUNTS = 0.05
-"""From which a loss of time is worth a word. [share of a step; chosen]"""
+"""Loss of time that is worth a word. [share of a step; chosen]"""
 WHY, NEXT = " Why: ", " Next: "
 """What the second and the third sentence of a verdict begin with."""
 WORDS = {

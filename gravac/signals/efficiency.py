@@ -58,7 +58,8 @@ LEAST_TIMES, MOST_TIMES = 0.1, 1.5
 """Range of that factor, as far as simulations go. Random rounding, which delays nothing, never loses more for it.
 [times; simulated]"""
 SIMULATED_RANKS = 4
-"""With fewer, codecs whose errors average out over ranks lose more. With more, Adam with a small β₁ loses more by what
+"""Ranks of the simulations. With fewer, codecs whose errors average out over ranks lose more.
+With more, Adam with a small β₁ loses more by what
 comes late: an element that arrives brings a smaller share of what waits. [ranks; simulated]"""
 _LOG_2 = 0.6931471805599453
 
@@ -84,7 +85,7 @@ class Efficiency:
 
 
 CERTAIN = Efficiency(1.0, 1.0, 1.0)
-"""Of dense steps."""
+"""The efficiency of dense steps."""
 
 
 def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -> Efficiency | None:
@@ -281,7 +282,7 @@ class Shown:
 
     Attributes:
         likely: Best estimate.
-        steps: That show it.
+        steps: Steps that show it.
     """
 
     likely: float

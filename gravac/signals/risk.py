@@ -24,7 +24,7 @@ ACCEPTED = 0.02
 INCREASE_HIGH = 0.08
 """Expected relative increase of the loss from which the risk counts as high. [share; chosen]"""
 EFFICIENCY_HIGH = 0.90
-"""Without a slope: statistical efficiency η below which the risk counts as high. [share; chosen]"""
+"""Statistical efficiency η below which the risk counts as high where no slope is known. [share; chosen]"""
 RESIDUAL_RAISED = 1.5
 """Norm of the residual relative to the gradient from which the risk counts as raised. [times; chosen]"""
 SLACK = 0.25

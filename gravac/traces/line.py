@@ -65,7 +65,7 @@ class Line:
     """A line of a trace.
 
     Attributes:
-        number: From 1, counted through all parts.
+        number: Place of the line, from 1, counted through all parts.
         kind: Kind of record, a key of ``KINDS``.
         time: Unix seconds.
         record: The record itself.

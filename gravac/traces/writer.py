@@ -33,7 +33,7 @@ class TraceWriter:
         visit: Called with each line that is already there.
 
     Attributes:
-        path: As given.
+        path: Path as it was given.
         notes: What was repaired on opening.
         part: Number of the part being written, from 1.
         lines: Lines in all parts.

@@ -28,7 +28,7 @@ WORTH = 0.02
 USUAL_BETA = 0.9
 """The least β₁ next to which a smaller one is known to help. [1; simulated]"""
 Steps = Callable[[str, float], tuple[StepTime, float]]
-"""From codec and CF to the predicted time of a step, and the bytes that a rank hands to collectives.
+"""Predicted time of a step, and bytes that a rank hands to collectives, by codec and CF.
 
 Raises UnknownSizes where they cannot be predicted.
 """

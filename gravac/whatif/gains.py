@@ -26,7 +26,7 @@ APART = 1.5
 FAR = 0.5
 """Spread of a gain for each decade between its CF and the one whose curve is used."""
 HALVINGS = 40
-"""Of the range in which a gain is searched."""
+"""Halvings of the range in which a gain is searched."""
 LATE = 0.5
 """Share of a CF's windows that count: the last ones, when residuals have filled."""
 

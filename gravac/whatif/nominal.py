@@ -23,7 +23,7 @@ HIDDEN_RATIO = 0.3
 LAST_RATIO = 0.3
 """The last bucket's share of a transfer. It hides behind nothing."""
 LATENCY_SECONDS = 2e-4
-"""Of a message between two hosts, where it is not given."""
+"""Latency of a message between two hosts, where it is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class Published:
     """What one codec took on one GPU. Others were not measured there, and are taken to need as much.
 
     Attributes:
-        codec: That was measured, in words.
-        device: In words.
-        bytes_per_second: Of gradients encoded.
-        host_seconds: Of the host, to queue one bucket.
+        codec: Codec that was measured, in words.
+        device: Device in words.
+        bytes_per_second: Bytes of gradients that are encoded a second.
+        host_seconds: Time of the host to queue one bucket.
         source: Where the figures stand.
     """
 
@@ -154,4 +154,4 @@ PUBLISHED = {
         source="docs/gpu-h100.md, 2026-11-26",
     )
 }
-"""By a part of the name, in lower case, that CUDA gives such a device."""
+"""What is known of GPUs, by a part of the name, in lower case, that CUDA gives such a device."""

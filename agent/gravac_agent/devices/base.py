@@ -21,7 +21,7 @@ Stream = Any
 
 
 REPORT_SECONDS = 30.0
-"""To name a lost rank, to close the agent and to write the journal, before NCCL's watchdog ends the process."""
+"""Time to name a lost rank, to close the agent and to write the journal, before NCCL's watchdog ends the process."""
 _LONGEST_PAUSE = 0.001
 
 

@@ -20,7 +20,7 @@ log = logging.getLogger("gravac.agent")
 _MAX_TEXT_BYTES = 16384
 """Longest text of a rank. Plain text, so that no pickle crosses the network."""
 LATE_SECONDS = 10.0
-"""After this wait for the start of another rank it is named."""
+"""Wait for the start of another rank after which it is named."""
 MOST_NAMED = 8
 """Ranks that a message names."""
 ANSWER_SECONDS = 5.0

@@ -44,7 +44,7 @@ from gravac_agent.exchange.tick import BucketSums, StepSums
 log = logging.getLogger("gravac.agent")
 
 MOST_SENDERS = 255
-"""Of which it is counted how many an element comes from."""
+"""Ranks of which it is counted how many an element comes from."""
 
 
 class EncodedBucket(NamedTuple):
@@ -67,7 +67,7 @@ class RankCodecs:
     codecs: tuple[str, ...]
     """The codecs that a plan may name, by number, in the order that the ranks agreed on. The first is the job's."""
     aggregators: tuple[Aggregator, ...]
-    """By their codec's number."""
+    """Aggregators by the number of their codec."""
     gradients_stay: bool = False
     """Whether the caller leaves gradients in their buffers until ``resolve``. Then the memory needs only one buffer."""
     cuts: bool = field(default_factory=bool, init=False)

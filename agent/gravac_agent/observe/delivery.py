@@ -30,10 +30,10 @@ VERDICT_SECONDS = 60.0
 """How much longer rank 0 lives until the verdict is printed, where no other process waits for it."""
 POLL_SECONDS = 0.1
 STORE_SECONDS = 5.0
-"""Of one request to the store."""
+"""Time limit of one request to the store."""
 PIECE = 1 << 20
 MOST_BYTES, MOST_OF_ALL = 32 << 20, 1 << 30
-"""Of one packed trace that is sent, and of all."""
+"""Size of one packed trace that is sent, and of all."""
 MOST_RANKS = 64
 """Ranks that record."""
 COMPLETE, SENT, SAID, WORD, TOKEN = "complete", "sent", "said", "word", ".token"

@@ -29,7 +29,7 @@ IDLE_SECONDS = 1.0
 MAX_REFUSALS = 8
 """A record refused this many times in a row (over half a minute) is dropped, so that later ones can be delivered."""
 CLOSING_REFUSALS = 2
-"""At the end of the training, when there is no time for more: after the first, the job was registered again."""
+"""Such refusals at the end of a training, where there is no time for more: the first one registers the job again."""
 START_SECONDS = 30.0
 """Longest time for the agent's own controller to start."""
 CLOSING_START_SECONDS = 15.0

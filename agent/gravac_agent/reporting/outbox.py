@@ -14,11 +14,11 @@ MAX_WINDOWS = 1024
 """Windows queued while there is no controller. Beyond it the oldest is dropped, and the journal shows the gap."""
 MAX_EVENTS = 1024
 FIRST_PAUSE_SECONDS = 1.0
-"""After the first failure; doubled after each. An attempt is three requests at most until the first invalid answer
+"""Pause after the first failure; doubled after each. An attempt is three requests until the first invalid answer
 (proof, registration, record), so that no server can make an agent send more than 5 requests a second."""
 MAX_PAUSE_SECONDS = 5.0
 MAX_START_PAUSE_SECONDS = 60.0
-"""Between attempts to start a controller, each of which takes a second of CPU from the training."""
+"""Pause between attempts to start a controller, each of which takes a second of CPU from the training."""
 MAX_REASONS = 8
 """Reasons logged in one outage: a server that answers with new reasons all the time must not fill the log."""
 

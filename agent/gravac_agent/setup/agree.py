@@ -87,11 +87,11 @@ class Asked:
         settings: The agent's settings.
         policy: An instance of a policy, instead of the one in the settings.
         link: An emulated link, instead of the one in the settings.
-        scaler: As in ``Agent``.
-        replicate: As in ``Agent``.
+        scaler: Scaler as in ``Agent``.
+        replicate: Ranks with the same shard, as in ``Agent``.
         named: Whether the job's name was given to this agent, and not found in the environment.
         number: Number of the agent among those that this process made for these ranks.
-        sinks: Of objects that the user gave, besides those in the settings.
+        sinks: Sinks of objects that the user gave, besides those in the settings.
     """
 
     settings: AgentSettings

@@ -63,9 +63,9 @@ class Gradient:
     """What a job encodes in a step.
 
     Attributes:
-        elements: Of all of it.
-        buckets: That it is exchanged in.
-        dtype: Of an element.
+        elements: Elements of all of it.
+        buckets: Buckets that it is exchanged in.
+        dtype: Format of an element.
         device: The accelerator that it is on; None: the host's memory.
     """
 

@@ -25,9 +25,9 @@ class TwoLevels(NamedTuple):
     group: dist.ProcessGroup
     """The ranks of other hosts that have the same pieces as this one."""
     inside: Network
-    """As measured among the ranks of a host."""
+    """Link as measured among the ranks of a host."""
     between: Network
-    """As measured among the ranks of a group, while all groups sent."""
+    """Link as measured among the ranks of a group, while all groups sent."""
 
     def spec(self) -> HostLinks:
         """Return the record of the links for the journal."""

@@ -26,7 +26,7 @@ class RunningAgent:
 
 
 _running: list[RunningAgent] = []
-"""In the order of their start."""
+"""Agents that run, in the order of their start."""
 _ended: set[str] = set()
 """Names of jobs that ended while others ran: a further agent adds nothing to their journals."""
 _made: Counter[tuple[int, ...]] = Counter()

@@ -32,7 +32,7 @@ ALONE = {
 INSIDE = ("optimizer", "optim", "base_optimizer", "base", "original_optimizer")
 """What wrappers call the optimizer inside, such as Accelerate's, ``PostLocalSGDOptimizer`` and copies of Lookahead."""
 MOST_SAMPLES = 10**12
-"""In a step. Sums over windows and ranks stay exact as float64."""
+"""Most samples in a step. Sums over windows and ranks stay exact as float64."""
 
 
 class Scaler(Protocol):

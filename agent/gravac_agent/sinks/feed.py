@@ -14,9 +14,9 @@ log = logging.getLogger("gravac.agent")
 MOST_ROWS = 1024
 """Rows that wait for a sink. Beyond it the oldest is dropped."""
 PAUSE_SECONDS = 1.0
-"""Between two writes. Rows that come meanwhile are written together."""
+"""Pause between two writes. Rows that come meanwhile are written together."""
 RETRY_SECONDS = 15.0
-"""After a write that failed."""
+"""Pause after a write that failed."""
 MOST_REASONS = 8
 """Reasons that are logged: a client must not fill the log."""
 CLOSE_SECONDS = 10.0

@@ -8,7 +8,7 @@ from gravac.protocol import JobSpec
 from gravac_agent.sinks.base import Row, Sink
 
 MOST_METRICS = 500
-"""In one request; servers take 1,000. [1; chosen]"""
+"""Figures in one request; servers take 1,000. [1; chosen]"""
 MOST_LINES = 1000
 """Decisions in the text. The journal has all. [1; chosen]"""
 

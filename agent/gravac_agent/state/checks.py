@@ -22,7 +22,7 @@ _OF_TRIAL = {"limit_seconds": "step_seconds", "back_cf": "cf", "back_codec": "co
 MOST_STEPS = 2**48
 """More than any run takes, and few enough to be counted on from in every record."""
 SMALLEST_RATE, LARGEST_RATE, LARGEST_SCALE = 1e-30, 1e15, 1e38
-"""Of learning rates above 0, and of a loss scale."""
+"""Range of learning rates above 0, and of a loss scale."""
 
 
 def check_numbers(state: Mapping[str, Any], fields: Collection[str]) -> None:

@@ -47,7 +47,7 @@ class QueuedBucket:
     submitted: SubmittedBucket
     channel: BucketChannel
     transfer: Transfer | None = None
-    """None if encoding failed, or has not begun yet on a simulated device."""
+    """What is in flight; None if encoding failed, or has not begun yet on a simulated device."""
     message: SentMessage | SentRounded | None = None
     """Instead of a transfer, where the device makes whole messages."""
     raw: bool = False

@@ -45,8 +45,8 @@ class Clipped:
     Attributes:
         norm: Norm of the gradients before, as ``torch.nn.utils.clip_grad_norm_`` returns it.
         share: What was not sent of this step's gradients is to wait as ``share`` times them; see ``Memory.cut``.
-        rest: As above.
-        turn: As above.
+        rest: Argument of ``Memory.cut``.
+        turn: Argument of ``Memory.cut``.
     """
 
     norm: Tensor

@@ -238,7 +238,7 @@ class WindowTotals:
     own: RankTotals = field(default_factory=RankTotals)
     """This rank's."""
     levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
-    """By epoch, codec and CF."""
+    """Totals by epoch, codec and CF."""
     last_plan: StepPlan | None = None
     trial_seconds: float | None = None
     """Longest step of a trial that ended early with this window; None: none did."""

@@ -26,7 +26,7 @@ from gravac_controller.server.running import IMPATIENT, Running
 
 POLL_SECONDS = 0.2
 LEFT_SECONDS = 1.0
-"""In which helpers of a command, such as those of multiprocessing, end after it."""
+"""Time in which helpers of a command, such as those of multiprocessing, end after it."""
 NOT_RUN, NOT_FOUND = 126, 127
 """What a shell exits with where a command cannot be run, or there is none."""
 

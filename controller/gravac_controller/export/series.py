@@ -20,7 +20,7 @@ from gravac_controller.views.columns import COLUMNS, row_of
 from gravac_controller.views.models import DecisionView, WindowView
 
 PREFIX = "gravac/"
-"""Of the tags in TensorBoard."""
+"""Prefix of the tags in TensorBoard."""
 NOT_DRAWN = {"window", "first_step", "last_step", "time"}
 """Columns that are the axes in TensorBoard."""
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})

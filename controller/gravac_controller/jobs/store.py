@@ -26,7 +26,7 @@ MOST_WRITERS = 16
 OLD_SECONDS = 600.0
 """Silence of a job that has not ended, after which its trainer hardly waits for the controller to start."""
 CHECK_SECONDS = 1.0
-"""In which the disk is not checked twice, as anyone may ask."""
+"""Time in which the disk is not checked twice, as anyone may ask."""
 MOST_REASON = 1000
 """Length of the reason why a journal cannot be served, in characters."""
 

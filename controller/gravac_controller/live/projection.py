@@ -98,9 +98,9 @@ class LiveJob:
         self.losses = LossSlope()
         self.light = RiskLight()
         self.totals = Totals()
-        """Of the present start of the trainer, as all sums, means and baselines are."""
+        """Totals of the present start of the trainer, as all sums, means and baselines are."""
         self.windows = self.steps = 0
-        """Of all starts."""
+        """Counts of all starts."""
         self.heat = RankHeat()
         self.decisions_by_rule: Counter[str] = Counter()
         self.events_by_kind: Counter[str] = Counter()

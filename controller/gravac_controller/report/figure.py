@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
 """The palette of Okabe and Ito, which color-blind readers can tell apart."""
 DASHES = ((1, 0), (7, 4), (2, 3))
-"""On and off, in points: the next pattern once every color has been used."""
+"""Dashes, on and off in points: the next pattern once every color has been used."""
 LONGEST_NAME = 40
 """Characters of a name that fit in a legend of two columns."""
 DOTS_PER_INCH = 200

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gravac.profile.verdict import Verdict
 
 WIDTH, LEFT, BAR, GAP = 1000.0, 70.0, 13.0, 9.0
-"""Of a timeline: units of the drawing in which a step lies, left of it, height of a bar, space between ranks."""
+"""Sizes of a timeline, in units of the drawing: a step, left of it, height of a bar, space between ranks."""
 FINEST = 0.5
 """Units of the drawing: shorter pauses are not drawn."""
 MOST_LANES = 64

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 GROUP_SECONDS = 0.3
-"""In which a signal to all processes of a group has come to each."""
+"""Time in which a signal to all processes of a group has come to each."""
 PASSED = signal.valid_signals() - {
     *(signal.SIGKILL, signal.SIGSTOP),  # nobody catches them
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),  # after a fault there is no way back

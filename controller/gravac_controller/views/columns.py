@@ -64,7 +64,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("failed_steps", "integer", lambda view: view.report.failed_steps),
     *(_phase(name) for name in PHASES),
 )
-"""In the order of the page's CSV (``static/rows.js``)."""
+"""Columns in the order of the page's CSV (``static/rows.js``)."""
 
 NAMES = tuple(column.name for column in COLUMNS)
 

@@ -27,9 +27,9 @@ Kind = Literal["bfloat16", "random", "nearest"]
 ROW = 512
 """Elements of a row at most: whole blocks."""
 MOST_ELEMENTS = 1 << 30
-"""Of a gradient."""
+"""Elements of a gradient at most."""
 FORMATS = (torch.float32, torch.bfloat16)
-"""Of gradients."""
+"""Formats of gradients."""
 _KINDS: tuple[Kind, ...] = ("bfloat16", "random", "nearest")
 _MOST_AGAIN = 8  # to encode, average and decode, with each of two buffers
 _LOW = (1 << 32) - 1
@@ -88,9 +88,9 @@ class RoundedLayout:
 
     Attributes:
         numel: Elements of the gradient.
-        ranks: That exchange.
+        ranks: Ranks that exchange.
         shards: Whether each rank averages its shard; else messages are gathered.
-        rounding: Of the elements.
+        rounding: Rounding of the elements.
         row: Elements of a row at most.
     """
 

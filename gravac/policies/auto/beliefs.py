@@ -80,8 +80,8 @@ class Lesson:
     """What a window taught.
 
     Attributes:
-        beliefs: After it.
-        plan: In force during the window.
+        beliefs: Beliefs after it.
+        plan: Plan in force during the window.
         settled: Whether enough steps settled to measure its times.
         ended: Seconds of the step that ended its trial; None: it was not ended.
         was: Times before, where they are off now; None: they are not.
@@ -105,17 +105,17 @@ class Belief:
     """One plan, as believed after a window.
 
     Attributes:
-        facts: Of the plan.
-        plan: As decisions name it.
-        seconds: Of a step: measured, or else predicted.
-        error: Of that, without what is common to all predictions: a step's own work.
+        facts: Facts of the plan.
+        plan: Name of the plan in decisions.
+        seconds: Time of a step: measured, or else predicted.
+        error: Relative error of that time, without what is common to all predictions: a step's own work.
         sent_error: What of it comes from the network's speed.
         least: The least that is credible; of measured plans ``seconds``.
         worst: The most that is credible; likewise.
         fresh: Whether the seconds were measured on today's network.
         measured: Whether a step of it was ever measured.
         efficiency: η; None: unknown.
-        efficiency_error: By which it may be off.
+        efficiency_error: What the efficiency may be off by.
         steps: Steps of this job that show it; 0: expected alone.
         keeps: Whether the plan may be held.
         doubtful: It may not, but its trial may show that it may.

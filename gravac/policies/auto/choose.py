@@ -41,7 +41,7 @@ TO_WIN, NOISES_TO_WIN = 0.02, 2.0
 CLEARLY = 3.0
 """A plan is tried before step times are known if it saves this many times its coding time. [times; chosen]"""
 AS_MUCH = 0.05
-"""Of plans with late gradients that save nearly as much then, within 5 %, the mildest is tried. [share; chosen]"""
+"""Share of the savings within which plans with late gradients count as equal: the mildest is tried. [share; chosen]"""
 FIRST_LOOK = 50
 """Windows in hold before dense steps are looked at again; twice as many each time, up to 16 times as many.
 [windows; chosen]"""
@@ -89,9 +89,9 @@ class Choice:
 
     Attributes:
         what: Which branch of the rule.
-        plan: To send.
-        phase: Of the search.
-        window_steps: Of the next window; None: the job's.
+        plan: Plan to send.
+        phase: Phase of the search.
+        window_steps: Steps of the next window; None: the job's.
         rows: What is believed of every plan.
         before: Plan in force until now.
         base: Plan that a trial must beat, and that is held again where it does not.
@@ -126,7 +126,7 @@ class Search:
 
     Attributes:
         table: The job's.
-        state: Before the window; beliefs as learned from it.
+        state: State before the window, with beliefs as learned from it.
         lesson: What the window taught.
         report: The window.
     """

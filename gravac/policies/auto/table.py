@@ -32,8 +32,8 @@ class PlanFacts:
     """One plan.
 
     Attributes:
-        plan: As decisions name it: a codec of None is the job's compressor.
-        label: In plain words, within quotes where they are several.
+        plan: Name of the plan in decisions: a codec of None is the job's compressor.
+        label: Name in plain words, within quotes where they are several.
         family: Codecs whose coding takes as much longer or shorter than expected.
         base: Codec without settings: of one, stronger plans lose no less.
         values: Codec without its coding, which changes no value.
@@ -95,7 +95,7 @@ class PlanTable:
 
     Attributes:
         rows: Dense first.
-        kind: Of the optimizer.
+        kind: Kind of the optimizer.
         telling: Whether its windows show η and the noise of the gradient without a dense reference, as under SGD.
         ranks: World size.
         accepted: Largest loss of η of a plan that may be held.

@@ -23,14 +23,14 @@ class Simulation:
         task: Name and settings of a task.
         policy: Name and settings of a policy, or a plan.
         against: Plans and policies to compare with; dense is always run, as its curve gives the target.
-        compressor: Of the jobs that run a policy.
-        memory: Of the jobs that run a policy.
+        compressor: Compressor of the jobs that run a policy.
+        memory: Memory of the jobs that run a policy.
         ranks: Simulated ranks.
         steps: Length of each job.
-        seed: Of weights, data and codecs.
+        seed: Seed of weights, data and codecs.
         links: Nominal bandwidth of each rank's link in bits per second, by the step from which it holds.
-        latency_seconds: Of a message.
-        compute_seconds: Of a step of one rank; None: measured on this machine.
+        latency_seconds: Latency of a message.
+        compute_seconds: Time of a step of one rank; None: measured on this machine.
         window: Steps between decisions.
         data_dir: Folder of the journals.
         name: What the names of the jobs begin with.

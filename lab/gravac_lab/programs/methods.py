@@ -34,8 +34,8 @@ class Applied:
     Attributes:
         module: The module to call in training.
         optimizer: The optimizer to step.
-        payload_bytes: From a number of steps to the bytes that this rank handed to collectives for the gradients of its
-            first steps; to be called right after the last of them.
+        payload_bytes: Function from a number of steps to the bytes that this rank handed to collectives for the
+            gradients of its first steps; to be called right after the last of them.
         clip_norm: Largest norm of the averaged gradient.
         clip: Clips the gradients to such a norm; None: torch does.
     """

@@ -23,9 +23,9 @@ import torch.distributed as dist
 PR_SET_PDEATHSIG = 1
 Row = dict[str, Any]
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
-"""From a request to its answer."""
+"""Function from a request to its answer."""
 Setup = Callable[[int, int], AbstractContextManager[tuple[dict[str, Any], Answer]]]
-"""From rank and world size to what the rank reports when it is ready, and what answers requests."""
+"""Function from rank and world size to what the rank reports when it is ready, and what answers requests."""
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

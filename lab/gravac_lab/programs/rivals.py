@@ -14,7 +14,7 @@ POWERSGD_DENSE_STEPS = 2
 """PyTorch's hook has no error memory with fewer dense steps at the start."""
 WHOLE_MODEL_MB = 100_000.0
 RATE, MOMENTUM = 0.7, 0.9
-"""Of DiLoCo's outer optimizer, as published."""
+"""Rate and momentum of DiLoCo's outer optimizer, as published."""
 
 
 def powersgd(

@@ -32,8 +32,8 @@ class SimulatedPolicy:
     """What one job is run under.
 
     Attributes:
-        name: As it was written.
-        policy: As ``gravac.policies.parse`` reads it; empty: alone.
+        name: Name as it was written.
+        policy: Policy as ``gravac.policies.parse`` reads it; empty: alone.
         compressor: The job's compressor.
         memory: Error memory.
         collective: How payloads meet: a name, or auto.

@@ -79,7 +79,7 @@ class AccordionPlan:
     """Accordion's settings.
 
     Attributes:
-        text: As it was written.
+        text: Text as it was written.
         mild: Plan of critical layers; may be dense.
         strong: Plan of the others, with the same codec and memory.
         interval: Steps between decisions.

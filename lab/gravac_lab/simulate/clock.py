@@ -13,7 +13,7 @@ from gravac_lab.tasks import Recipe, loss_of
 MEASURED_STEPS = 7
 """Steps that are timed for the computation of a rank."""
 UNTIMED_STEPS = 2
-"""Before them: the first ones allocate memory."""
+"""Steps before them: the first ones allocate memory."""
 
 
 class Clock(Protocol):

@@ -45,9 +45,9 @@ class SimulationSettings:
 
     Attributes:
         recipe: What is trained.
-        policy: As ``gravac.policies.parse`` reads it.
+        policy: Policy as ``gravac.policies.parse`` reads it.
         ranks: Simulated ranks.
-        seed: Of weights, data and codecs.
+        seed: Seed of weights, data and codecs.
         steps: Length of the job.
         clock: Gives step times.
         compressor: The job's compressor.

@@ -32,7 +32,7 @@ class LgrecoPlan:
     """L-GreCo's settings.
 
     Attributes:
-        text: As it was written.
+        text: Text as it was written.
         uniform: The plan whose error is the budget.
         interval: Steps between decisions; in the first interval every layer has the uniform strength.
     """

@@ -24,11 +24,11 @@ class StaticPlan:
     """One way of sending, for a whole run.
 
     Attributes:
-        text: As it was written.
+        text: Text as it was written.
         compressor: Codec or aggregator; empty for ``dense`` and ``alone``.
         cf: Compression factor asked for; 1 for ``dense``.
         memory: Error memory.
-        collective: That payloads are exchanged by; ``auto``: those that cannot be summed are gathered.
+        collective: Collective that exchanges payloads; ``auto``: those that cannot be summed are gathered.
         repeat: Number of a repetition of ``dense`` with rounding errors, which shows by how much two trainings differ
             that differ in nothing else; 0: no repetition.
     """

@@ -33,8 +33,8 @@ class Exchanged:
         curve: Gain curve of all ranks; None where the step was not surveyed.
         mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
         raw_mean: What the ranks' ``RawMeanMeter`` measured, summed over ranks.
-        supports: By bucket and rank, the positions that were sent; None: all.
-        senders: By bucket, how many senders each element of the mean comes from, and of how many; None: not counted.
+        supports: Positions that were sent, by bucket and rank; None: all.
+        senders: How many senders each element of the mean comes from, and of how many, by bucket; None: not counted.
     """
 
     sums: StepSums

@@ -17,7 +17,7 @@ from gravac_lab.tasks import recipe
 MOMENTUM = 0.9
 BETAS, LOW_BETA = (0.9, 0.95), 0.5
 WEIGHT_DECAY = 0.1
-"""Of AdamW and LAMB."""
+"""Weight decay of AdamW and LAMB."""
 
 
 class Lamb(Optimizer):

@@ -86,7 +86,7 @@ class Recipe:
     """How a model is trained, for any number of ranks, in processes of their own or simulated in one.
 
     Attributes:
-        name: As ``tasks.make`` reads it.
+        name: Name as ``tasks.make`` reads it.
         build_model: Makes the model from a seed, by ``seeded``.
         optimizer: Makes the optimizer from the model's parameters; its learning rate is the peak.
         optimizer_kind: ``sgd``, ``adamw``, ``adamw-aged``, ``adamw-low-beta``, ``muon`` or ``lamb``.

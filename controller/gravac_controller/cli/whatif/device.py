@@ -23,7 +23,7 @@ class DeviceTimes:
     """What plans take on a device.
 
     Attributes:
-        seconds: Of encoding and decoding in a step, by plan.
+        seconds: Time of encoding and decoding in a step, by plan.
         note: Where that comes from.
     """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".json", ".json.gz")
 DEFAULT_RANKS = 4
-"""Of a job that nothing was recorded of."""
+"""Ranks of a job that nothing was recorded of."""
 
 
 def _page(_context: click.Context, _option: click.Parameter, output: Path | None) -> Path | None:

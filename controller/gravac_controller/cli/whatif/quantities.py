@@ -12,7 +12,7 @@ T = TypeVar("T")
 MOST_RANKS = 100_000
 LEAST_ELEMENTS, MOST_ELEMENTS = 1000, 2**31 - 1
 MOST_VALUES = 64
-"""Of one option."""
+"""Most values of one option."""
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _LEAST_RATE = 1e3
