@@ -86,6 +86,7 @@ from gravac_agent import (
     SetupError as SetupError,
 )
 from gravac_agent import integrations as integrations
+from gravac_agent.integrations.comm_hook import hook as hook
 from gravac_agent.observe import observe as observe
 from gravac_agent.state.dcp import LoadPlanner as LoadPlanner
 from gravac_controller.client import (

@@ -17,7 +17,7 @@ from gravac_agent.settings import AgentSettings
 from tools.pages.settings import meanings
 
 PUBLIC = """
-    Agent AgentSettings AgentState Link LoadPlanner integrations observe optim
+    Agent AgentSettings AgentState Link LoadPlanner hook integrations observe optim
     AgentError AgreementError ClosedError PeerError SetupError
     Client ControllerError NoController NotAController Refused
     TraceError check read_trace redecide replay testing whatif

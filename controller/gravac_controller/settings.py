@@ -5,15 +5,68 @@ shows them.
 """
 
 import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 DEFAULT_PORT = 8756
 SNAPSHOT_WINDOWS = 600
 SNAPSHOT_DECISIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one controller takes at most, and how long it waits. Nobody has needed others, so they are no
+    settings; tests make smaller ones.
+
+    Attributes:
+        max_body_bytes: Largest request body. A window that lists 1,024 ranks takes about 400,000 bytes.
+        request_seconds: Time limit of the body of a request.
+        head_seconds: Time limit of the head of a request; then the connection is closed.
+        history_windows: Windows of a job in memory; older ones are read from the journal on request.
+        history_bytes: Approximate bytes of windows and decisions in memory, all jobs together. Beyond that the job that
+            has been silent for longest drops its oldest ones, which are then read from its journal.
+        history_rank_rows: Most ranks whose rows windows in memory keep; in larger jobs only the latest window does. The
+            journal keeps all rows.
+        metrics_max_ranks: Most ranks of a job that has series per rank in /metrics.
+        metrics_max_rank_series: Ranks with their own series in /metrics, all jobs together. The oldest jobs that fit
+            have them.
+        metrics_silent_seconds: Silence after which a job leaves /metrics; REST and the page keep it.
+        max_streams: Event streams at once; an open page takes one. More get a 503, so that agents find a free
+            connection.
+        max_reads_per_second: Reading requests a second from one client address, on average over 10 seconds; more get a
+            429.
+        max_changes_per_second: Changing requests a second for one job, on average over 10 seconds; more get a 429, and
+            agents retry later.
+        stream_interval_seconds: Least time between two deliveries to one event stream.
+        stream_ping_seconds: Interval of keep-alive comments on an idle event stream.
+        stream_stall_seconds: Time without a byte taken after which a stream is closed.
+        stale_seconds: Silence after which a job is stale, or 5 times its last window if longer.
+    """
+
+    max_body_bytes: int = 786_432
+    request_seconds: float = 20.0
+    head_seconds: float = 10.0
+    history_windows: int = 1000
+    history_bytes: int = 256 << 20
+    history_rank_rows: int = 16
+    metrics_max_ranks: int = 256
+    metrics_max_rank_series: int = 4096
+    metrics_silent_seconds: float = 86_400.0
+    max_streams: int = 256
+    max_reads_per_second: float = 1000.0
+    max_changes_per_second: float = 100.0
+    stream_interval_seconds: float = 0.5
+    stream_ping_seconds: float = 15.0
+    stream_stall_seconds: float = 30.0
+    stale_seconds: float = 30.0
+
+
+usual_limits = Limits()
+"""Limits of a new controller."""
 
 
 class ControllerSettings(BaseSettings):
@@ -68,21 +121,6 @@ class ControllerSettings(BaseSettings):
         description="Whether reading (page, API, metrics) needs one of the tokens; null: only where the address is not "
         "loopback.",
     )
-    max_body_bytes: int = Field(
-        default=786_432,
-        ge=1024,
-        description="Largest request body, in bytes. A window that lists 1,024 ranks takes about 400,000.",
-    )
-    request_seconds: float = Field(
-        default=20.0,
-        gt=0,
-        description="Timeout for the body of a request, in seconds.",
-    )
-    head_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        description="Timeout for the head of a request, in seconds; then the connection is closed.",
-    )
     max_jobs: int = Field(default=1000, ge=1, description="Jobs at most; more are refused with 429.")
     journal_part_bytes: int = Field(
         default=16 << 20,
@@ -96,36 +134,6 @@ class ControllerSettings(BaseSettings):
         description="Bytes on disk of a job's full parts; beyond that the oldest are deleted. The job continues, but "
         "its trace then begins later.",
     )
-    history_windows: int = Field(
-        default=1000,
-        ge=SNAPSHOT_WINDOWS,
-        description="Windows per job in memory; older ones are read from the journal on request.",
-    )
-    history_bytes: int = Field(
-        default=256 << 20,
-        ge=1 << 20,
-        description="Approximate bytes of windows and decisions in memory, all jobs together. Beyond that the job that "
-        "has been silent for longest drops its oldest ones, which are then read from its journal.",
-    )
-    history_rank_rows: int = Field(
-        default=16,
-        ge=0,
-        description="Windows in memory keep their rank rows up to this many ranks; in larger jobs only the latest "
-        "window does. The journal keeps all rows.",
-    )
-    metrics_max_ranks: int = Field(
-        default=256, ge=0, description="Jobs of more ranks than this have no series per rank in /metrics."
-    )
-    metrics_max_rank_series: int = Field(
-        default=4096,
-        ge=0,
-        description="Ranks with their own series in /metrics, all jobs together. The oldest jobs that fit have them.",
-    )
-    metrics_silent_seconds: float = Field(
-        default=86_400.0,
-        gt=0,
-        description="A job that has been silent for this many seconds leaves /metrics; REST and the page keep it.",
-    )
     max_connections: int = Field(
         default=512,
         ge=1,
@@ -133,50 +141,24 @@ class ControllerSettings(BaseSettings):
         "replaces a reading one without a token. 64 more connections may wait for their next request; beyond that the "
         "oldest waiting ones are closed.",
     )
-    max_streams: int = Field(
-        default=256,
-        ge=1,
-        description="Event streams at once; an open page takes one. More get a 503, so that agents find a free "
-        "connection.",
-    )
-    max_reads_per_second: float = Field(
-        default=1000.0,
-        ge=1,
-        description="Reading requests a second from one client address, on average over 10 seconds; more get a 429.",
-    )
-    max_changes_per_second: float = Field(
-        default=100.0,
-        ge=1,
-        description="Changing requests a second for one job, on average over 10 seconds; more get a 429, and agents "
-        "retry later.",
-    )
-    stream_interval_seconds: float = Field(
-        default=0.5,
-        ge=0,
-        le=60,
-        description="Minimum time between two deliveries to one event stream, in seconds.",
-    )
-    stream_ping_seconds: float = Field(
-        default=15.0,
-        gt=0,
-        le=600,
-        description="Interval of keep-alive comments on an idle event stream, in seconds.",
-    )
-    stream_stall_seconds: float = Field(
-        default=30.0,
-        gt=0,
-        description="A stream is closed when its reader accepts no data for this long, in seconds.",
-    )
-    stale_seconds: float = Field(
-        default=30.0,
-        gt=0,
-        description="A job is stale after this many seconds without a report, or 5 times its last window if longer.",
-    )
     linger_seconds: float = Field(
         default=0.0,
         ge=0,
         description="With --with-parent: seconds to keep running after the parent has ended.",
     )
+
+    _limits: Limits = PrivateAttr(default_factory=lambda: usual_limits)
+
+    @property
+    def limits(self) -> Limits:
+        """What the process takes at most: constants, which no variable sets."""
+        return self._limits
+
+    def with_limits(self, **changes: Any) -> Self:
+        """Return these settings with other limits."""
+        copy = self.model_copy()
+        copy._limits = replace(self._limits, **changes)
+        return copy
 
     @field_validator("token", "control_token")
     @classmethod

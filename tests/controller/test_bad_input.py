@@ -129,7 +129,7 @@ def test_a_charset_with_the_content_type_is_fine(app: InProcess, report: dict[st
 
 
 def test_a_large_body(app: InProcess, report: dict[str, Any]) -> None:
-    cap = app.services.settings.max_body_bytes
+    cap = app.services.settings.limits.max_body_bytes
     body = json.dumps(report)
     refused(app, body + " " * (cap + 1 - len(body)), status=413)
     padded = body + " " * (cap - len(body))

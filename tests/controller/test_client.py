@@ -49,9 +49,10 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         "GRAVAC_TOKEN": AGENT,
         "GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR,
         "GRAVAC_CONTROLLER_LOOK_NEEDS_TOKEN": "true",
-        "GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0",
     }
-    running_one = Controller(tmp_path_factory.mktemp("client") / "runs", env=env)
+    running_one = Controller(
+        tmp_path_factory.mktemp("client") / "runs", env=env, limits={"stream_interval_seconds": 0.0}
+    )
     feed(running_one, Trainer("alpha"), WINDOWS)
     feed(running_one, Trainer("beta"), 1)
     end = End(incarnation="first", windows=1, steps=50, message="done")

@@ -97,9 +97,8 @@ def test_requests_with_a_token_replace_reading_ones(start: Callable[..., Control
     env = {
         "GRAVAC_TOKEN": TOKEN,
         "GRAVAC_CONTROLLER_MAX_CONNECTIONS": "20",
-        "GRAVAC_CONTROLLER_MAX_STREAMS": "100",
     }
-    controller = start(env=env)
+    controller = start(env=env, limits={"max_streams": 100})
     job = Job(controller, TOKEN)
     assert job.windows(30) == 30  # so that a download does not fit into a socket
     with flood(controller, SENT[sent], 200):
@@ -113,9 +112,8 @@ def test_requests_beyond_the_limit_get_503(start: Callable[..., Controller]) -> 
     env = {
         "GRAVAC_TOKEN": TOKEN,
         "GRAVAC_CONTROLLER_MAX_CONNECTIONS": "20",
-        "GRAVAC_CONTROLLER_MAX_STREAMS": "100",
     }
-    controller = start(env=env)
+    controller = start(env=env, limits={"max_streams": 100})
     Job(controller, TOKEN)
     shown = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
     with flood(controller, SENT["streams"].replace(HOST, HOST + shown), 20) as sockets:

@@ -20,16 +20,16 @@ pytestmark = pytest.mark.distributed
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
     """A controller with low limits, and a job."""
-    env = {
-        "MAX_CONNECTIONS": "20",
-        "MAX_STREAMS": "3",
-        "MAX_READS_PER_SECOND": "4",
-        "MAX_CHANGES_PER_SECOND": "2",
-        "REQUEST_SECONDS": "1.5",
-        "HEAD_SECONDS": "1.5",
-    }
     controller = Controller(
-        tmp_path_factory.mktemp("small") / "runs", env={f"GRAVAC_CONTROLLER_{k}": v for k, v in env.items()}
+        tmp_path_factory.mktemp("small") / "runs",
+        env={"GRAVAC_CONTROLLER_MAX_CONNECTIONS": "20"},
+        limits={
+            "max_streams": 3,
+            "max_reads_per_second": 4.0,
+            "max_changes_per_second": 2.0,
+            "request_seconds": 1.5,
+            "head_seconds": 1.5,
+        },
     )
     controller.ask("POST", "/v1/jobs", spec())
     yield controller
@@ -132,7 +132,7 @@ def test_streams_leave_room_for_agents(small: Controller) -> None:
     try:
         answer = small.ask("GET", "/v1/jobs/job/events")
         problem(answer, 503)
-        assert "MAX_STREAMS" in answer.json["detail"]
+        assert answer.json["detail"] == "3 event streams are open, which is the limit: close some"
         assert small.ask("GET", "/healthz").status == 200
     finally:
         for reader in readers:

@@ -1,7 +1,6 @@
 """``gravac serve`` as a process: address, lock, parent, signals, clear refusals."""
 
 import http.client
-import json
 import signal
 import socket
 import statistics
@@ -213,10 +212,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_come_from_the_environment_too(start: Callable[..., Controller]) -> None:
-    controller = start(env={"GRAVAC_CONTROLLER_MAX_BODY_BYTES": "1024", "GRAVAC_TOKEN": ""})
-    answer = controller.ask("POST", "/v1/jobs", b" " * 1025, {"Content-Type": "application/json"})
-    assert answer.status == 413
-    assert json.loads(answer.body)["detail"].startswith("the body is larger than 1024 bytes")
+    controller = start(env={"GRAVAC_CONTROLLER_MAX_JOBS": "1", "GRAVAC_TOKEN": ""})
+    assert controller.ask("POST", "/v1/jobs", spec()).status == 200
+    answer = controller.ask("POST", "/v1/jobs", spec(job="another"))
+    assert (answer.status, answer.json["reason"]) == (429, "too_many_jobs")
 
 
 def test_ipv6_loopback(start: Callable[..., Controller]) -> None:

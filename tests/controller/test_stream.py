@@ -17,7 +17,7 @@ from tests.support.sse import Message, Reader, parse
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 
-FAST = {"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0"}
+FAST = {"stream_interval_seconds": 0.0}
 
 
 def register(controller: Controller, **changes: object) -> Decision:
@@ -37,7 +37,7 @@ def run(controller: Controller, trainer: Trainer, decision: Decision, windows: i
 @pytest.fixture
 def fast(start: Callable[..., Controller]) -> Controller:
     """A controller that sends each message at once."""
-    return start(env=FAST)
+    return start(limits=FAST)
 
 
 def test_a_snapshot_then_changes(fast: Controller) -> None:
@@ -100,7 +100,7 @@ def test_an_unknown_id_gets_a_snapshot(fast: Controller, after: str) -> None:
 
 
 def test_resuming_over_a_restart_of_the_controller(start: Callable[..., Controller]) -> None:
-    first = start(env=FAST)
+    first = start(limits=FAST)
     trainer = Trainer()
     decision = run(first, trainer, register(first), 3)
     with Reader(first) as reader:
@@ -108,7 +108,7 @@ def test_resuming_over_a_restart_of_the_controller(start: Callable[..., Controll
     assert snapshot is not None
     decision = run(first, trainer, decision)
     first.kill()
-    second = start(port=first.port, env=FAST)
+    second = start(port=first.port, limits=FAST)
     with Reader(second, after=str(snapshot.id)) as reader:
         delta = reader.next()
         assert delta is not None
@@ -120,7 +120,7 @@ def test_resuming_over_a_restart_of_the_controller(start: Callable[..., Controll
 
 
 def test_messages_are_spaced_but_none_is_lost(start: Callable[..., Controller]) -> None:
-    controller = start(env={"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "1"})
+    controller = start(limits={"stream_interval_seconds": 1.0})
     trainer = Trainer()
     decision = register(controller)
     began = time.monotonic()
@@ -149,9 +149,7 @@ def test_a_reader_far_behind_gets_a_fresh_snapshot(open_app: Callable[..., InPro
 
 
 def test_an_idle_stream_gets_pings_and_the_stale_state(start: Callable[..., Controller]) -> None:
-    controller = start(
-        env=FAST | {"GRAVAC_CONTROLLER_STREAM_PING_SECONDS": "0.2", "GRAVAC_CONTROLLER_STALE_SECONDS": "0.7"}
-    )
+    controller = start(limits=FAST | {"stream_ping_seconds": 0.2, "stale_seconds": 0.7})
     decision = register(controller)
     with Reader(controller) as reader:
         assert reader.next() is not None
@@ -171,7 +169,7 @@ def test_an_idle_stream_gets_pings_and_the_stale_state(start: Callable[..., Cont
 
 
 def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., Controller]) -> None:
-    controller = start(env=FAST | {"GRAVAC_CONTROLLER_STREAM_STALL_SECONDS": "1"})
+    controller = start(limits=FAST | {"stream_stall_seconds": 1.0})
     trainer = Trainer()
     decision = run(controller, trainer, register(controller), 100)
     deaf = deaf_reader(controller)
@@ -190,7 +188,7 @@ def test_two_hundred_tabs_and_two_slow_ones_do_not_delay_agents(
     start: Callable[..., Controller],
 ) -> None:
     """All readers get everything; memory grows by the socket buffers at most; agents are answered meanwhile."""
-    controller = start(env=FAST)
+    controller = start(limits=FAST)
     trainer = Trainer()
     decision = run(controller, trainer, register(controller), 20)
     before = memory_mb(controller.process.pid)
@@ -254,7 +252,7 @@ def test_shutdown_with_open_streams_takes_less_than_two_seconds(start: Callable[
     """Return the best of three, because the machine may be busy."""
     took = []
     while not took or (len(took) < 3 and took[-1] >= 2):
-        controller = start(env=FAST)
+        controller = start(limits=FAST)
         run(controller, Trainer(), register(controller), 100)
         readers = [Reader(controller) for _ in range(50)]
         assert all(reader.next() is not None for reader in readers)

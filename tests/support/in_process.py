@@ -1,6 +1,7 @@
 """The controller's application in this process, and an agent's requests to it."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,22 @@ from starlette.testclient import TestClient
 from gravac.protocol import Decision, JobAnswer, Record, WindowAnswer
 from gravac_controller.api.app import create_app
 from gravac_controller.api.services import Services
-from gravac_controller.settings import ControllerSettings
+from gravac_controller.settings import ControllerSettings, Limits
 from tools.harness.builders import Trainer, spec
 
+LIMITS = {one.name for one in fields(Limits)}
 JSON = {"Content-Type": "application/json"}
 
 
 class InProcess:
-    """The application in this process: ``client`` sends requests, ``services`` holds its state."""
+    """The application in this process: ``client`` sends requests, ``services`` holds its state.
 
-    def __init__(self, data_dir: Path, **settings: object) -> None:
-        self.services = Services.of(ControllerSettings(data_dir=data_dir, **settings))  # type: ignore[arg-type]
+    Takes settings, and limits by their names.
+    """
+
+    def __init__(self, data_dir: Path, **chosen: Any) -> None:
+        limits = {name: chosen.pop(name) for name in LIMITS & chosen.keys()}
+        self.services = Services.of(ControllerSettings(data_dir=data_dir, **chosen).with_limits(**limits))
         self.services.store.open()
         self.client = TestClient(create_app(self.services), base_url="http://127.0.0.1")
         self.client.__enter__()

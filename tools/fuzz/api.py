@@ -20,11 +20,7 @@ from tools.harness.controller import Controller
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"
 JOB = "my-job"  # as in the document's examples
-LIMITS = {
-    "GRAVAC_CONTROLLER_MAX_READS_PER_SECOND": "1000000",
-    "GRAVAC_CONTROLLER_MAX_CHANGES_PER_SECOND": "1000000",
-    "GRAVAC_CONTROLLER_MAX_JOBS": "50",
-}
+LIMITS = {"max_reads_per_second": 1e6, "max_changes_per_second": 1e6}
 TOKENS = {
     "GRAVAC_TOKEN": AGENT,
     "GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR,
@@ -46,7 +42,9 @@ class Found:
 
 def fuzz(folder: Path, *, tokens: bool, examples: int, phases: str, seed: int) -> Found:
     """Run schemathesis against a controller with a job: ``examples`` cases per route and phase."""
-    controller = Controller(folder / "runs", env=LIMITS | (TOKENS if tokens else {}))
+    controller = Controller(
+        folder / "runs", env={"GRAVAC_CONTROLLER_MAX_JOBS": "50"} | (TOKENS if tokens else {}), limits=LIMITS
+    )
     try:
         feed(controller)
         command = [

@@ -45,7 +45,8 @@ def zygotes() -> Iterator[Zygote]:
 class Controller:
     """``python -m gravac_controller serve`` until ``stop`` or ``kill``.
 
-    ``fresh``: a new interpreter that imports everything, as a user starts it, instead of a faster fork.
+    ``fresh``: a new interpreter that imports everything, as a user starts it, instead of a faster fork. ``limits``:
+    others than a user's, by the names of ``Limits``.
     """
 
     def __init__(
@@ -55,17 +56,21 @@ class Controller:
         port: int = 0,
         env: dict[str, str] | None = None,
         fresh: bool = False,
+        limits: dict[str, float] | None = None,
     ) -> None:
         self.data_dir = data_dir
+        module = "gravac_controller"
         command = ["serve", "--announce", "--with-parent"]
         command += ["--port", str(port), "--data-dir", str(data_dir), *arguments]
+        if limits:
+            module, command = "tools.harness.limited", [json.dumps(limits), *command]
         self.log = data_dir.parent / f"{data_dir.name}.log"
         environment = surroundings(**(env or {}))
         self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("ab") as errors:
             if fresh:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "gravac_controller", *command],
+                    [sys.executable, "-m", module, *command],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -73,7 +78,7 @@ class Controller:
                 )
             else:
                 self.process = next(zygotes()).start(
-                    module="gravac_controller",
+                    module=module,
                     argv=tuple(command),
                     environment=environment,
                     stdin=subprocess.PIPE,

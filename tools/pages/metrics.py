@@ -38,10 +38,8 @@ On Linux there are also the process metrics of every Prometheus client: `process
 ## How many series, how long a scrape
 
 A job has about 90 series and the controller 100. Series per rank (label `rank`) exist only for jobs of up to 256
-ranks (`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and for 4,096 ranks in total
-(`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`). Larger jobs have the minimum, median and maximum over ranks, and
-`/v1/jobs/{job}/ranks` has each rank. A job is removed after a day without reports
-(`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
+ranks, and for 4,096 ranks in total. Larger jobs have the minimum, median and maximum over ranks, and
+`/v1/jobs/{job}/ranks` has each rank. A job is removed after a day without reports.
 
 This is the cost of one scrape (`python lab/benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other
 load). All but the last column runs in a thread, concurrently with the requests of agents:

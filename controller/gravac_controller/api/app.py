@@ -64,8 +64,8 @@ def guarded(app: ASGIApp, services: Services) -> ASGIApp:
         RequestCounter(app, services.metrics),
         allowed_hosts=("localhost", "127.0.0.1", "::1", own_name(settings.host), *settings.allowed_hosts),
         access=Access.of(settings),
-        reads_per_second=settings.max_reads_per_second,
-        changes_per_second=settings.max_changes_per_second,
+        reads_per_second=settings.limits.max_reads_per_second,
+        changes_per_second=settings.limits.max_changes_per_second,
         count_refused=services.metrics.count_refused,
     )
 

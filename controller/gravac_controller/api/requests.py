@@ -84,7 +84,7 @@ async def read_record(request: Request, model: type[R], settings: ControllerSett
     if media_type != "application/json":
         given = "no content type" if not media_type else "another content type"
         raise ApiError(415, f"the request has {given}; send Content-Type: application/json")
-    body = await _read(request, settings.max_body_bytes, settings.request_seconds)
+    body = await _read(request, settings.limits.max_body_bytes, settings.limits.request_seconds)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

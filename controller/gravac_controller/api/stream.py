@@ -43,7 +43,7 @@ class Streams:
     @property
     def full(self) -> bool:
         """Return whether the limit on streams is reached."""
-        return self.open >= self.settings.max_streams
+        return self.open >= self.settings.limits.max_streams
 
     def stop(self) -> None:
         """End every stream: the server shuts down."""
@@ -67,11 +67,11 @@ class Streams:
             elif state != sent_state:
                 yield _encode("job", JobDelta(job=job_view(live)))
             sent_state = state
-            while not await _set_within(changed, self.settings.stream_ping_seconds):
+            while not await _set_within(changed, self.settings.limits.stream_ping_seconds):
                 if live.state() != sent_state:
                     break
                 yield KEEPALIVE_COMMENT
-            await asyncio.sleep(self.settings.stream_interval_seconds)
+            await asyncio.sleep(self.settings.limits.stream_interval_seconds)
 
     def _message(self, live: LiveJob, kind: str, line: int, change: Change | None = None) -> bytes:
         spec, _ = live.spec_and_decision()
@@ -125,7 +125,7 @@ class EventStream(Response):
 
     async def _pump(self, send: Send) -> None:
         async for message in self._streams.read(self._job, self._after):
-            async with asyncio.timeout(self._streams.settings.stream_stall_seconds):
+            async with asyncio.timeout(self._streams.settings.limits.stream_stall_seconds):
                 await send({"type": "http.response.body", "body": message, "more_body": True})
 
 

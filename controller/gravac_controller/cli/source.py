@@ -138,7 +138,7 @@ class FromTrace:
 
     def __init__(self, path: Path) -> None:
         self._where, self._path, self.left_out = str(path), path, 0
-        self._live = LiveJob(ControllerSettings.model_construct(history_windows=1))
+        self._live = LiveJob(ControllerSettings.model_construct().with_limits(history_windows=1))
         follower = Follower(adopt=True)
         for line in read_trace(path):
             follower.push(line)

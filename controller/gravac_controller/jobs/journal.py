@@ -172,7 +172,7 @@ class Journal:
             recent.append(files[number])
             first = self.reader.first_window(number)
             begins = first if begins is None else begins
-            if begins - first >= self._settings.history_windows:
+            if begins - first >= self._settings.limits.history_windows:
                 break
         return recent[::-1]
 

@@ -47,7 +47,7 @@ class Store:
         self._refused: OSError | None = None  # by the disk, when it was last checked
         self._threads = ThreadPoolExecutor(MOST_WRITERS, thread_name_prefix="gravac-writer")
         self._tidier = ThreadPoolExecutor(1, thread_name_prefix="gravac-tidier")  # compresses full parts
-        self._budget = Budget(settings.history_bytes)
+        self._budget = Budget(settings.limits.history_bytes)
         self._open_journals = OpenJournals(settings.max_connections)
 
     def open(self) -> None:

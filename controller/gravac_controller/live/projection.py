@@ -379,7 +379,7 @@ class LiveJob:
     def stale_seconds(self) -> float:
         """Seconds without a report after which the job is stale."""
         window_seconds = self.latest.report.seconds if self.latest is not None else 0.0
-        return min(max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds), MAX_SECONDS)
+        return min(max(self._settings.limits.stale_seconds, STALE_WINDOWS * window_seconds), MAX_SECONDS)
 
     def silent_seconds(self) -> float:
         """Return the seconds since the last registration or window; a decision follows each."""

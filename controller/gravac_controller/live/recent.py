@@ -37,14 +37,14 @@ class Recent:
     """Recent history of one job. ``bytes``: about what its windows and decisions take."""
 
     def __init__(self, settings: ControllerSettings) -> None:
-        self._most_ranks = settings.history_rank_rows
-        self.windows: deque[WindowView] = deque(maxlen=settings.history_windows)
+        self._most_ranks = settings.limits.history_rank_rows
+        self.windows: deque[WindowView] = deque(maxlen=settings.limits.history_windows)
         """All but the latest."""
         self.decisions: deque[DecisionView] = deque(
-            maxlen=max(settings.history_windows, SNAPSHOT_DECISIONS) + 1
+            maxlen=max(settings.limits.history_windows, SNAPSHOT_DECISIONS) + 1
         )
         self.bytes = 0
-        self._changes: deque[Change] = deque(maxlen=settings.history_windows)
+        self._changes: deque[Change] = deque(maxlen=settings.limits.history_windows)
         self._complete_from = 0
 
     def add_window(self, view: WindowView) -> None:

@@ -88,7 +88,7 @@ class ReplayedJob(Job):
     ) -> None:
         self._copy = folder / "trace" / parts.ACTIVE
         self._copy.parent.mkdir(mode=0o700)
-        unused, budget = ThreadPoolExecutor(1), Budget(settings.history_bytes)  # nothing is written
+        unused, budget = ThreadPoolExecutor(1), Budget(settings.limits.history_bytes)  # nothing is written
         open_journals = OpenJournals(settings.max_connections)
         super().__init__(self._copy.parent, settings, lambda: 0.0, unused, unused, budget, open_journals)
         self.first_window: int | None = None
@@ -102,7 +102,7 @@ class ReplayedJob(Job):
         self._stream = CopyingReader(path, self._copy)
         self._trace = Trace(cast(BinaryIO, self._stream), str(path), verify=True, owned=True)
         # The state after the last line read; pages of older windows come from the copy.
-        self._ahead = ReplayedLive(settings.model_copy(update={"history_windows": 1}))
+        self._ahead = ReplayedLive(settings.with_limits(history_windows=1))
         self._history = History(MOST_WINDOWS)
         self._undecided: WindowView | None = None
         self._pending: Line | None = None  # read already, but not applied yet

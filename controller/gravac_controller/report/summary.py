@@ -88,7 +88,7 @@ def windows_of(
 
 def empty_job() -> ReplayedLive:
     """Return a job without data, which stores as little history as possible."""
-    return ReplayedLive(ControllerSettings.model_construct(history_windows=1))
+    return ReplayedLive(ControllerSettings.model_construct().with_limits(history_windows=1))
 
 
 def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:

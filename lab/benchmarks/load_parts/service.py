@@ -10,10 +10,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-RATES = {
-    "GRAVAC_CONTROLLER_MAX_READS_PER_SECOND": "1000000",
-    "GRAVAC_CONTROLLER_MAX_CHANGES_PER_SECOND": "1000000",
-}
+RATES = {"max_reads_per_second": 1e6, "max_changes_per_second": 1e6}
 """Rate limits must not bound the measurement."""
 
 
@@ -24,7 +21,8 @@ class Service:
         command = [
             sys.executable,
             "-m",
-            "gravac_controller",
+            "tools.harness.limited",
+            json.dumps(RATES),
             "serve",
             "--announce",
             "--with-parent",
@@ -36,7 +34,6 @@ class Service:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **RATES},
         )
         os.sched_setaffinity(self.process.pid, {core})
         assert self.process.stdout is not None

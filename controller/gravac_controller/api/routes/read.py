@@ -167,8 +167,7 @@ def read_routes(services: Services) -> APIRouter:
         known = await store.awake(job)
         if services.streams.full:
             raise Unavailable(
-                f"{services.streams.open} event streams are open, which is the limit; close some, or raise "
-                "GRAVAC_CONTROLLER_MAX_STREAMS",
+                f"{services.streams.open} event streams are open, which is the limit: close some",
                 reason="too_many_streams",
                 retry_after=10,
             )
