@@ -198,7 +198,6 @@ VALUES = {
     "request_seconds": "0.5",
     "agreement_seconds": "60",
     "rank_rows": "8",
-    "step_rows": "0",
     "progress": "True",
     "adapt_optimizer": "True",
     "log_to_stderr": "False",

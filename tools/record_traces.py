@@ -47,7 +47,7 @@ class Run:
 
     ``killed``: steps before which the controller is killed; ``spoilt``: steps at which one rank's loss is NaN;
     ``orders``: orders of an operator, by the step before which they come. ``part_bytes``: at which size the journal
-    begins a new part. ``step_rows``: the agent's setting.
+    begins a new part.
     """
 
     task: str
@@ -63,7 +63,6 @@ class Run:
     spoilt: tuple[int, ...] = ()
     orders: dict[int, dict[str, Any]] = field(default_factory=dict)
     part_bytes: int = 0
-    step_rows: int = 0
 
 
 RUNS = {
@@ -92,9 +91,6 @@ RUNS = {
     ),
     "mlp-nan": Run(
         task="mlp", windows=30, compressor="topk+int8", policy="gravac", emulated="50mbit", spoilt=(87, 143, 144)
-    ),
-    "mlp-steps": Run(
-        task="mlp", windows=20, compressor="topk+bf16", policy="gravac", emulated="50mbit", spoilt=(124,), step_rows=6
     ),
     "mlp-ruled-out": Run(
         task="mlp", windows=24, compressor="topk", policy="gravac:ladder=10/1000", emulated="50mbit"
@@ -162,7 +158,6 @@ def rank_of(name: str, folder: str) -> None:
     training = Training(run.task, rank, world)
     options: dict[str, Any] = {"compressor": run.compressor, "memory": run.memory, "policy": run.policy}
     options |= {"link": run.emulated, "window": run.window, "job": name, "data_dir": folder}
-    options |= {"step_rows": run.step_rows}
     with Agent(training.module, training.optimizer, **options) as agent:
         agent.wait_ready(60)
         dist.barrier()

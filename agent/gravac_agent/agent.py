@@ -97,8 +97,6 @@ class Agent:
         agreement_seconds: How long ranks wait for each other in the agent's own collectives, in seconds. Default: 300.
         rank_rows: Ranks that a window's report lists one by one, from rank 0 on. The spread of times over all ranks is
             always reported. Fewer rows keep the journal of a large job small. Default: 1024.
-        step_rows: Steps that a window's report lists one by one, the newest of the window. Each takes about 200 bytes
-            of the journal, and policies do not use them. Default: 0.
         progress: Whether to measure how far the parameters go in the direction in which dense gradients would take
             them: a second optimizer of the same class steps 512 sampled elements. Policies predict from it how many
             steps a plan costs. Default: True.
@@ -159,7 +157,6 @@ class Agent:
         request_seconds: float | None = None,
         agreement_seconds: float | None = None,
         rank_rows: int | None = None,
-        step_rows: int | None = None,
         progress: bool | None = None,
         adapt_optimizer: bool | None = None,
         log_to_stderr: bool | None = None,

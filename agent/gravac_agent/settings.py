@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
-from gravac.protocol import MAX_LISTED_STEPS, Choice
+from gravac.protocol import Choice
 from gravac.wording import did_you_mean, validator_message
 from gravac_agent import sinks
 from gravac_agent.errors import SetupError
@@ -129,7 +129,6 @@ class AgentSettings(BaseSettings):
     request_seconds: float = Field(2.0, gt=0, le=60)
     agreement_seconds: float = Field(300.0, gt=0, le=86400)
     rank_rows: int = Field(1024, ge=0, le=1024)
-    step_rows: int = Field(0, ge=0, le=MAX_LISTED_STEPS)
     progress: bool = True
     adapt_optimizer: bool = False
     log_to_stderr: bool = True

@@ -53,9 +53,7 @@ from gravac.protocol.job import (
     PolicySpec,
 )
 from gravac.protocol.window import (
-    MAX_LISTED_STEPS,
     QUANTILES,
-    STEP_COLUMNS,
     GainCurve,
     GainSums,
     InsideHosts,
@@ -65,18 +63,15 @@ from gravac.protocol.window import (
     RankRow,
     SmoothedGain,
     Spread,
-    StepDetail,
     WindowReport,
     quantiles,
 )
 
 __all__ = [
-    "MAX_LISTED_STEPS",
     "OTHER_RULE",
     "QUANTILES",
     "RULES",
     "SCHEMA",
-    "STEP_COLUMNS",
     "Actor",
     "Bytes",
     "Candidate",
@@ -119,7 +114,6 @@ __all__ = [
     "Settings",
     "SmoothedGain",
     "Spread",
-    "StepDetail",
     "Text",
     "Trial",
     "WindowAnswer",

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gravac.protocol.decision import Phase
 from gravac.protocol.fields import (
@@ -20,17 +20,11 @@ from gravac.protocol.fields import (
     Seconds,
 )
 
-MAX_LISTED_STEPS = 1024
-"""Steps that one window can list."""
 QUANTILES = (0.0, 0.5, 0.9, 1.0)
 """Lowest, median, 90 %, highest."""
 Quantiles = Annotated[tuple[Seconds, ...], Field(min_length=4, max_length=4)]
 
-_Column = Field(min_length=1, max_length=MAX_LISTED_STEPS)
-_Times = Annotated[tuple[Seconds, ...], _Column]
-_Counts = Annotated[tuple[Count, ...], _Column]
 _Product = Annotated[float, Field(ge=-1e300, le=1e300)]
-_Energies = Annotated[tuple[Energy | None, ...], _Column]
 
 
 class GainSums(Record):
@@ -169,44 +163,6 @@ class GainCurve(Record):
     gains: Annotated[tuple[Ratio | None, ...], Field(min_length=61, max_length=61)]  # at CF 10^(i/20)
 
 
-class StepDetail(Record):
-    """The newest steps of a window, one column for each figure: ``first_step`` to the window's last, without a gap.
-
-    Times are rank 0's, to the microsecond, and the five phases add up to ``seconds``. Squared norms are summed over
-    ranks, as in ``GainSums``; null where a gradient was not finite. The gain of a step is ``candidate_sq`` /
-    ``compensated_sq``; decisions use the window's smoothed gain. No decision depends on these columns.
-    """
-
-    first_step: Count  # number of the first one listed
-    epoch: _Counts  # of the decision it ran under
-    cf: Annotated[tuple[CompressionFactor, ...], _Column]  # that was sent
-    seconds: _Times  # from the end of one exchange to the next
-    data_wait: _Times  # for the next batch
-    compute: _Times  # forward, backward, optimizer
-    compress: _Times  # encoding
-    communicate: _Times  # waiting for the network
-    decompress: _Times  # decoding
-    payload_bytes: Annotated[tuple[Bytes, ...], _Column]  # handed to collectives, all ranks
-    gradient_sq: _Energies  # ‖g‖²
-    compensated_sq: _Energies  # ‖p‖²
-    sent_sq: _Energies  # ‖sent‖²
-    candidate_sq: _Energies  # energy sent at the candidate CF
-    residual_sq: _Energies  # ‖residual‖²
-    nonfinite_ranks: _Counts  # with NaN or infinity
-    failed_ranks: _Counts  # whose compression raised
-
-    @model_validator(mode="after")
-    def _of_one_length(self) -> Self:
-        for name in STEP_COLUMNS:
-            if len(getattr(self, name)) != len(self.epoch):
-                got = f"{len(getattr(self, name))} values, epoch has {len(self.epoch)}"
-                raise ValueError(f"{name}: every column needs a value for each step; it has {got}")
-        return self
-
-
-STEP_COLUMNS = tuple(name for name in StepDetail.model_fields if name != "first_step")
-
-
 class WindowReport(Record):
     """What rank 0 reports once a window. Raw sums, so that other signals can be computed later."""
 
@@ -231,7 +187,6 @@ class WindowReport(Record):
     spread: Spread | None = None  # of times over all ranks; null: not known
     ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as GRAVAC_RANK_ROWS allows
     curve: GainCurve | None = None  # null: no step of the window was surveyed
-    steps: StepDetail | None = None  # one by one, in the trace only; null: not listed
     trial_seconds: Seconds | None = None  # longest step of a trial that ended early; null: none did
     residual_rate: LearningRate | None = None  # learning rate that the residual follows; null: none
     inside: InsideHosts | None = None  # of two levels of links, the inner one; null: there is one level

@@ -1,28 +1,23 @@
 """What a rank measures over a window, and the report of it on rank 0: times, samples, loss, totals, curve, steps."""
 
-import logging
 import time
-from collections import deque
 
 import pytest
 import torch
 
 from gravac.kernels import tally
-from gravac.protocol import StepDetail
-from gravac.signals.gain import GainTracker
 from gravac.signals.spectrum import LADDER, Spectrum
-from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
+from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import StepSums, Tick
 from gravac_agent.windows.meters import (
     RankTotals,
     StepClock,
-    StepTimes,
     TrainerInput,
     WindowTotals,
     totals_of,
 )
-from gravac_agent.windows.report import build_report, listed_steps
+from gravac_agent.windows.report import build_report
 
 PLAN = StepPlan(Directive(1, "hold", 10.0, 10.0, 0.1), 10.0)
 
@@ -189,36 +184,3 @@ def test_a_rank_without_a_curve_adds_nothing_to_it() -> None:
     assert len(window.vector()) == totals + len(LADDER) + 1
     assert float(window.vector()[totals:].abs().sum()) == 0.0
     assert totals_of(window.vector()) == window.own
-
-
-TIMES = StepTimes(
-    seconds=1.0, data_wait=0.125, compute=0.5, compress=0.0625, communicate=0.25, decompress=0.0625
-)
-UNMEASURED: StepPlan = next_plan(Directive(3, "hold", 10.0, 10.0, 0.0), GainTracker(0.1))
-
-
-def listing(most: int, steps: int, **sums: float) -> StepDetail | None:
-    window = WindowTotals(0, 0, deque(maxlen=most))
-    for step in range(steps):
-        window.add(UNMEASURED, StepSums(**sums), TIMES, 400, 100 + step, settled=False)
-    return listed_steps(window, ranks=4)
-
-
-def test_the_newest_steps_are_listed() -> None:
-    found = listing(3, 10, sent_sq=2.0)
-    assert found is not None
-    assert found.first_step == 7
-    assert found.payload_bytes == (428, 432, 436), "of four ranks"
-    assert (found.epoch, found.cf) == ((3,) * 3, (UNMEASURED.cf,) * 3)
-    assert (found.sent_sq, found.communicate) == ((2.0,) * 3, (0.25,) * 3)
-
-
-def test_no_steps_are_listed_where_none_are_requested() -> None:
-    assert listing(0, 10) is None
-    assert listing(5, 0) is None
-
-
-def test_steps_that_cannot_be_written_cost_the_list_only(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR, "gravac.agent"):
-        assert listing(3, 3, residual_sq=float("inf")) is None
-    assert "could not be listed" in caplog.text

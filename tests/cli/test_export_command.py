@@ -163,39 +163,3 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, form: str) -> None:
     assert result.exit_code == 2
     assert "notes.txt" in result.output
     assert "Traceback" not in result.output
-
-
-STEPS = Path(__file__).parent.parent / "traces/mlp-steps.jsonl.gz"
-
-
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_steps(form: str, tmp_path: Path) -> None:
-    path = tmp_path / "steps"
-    command = ["export", str(STEPS), "--to", form, "--rows", "steps", "-o", str(path)]
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 0, result.output
-    assert "120 steps of" in result.output
-    details = [line.record.steps for line in read_trace(STEPS) if isinstance(line.record, WindowReport)]
-    sent = [value for detail in details if detail is not None for value in detail.sent_sq]
-    if form == "csv":
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert [None if row["sent_sq"] == "" else float(row["sent_sq"]) for row in rows] == sent
-        assert rows[-1]["step"] == "199"
-        assert float(rows[0]["compute_seconds"]) > 0
-    else:
-        parquet = pytest.importorskip("pyarrow.parquet")
-        rows = parquet.read_table(path).to_pylist()
-        assert [row["sent_sq"] for row in rows] == sent
-        assert rows[-1]["step"] == 199
-
-
-def test_steps_of_a_trace_without_them(trace: Path, tmp_path: Path) -> None:
-    path = tmp_path / "none.csv"
-    command = ["export", str(trace), "--rows", "steps", "-o", str(path)]
-    result = CliRunner().invoke(main, [*command, "--to", "csv"])
-    assert result.exit_code == 2
-    assert "no window lists its steps: train with the agent's setting step_rows" in result.output
-    assert not path.exists(), "nothing half-done"
-    result = CliRunner().invoke(main, [*command, "--to", "openmetrics"])
-    assert "--rows steps is a table" in result.output

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import STEP_COLUMNS, End, Event, Override, Spread, StepDetail
+from gravac.protocol import End, Event, Override, Spread
 from gravac.traces import TraceError, TraceRecord, read_trace
 from gravac.traces.line import encode
 from gravac.traces.parts import Part
@@ -80,11 +80,6 @@ def seeds() -> list[bytes]:
     ):
         fold = JobFold(job_spec(parse(text).spec()))
         records: list[TraceRecord] = [fold.spec, fold.start_decision]
-        columns = dict.fromkeys(STEP_COLUMNS, (1, 2, 3)) | {
-            "cf": (1.0, 10.0, 10.0),
-            "sent_sq": (0.5, None, 2.0),
-        }
-        steps = StepDetail.model_validate({"first_step": 7, **columns})
         for window in range(3):
             times = (1.0, 1.0, 2.0, 2.0)
             spread = Spread(
@@ -92,7 +87,7 @@ def seeds() -> list[bytes]:
                     ("step_seconds", "data_wait", "compute", "compress", "communicate", "decompress"), times
                 )
             )
-            report = cluster.report(window, fold.decision, spread=spread, steps=steps)
+            report = cluster.report(window, fold.decision, spread=spread)
             records += [report, fold.decide(report)]
         found += [sealed(*records[:4]), sealed(*records)]
         order = Override(action="pin", cf=3.0, actor="ada", epoch=fold.decision.epoch)

@@ -233,8 +233,6 @@ class WindowTotals:
 
     number: int
     first_step: int
-    listed: deque[tuple[StepPlan, StepSums, StepTimes, int]] = field(default_factory=lambda: deque(maxlen=0))
-    """The newest steps, with the bytes that this rank sent; as many as a report lists one by one."""
     own: RankTotals = field(default_factory=RankTotals)
     """This rank's."""
     levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
@@ -285,7 +283,6 @@ class WindowTotals:
         if settled:
             level.settled_seconds.append(times.seconds)
             level.settled_exposed.append(times.communicate)
-        self.listed.append((plan, sums, times, payload))
         self.last_plan = plan
 
     def add_mean(self, plan: StepPlan, sums: StepSums, mean_sq: float | None) -> None:

@@ -1,6 +1,5 @@
 """Rank 0's report of a window: the totals of all ranks as a record of the protocol."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import fields
 from statistics import median
@@ -14,16 +13,12 @@ from gravac.protocol import (
     RankRow,
     SmoothedGain,
     Spread,
-    StepDetail,
     WindowReport,
     quantiles,
 )
 from gravac_agent.exchange.tick import NAMES
-from gravac_agent.windows.meters import LevelTotals, ProgressSums, RankTotals, StepTimes, WindowTotals
+from gravac_agent.windows.meters import LevelTotals, ProgressSums, RankTotals, WindowTotals
 
-log = logging.getLogger("gravac.agent")
-
-_ENERGIES = ("gradient_sq", "compensated_sq", "sent_sq", "candidate_sq", "residual_sq")
 _FROM_TICKS = [name for name in GainSums.model_fields if name in NAMES]
 _FROM_PROGRESS = [energy.name for energy in fields(ProgressSums) if energy.name not in ("steps", "raw_sq")]
 """Sums that a record has by the same name; ``steps`` and ``raw_sq`` have other names there."""
@@ -81,7 +76,6 @@ def build_report(
         spread=_spread(ranks),
         ranks=tuple(_rank_row(rank, totals) for rank, totals in enumerate(ranks[:listed])),
         curve=curve,
-        steps=listed_steps(window, len(ranks)),
         trial_seconds=window.trial_seconds,
         residual_rate=window.residual_rate(),
         inside=None if not total.inside_bytes else _inside(total, len(ranks)),
@@ -139,32 +133,3 @@ def _rank_row(rank: int, totals: RankTotals) -> RankRow:
         memory_bytes=int(totals.memory_bytes),
         agent_cpu_seconds=totals.agent_cpu,
     )
-
-
-def listed_steps(window: WindowTotals, ranks: int) -> StepDetail | None:
-    """Return the newest steps of a window one by one. None when there are none, or they cannot be written.
-
-    Args:
-        window: Rank 0's totals.
-        ranks: Ranks of the job, whose payloads have the same size.
-    """
-    if not window.listed:
-        return None
-    plans, sums, times, payloads = zip(*window.listed, strict=True)
-    columns: dict[str, tuple[object, ...]] = {
-        "epoch": tuple(plan.directive.epoch for plan in plans),
-        "cf": tuple(plan.cf for plan in plans),
-        "payload_bytes": tuple(payload * ranks for payload in payloads),
-        "nonfinite_ranks": tuple(int(each.nonfinite) for each in sums),
-        "failed_ranks": tuple(int(each.failed) for each in sums),
-    }
-    for name in _ENERGIES:
-        columns[name] = tuple(None if each.nonfinite else getattr(each, name) for each in sums)
-    for name in StepTimes._fields:
-        columns[name] = tuple(round(getattr(each, name), 6) for each in times)
-    try:
-        first = window.first_step + int(window.own.steps) - len(plans)
-        return StepDetail.model_validate({"first_step": first, **columns})
-    except ValueError:
-        log.exception("the steps of this window could not be listed; its report goes without them")
-        return None

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections import Counter, deque
+from collections import Counter
 
 import torch
 import torch.distributed as dist
@@ -281,8 +281,7 @@ class StepLoop:
         self._executor.enqueue(lambda: self._gather_and_report(window, gains))
 
     def _new_window(self, number: int) -> WindowTotals:
-        rows = 0 if self._reporter is None else self._settings.step_rows
-        return WindowTotals(number, self.step, deque(maxlen=rows))
+        return WindowTotals(number, self.step)
 
     def _gather_and_report(self, window: WindowTotals, gains: dict[float, float]) -> None:
         """Gather the totals of all ranks and report the window on rank 0. Runs on the exchange thread."""

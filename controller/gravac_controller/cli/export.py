@@ -9,7 +9,7 @@ from gravac.traces import TraceError
 from gravac.wording import display_path, printable
 from gravac_controller.cli.source import CannotUse, TraceFile
 from gravac_controller.export.series import write_openmetrics, write_tensorboard
-from gravac_controller.export.tables import of_steps, of_windows, write_csv, write_parquet
+from gravac_controller.export.tables import of_windows, write_csv, write_parquet
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.summary import empty_job, windows_of
 from gravac_controller.views.models import WindowView
@@ -31,17 +31,10 @@ from gravac_controller.views.models import WindowView
     required=True,
     help="The file to write; a folder for tensorboard.",
 )
-@click.option(
-    "--rows",
-    type=click.Choice(["windows", "steps"]),
-    default="windows",
-    show_default=True,
-    help="For csv and parquet. steps: only where the trainer recorded them (GRAVAC_STEP_ROWS).",
-)
-def export(trace: Path, form: str, output: Path, rows: str) -> None:
+def export(trace: Path, form: str, output: Path) -> None:
     """Export the windows of TRACE for other tools.
 
-    csv and parquet: a table with one row per window (the columns of the page's CSV) or per step. Unknown values are
+    csv and parquet: a table with one row per window (the columns of the page's CSV). Unknown values are
     empty. tensorboard: event files, one scalar per column. openmetrics: the metrics of the controller's /metrics after
     each window, which promtool converts to blocks for Prometheus.
 
@@ -56,22 +49,18 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
     live, notes = empty_job(), list[str]()
     both = windows_of(trace, live, notes)
     windows: Iterator[WindowView] = (view for view, _ in both)
-    if rows == "steps" and form not in ("csv", "parquet"):
-        raise click.UsageError(f"--rows steps is a table: --to csv or parquet, not {form}")
     try:
-        table = of_windows(windows) if rows == "windows" else of_steps(trace, notes)
         match form:
             case "csv":
-                written = write_csv(table, output)
+                written = write_csv(of_windows(windows), output)
             case "parquet":
-                written = write_parquet(table, output)
+                written = write_parquet(of_windows(windows), output)
             case "tensorboard":
                 written = write_tensorboard(windows, output)
             case _:
                 written = write_openmetrics(both, live, output)
     except (TraceError, MissingExtra, OSError) as error:
         raise CannotUse(printable(str(error))) from None
-    name = live.spec_and_decision()[0].job if rows == "windows" else str(display_path(trace))
-    click.echo(f"{display_path(output)}: {written} {rows} of {printable(name)}")
+    click.echo(f"{display_path(output)}: {written} windows of {printable(live.spec_and_decision()[0].job)}")
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)

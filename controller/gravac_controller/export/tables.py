@@ -1,21 +1,16 @@
-"""A trace as a table, in CSV or Parquet: a row for each window, or for each step where the trace lists steps."""
+"""A trace as a table, in CSV or Parquet: a row for each window."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from gravac.protocol import STEP_COLUMNS as DETAIL
-from gravac.protocol import WindowReport
-from gravac.traces import TraceError, read_trace
 from gravac_controller.extras import needs
-from gravac_controller.report.summary import journal_path
-from gravac_controller.views.columns import COLUMNS, PHASES, Value, row_of
+from gravac_controller.views.columns import COLUMNS, Value, row_of
 from gravac_controller.views.models import WindowView
 
-WHOLE = ("epoch", "payload_bytes", "nonfinite_ranks", "failed_ranks")
 ROW_GROUP = 10_000
 """Rows in a row group of Parquet."""
 
@@ -39,23 +34,6 @@ class Table:
 def of_windows(views: Iterable[WindowView]) -> Table:
     """One row per window."""
     return Table(tuple(ExportColumn(column.name, column.kind) for column in COLUMNS), map(row_of, views))
-
-
-def of_steps(path: Path, notes: list[str]) -> Table:
-    """One row per step, of the windows that list their steps.
-
-    Raises TraceError, also where no window lists its steps; so does reading the rows.
-    """
-    columns = [ExportColumn("step", "integer"), ExportColumn("window", "integer")]
-    for name in DETAIL:
-        unit = "_seconds" if name in PHASES else ""
-        columns.append(ExportColumn(name + unit, "integer" if name in WHOLE else "number"))
-    rows = _steps(path, notes)
-    first = next(rows, None)
-    if first is None:
-        message = "no window lists its steps: train with the agent's setting step_rows (GRAVAC_STEP_ROWS=20)"
-        raise TraceError(str(path), None, message)
-    return Table(tuple(columns), chain([first], rows))
 
 
 def write_csv(table: Table, path: Path) -> int:
@@ -96,14 +74,3 @@ def write_parquet(table: Table, path: Path) -> int:
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
             rows += len(some)
     return rows
-
-
-def _steps(path: Path, notes: list[str]) -> Iterator[tuple[Value, ...]]:
-    trace = read_trace(journal_path(path))
-    for line in trace:
-        if isinstance(line.record, WindowReport) and line.record.steps is not None:
-            detail = line.record.steps
-            rows = zip(*(getattr(detail, name) for name in DETAIL), strict=True)
-            for step, row in enumerate(rows, detail.first_step):
-                yield (step, line.record.window, *row)
-    notes += trace.notes

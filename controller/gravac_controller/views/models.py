@@ -137,8 +137,6 @@ class WindowView(Record):
 
         ``spec``: the job as the incarnation that sent it registered it.
         """
-        if report.steps is not None:
-            report = report.model_copy(update={"steps": None})
         kind, compressor, world_size = spec.optimizer_kind, spec.compressor, spec.world_size
         efficiency = figures.efficiency(report, kind, compressor, world_size)
         codec = figures.codec(report, compressor)

@@ -35,7 +35,7 @@ def plans_in_turn(
             total += parameter.grad.double()
 
     policy = ScriptedPolicy(*(Play(*play) for play in plays))
-    options: dict[str, Any] = {"controller": None, "job": "planned", "window": window, "step_rows": 100}
+    options: dict[str, Any] = {"controller": None, "job": "planned", "window": window}
     with Agent(module, optimizer, data_dir=folder, policy=policy, compressor="topk", **options) as agent:
         assert agent._parts is not None
         loop, memory = agent._parts.loop, agent._parts.memory
