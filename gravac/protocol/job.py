@@ -217,6 +217,11 @@ class JobSpec(Record):
         return "unknown" if self.optimizer is None else self.optimizer.kind
 
     @property
+    def senders(self) -> int:
+        """Ranks whose payloads meet: all, or with two levels of links one of each host."""
+        return self.world_size if self.hosts is None else self.hosts.hosts
+
+    @property
     def torch_adam(self) -> bool:
         """Whether the optimizer is torch's Adam or AdamW with a usual β₁, next to which others may do better."""
         found = self.optimizer

@@ -144,7 +144,7 @@ def advise(
         kind: Of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         bound: Largest loss of η that is accepted, 0 to 1. Plans whose η is not ``reliable`` are never chosen.
         margin: What a plan must promise more than dense, relative.
-        ranks: World size.
+        ranks: Whose payloads meet.
         confirmed: ρ of the job, the part of the mean gradient that is not noise; None: not known.
         optimizer: Name of its class; empty: not known.
         beta: Its β₁; None: not known.
@@ -195,7 +195,7 @@ def advise_job(
         kind,
         bound,
         max(WORTH, predictor.error),
-        ranks=scenario.ranks,
+        ranks=predictor.recording.levels.hosts(scenario.ranks),
         confirmed=confirmed,
         optimizer=optimizer,
         beta=beta,

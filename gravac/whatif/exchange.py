@@ -42,6 +42,7 @@ class Volume:
         payload_bytes: handed to collectives.
         collective: name of the last bucket's collective.
         decoded: payloads that the rank decodes.
+        inside_seconds: in which the ranks of a host divide the gradient and put its mean together, where they do.
     """
 
     messages: float
@@ -49,6 +50,7 @@ class Volume:
     payload_bytes: float
     collective: str
     decoded: int
+    inside_seconds: float = 0.0
 
 
 class UnknownSizes(ValueError):

@@ -55,11 +55,11 @@ def fit(recordings: Sequence[tuple[Recording, Network | None]]) -> Fit:
     if len(recordings) > 1 and any(network is None for _, network in recordings):
         raise ValueError("with several traces, say for each on which network it was recorded")
     samples = [sample for recording, network in recordings for sample in samples_of(recording, network)]
-    return fit_samples(samples, first.elements)
+    return fit_samples(samples, first.levels.elements(first.elements))
 
 
 def fit_samples(samples: Sequence[Sample], elements: int) -> Fit:
-    """Fit a model to at least one sample of a model with ``elements`` gradient elements."""
+    """Fit a model to at least one sample of ranks that compress ``elements`` elements each."""
     groups = list(medians(samples))
     coding = coding_terms(groups, elements)
     exchange = exchange_terms(groups, coding, elements, noise_of(samples))

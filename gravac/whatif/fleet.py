@@ -90,7 +90,7 @@ class Fleet:
             self._row(rank, predicted, samples // ranks) for rank in range(ranks if self._rows else 0)
         ]
         phases = _phases(predicted, steps)
-        dense = 4 * self.spec.model.elements * steps * ranks
+        dense = 4 * self._predictor.fit.model.elements * steps * ranks
         payload = dense if cf == 1.0 else round(predicted.volume.payload_bytes * steps * ranks)
         return WindowReport(
             job=self.spec.job,

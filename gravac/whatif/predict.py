@@ -11,7 +11,7 @@ from gravac.collectives import COLLECTIVES, Network
 from gravac.protocol import PlanCost
 from gravac.signals.efficiency import CERTAIN, Efficiency, of_job
 from gravac.whatif import exchange
-from gravac.whatif.exchange import UnknownSizes, Volume, volume
+from gravac.whatif.exchange import UnknownSizes, Volume
 from gravac.whatif.fit import Fit, fit, fit_samples
 from gravac.whatif.gains import GainEstimate, GainModel
 from gravac.whatif.nominal import NominalJob
@@ -29,7 +29,10 @@ DOUBLING_ERROR = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Where and how to train: network, world size and compressor."""
+    """Where and how to train: network, world size and compressor.
+
+    With two levels of links the network is a rank's share of the link between hosts.
+    """
 
     network: Network
     ranks: int
@@ -108,6 +111,7 @@ class Predictor:
 
         Raises:
             UnknownSizes: the compressor is a multi-round aggregator, and the trace did not send this CF.
+            ValueError: the ranks do not fill hosts, among whose ranks the job divides gradients.
         """
         exchanged = self._volume(scenario, cf)
         step = self._step(scenario, cf, exchanged)
@@ -155,15 +159,16 @@ class Predictor:
         )
 
     def _volume(self, scenario: Scenario, cf: float) -> Volume:
+        levels, elements = self.recording.levels, self.recording.elements
         try:
-            sized = volume(scenario.compressor, self.recording.elements, cf, scenario.ranks, scenario.network)
+            sized = levels.volume(scenario.compressor, elements, cf, scenario.ranks, scenario.network)
         except UnknownSizes:
             sent = [
                 each.observation.payload_bytes for each in self._sent(scenario.compressor) if each.cf == cf
             ]
             if not sent:
                 raise
-            return exchange.volume_of_rounds(median(sent), scenario.ranks)
+            return levels.volume_of_rounds(median(sent), elements, scenario.ranks)
         return self._as_measured(sized, scenario.compressor, cf)
 
     def _sent(self, compressor: str) -> list[Sample]:
@@ -194,8 +199,9 @@ class Predictor:
         spec = self.recording.spec
         if cf == 1.0:
             return CERTAIN
+        hosts = self.recording.levels.hosts(ranks)
         if spec.memory.partition(":")[0] != "none" or offers.of(compressor).lossless:
-            simulated = of_job(compressor, cf, spec.optimizer_kind, ranks, self.recording.confirmed)
+            simulated = of_job(compressor, cf, spec.optimizer_kind, hosts, self.recording.confirmed)
             if simulated is not None:
                 return simulated
         shown = sorted(self.recording.efficiencies.get((compressor, cf), ()), key=lambda each: each.likely)

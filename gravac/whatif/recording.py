@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TypeVar
 
+from gravac.collectives import Network
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import figures
 from gravac.signals.efficiency import LEAST_STEPS, Efficiency
 from gravac.traces import Line
+from gravac.whatif.levels import Levels
 from gravac.wording import format_rate, format_seconds, plan_in_words
 
 K = TypeVar("K")
@@ -32,7 +34,9 @@ PURE = 0.8
 """Share of a window's steps that a level needs for the window's phases to count as its own."""
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]\d+)?)"
-_CHOSEN_FOR = re.compile(rf"Collectives at CF \S+ for {_NUMBER} ms and {_NUMBER} MB/s: ")
+_CHOSEN_FOR = re.compile(
+    rf"Collectives at CF \S+ for {_NUMBER} ms and {_NUMBER} MB/s(?: for ([1-9]\d{{0,5}}) ranks together)?: "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,7 @@ class Recording:
         notes: what was left out, and whether the network changed.
         raw_mean_sq: squared mean gradient of sampled coordinates, summed over the steps of levels that show the noise.
         raw_dot_next: its product with that of the next step, likewise.
-        measured_network: latency in seconds and bandwidth in bytes/s that the agent chose its collectives by, if the
-            trace says.
+        measured_network: by which the agent chose its collectives, if the trace says.
     """
 
     spec: JobSpec
@@ -99,7 +102,7 @@ class Recording:
     notes: list[str] = field(default_factory=list)
     raw_mean_sq: float = 0.0
     raw_dot_next: float = 0.0
-    measured_network: tuple[float, float] | None = None
+    measured_network: Network | None = None
 
     @classmethod
     def from_trace(cls, lines: Iterable[Line]) -> "Recording":
@@ -138,6 +141,11 @@ class Recording:
     def elements(self) -> int:
         """Gradient elements."""
         return self.spec.model.elements
+
+    @property
+    def levels(self) -> Levels:
+        """How the ranks of a host divide them."""
+        return Levels.of(self.spec)
 
     @property
     def codec(self) -> str:
@@ -202,13 +210,13 @@ class Recording:
         self.windows += 1
         self.samples += report.samples
         self.seconds += report.seconds
-        kind, compressor = self.spec.optimizer_kind, self.spec.compressor
-        learned = figures.efficiency(report, kind, compressor, self.ranks)
+        kind, compressor, senders = self.spec.optimizer_kind, self.spec.compressor, self.spec.senders
+        learned = figures.efficiency(report, kind, compressor, senders)
         self.useful_samples += report.samples * (1.0 if learned is None else learned.likely)
         for level in report.levels:
             codec = level.codec or compressor
             self.sent[codec if level.cf > 1.0 else compressor, level.cf] += level.steps
-            shown = None if level.cf == 1.0 else figures.level_efficiency(level, kind, compressor, self.ranks)
+            shown = None if level.cf == 1.0 else figures.level_efficiency(level, kind, compressor, senders)
             if shown is not None:
                 _append(self.efficiencies, (codec, level.cf), shown)
             if level.sums.progress_steps >= LEAST_STEPS:
@@ -228,9 +236,13 @@ class Recording:
         """Read the network from the note on the choice of collectives; other events change nothing."""
         found = _CHOSEN_FOR.match(event.message) if event.kind == "note" else None
         if found is not None and self.measured_network is None:
-            milliseconds, megabytes = (float(text) for text in found.groups())
-            if math.isfinite(milliseconds) and math.isfinite(megabytes):
-                self.measured_network = 1e-3 * milliseconds, 1e6 * megabytes
+            milliseconds, megabytes, sharing = (float(text or 1) for text in found.groups())
+            if math.isfinite(milliseconds) and math.isfinite(megabytes) and megabytes > 0.0:
+                self.measured_network = Network(
+                    latency_seconds=1e-3 * milliseconds,
+                    bytes_per_second=1e6 * megabytes,
+                    ranks_per_link=int(sharing),
+                )
 
     def _observed(self, report: WindowReport, level: LevelSums, steps: int) -> Observation | None:
         seconds, exposed = level.step_seconds_median, level.exposed_seconds_median
@@ -270,16 +282,23 @@ class NothingRecorded(ValueError):
 
 
 def _restarted(found: Recording | None, spec: JobSpec) -> Recording:
-    """Return the recording to go on with: after a restart with other ranks or another link, whose times differ, a new
-    one."""
+    """Return the recording to go on with: a new one after a restart with other ranks, levels or another link, whose
+    times differ."""
     if found is None or not found.windows:
         return Recording(spec)
     same = (found.ranks, found.elements) == (spec.world_size, spec.model.elements)
-    if same and found.spec.link == spec.link:
+    alike = found.levels.ranks == Levels.of(spec).ranks
+    if same and alike and found.spec.link == spec.link:
         found.spec = spec
         return found
     was = f"of {found.ranks} ranks"
-    if same:
+    if same and not alike:
+        was += (
+            f" with gradients divided among {found.levels.ranks}"
+            if found.spec.hosts
+            else " with whole gradients"
+        )
+    elif same:
         link = found.spec.link
         was = "on the real network" if link is None else f"on a link of {format_rate(link.bits_per_second)}"
     left_out = f"{found.windows} windows {was} before the last restart are left out"

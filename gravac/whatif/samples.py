@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from gravac.collectives import Network
-from gravac.whatif.exchange import UnknownSizes, Volume, buckets, volume, volume_of_rounds
+from gravac.whatif.exchange import UnknownSizes, Volume, buckets
 from gravac.whatif.recording import Observation, Recording
 from gravac.whatif.robust import MAD_OF_A_NORMAL
 from gravac.whatif.timemodel import TCP_GOODPUT
@@ -43,32 +43,40 @@ class Sample:
 
 
 def network_of(recording: Recording) -> Network | None:
-    """Return the network a trace was recorded on, with a link's nominal rate; None where the trace does not say."""
-    link = recording.spec.link
+    """Return the network a trace was recorded on, with a link's nominal rate; None where the trace does not say.
+
+    With two levels of links it is a rank's share of the link between hosts.
+    """
+    link, hosts = recording.spec.link, recording.spec.hosts
     if link is not None:
-        delay, rate = link.latency_seconds, link.bits_per_second / 8
-    elif recording.measured_network is not None and recording.measured_network[1] > 0:
-        delay, rate = recording.measured_network
+        found = Network(latency_seconds=link.latency_seconds, bytes_per_second=link.bits_per_second / 8)
+    elif hosts is not None:
+        found = Network(
+            latency_seconds=hosts.between_latency_seconds, bytes_per_second=hosts.between_bytes_per_second
+        )
+    elif recording.measured_network is not None:
+        found = recording.measured_network
     else:
         return None
-    return Network(latency_seconds=delay, bytes_per_second=rate / TCP_GOODPUT)
+    return replace(found, bytes_per_second=found.bytes_per_second / TCP_GOODPUT)
 
 
 def samples_of(recording: Recording, network: Network | None) -> list[Sample]:
     """Return the observations of ``recording``, each with its volume on ``network`` (None: unknown)."""
-    spec, ranks, found = recording.spec, recording.ranks, []
+    spec, ranks, elements, levels = recording.spec, recording.ranks, recording.elements, recording.levels
+    found = []
     for observation in recording.observations:
         sent = expected = observation.payload_bytes
         try:
             codec = observation.codec or spec.compressor
-            sized = volume(codec, recording.elements, observation.cf, ranks, network or ASSUMED_NETWORK)
+            sized = levels.volume(codec, elements, observation.cf, ranks, network or ASSUMED_NETWORK)
             expected = sized.payload_bytes
             scale = sent / expected if expected else 1.0
             sized = replace(sized, link_bytes=sized.link_bytes * scale, payload_bytes=sent)
         except UnknownSizes:
-            sized = volume_of_rounds(sent, ranks)
+            sized = levels.volume_of_rounds(sent, elements, ranks)
         if spec.link is not None:  # an emulated link charges its latency once a bucket
-            sized = replace(sized, messages=float(len(buckets(recording.elements))))
+            sized = replace(sized, messages=float(len(buckets(elements))))
         found.append(Sample(observation, sized, network, float(observation.settled_steps), expected))
     return found
 

@@ -77,6 +77,8 @@ def simulate(
             "first_window": 0,
             "world_size": scenario.ranks,
             "compressor": scenario.compressor,
+            "hosts": recorded.hosts
+            and recorded.hosts.model_copy(update={"hosts": predictor.recording.levels.hosts(scenario.ranks)}),
             "sizes": _sizes(recorded, scenario, policy),
         }
     )

@@ -146,7 +146,7 @@ class _Remainder:
             exposed=min(seen.exposed_seconds, rest),
             scale=max(seen.seconds, 1e-9),
             weight=sample.weight,
-            certain=sample.volume.messages * network.latency_seconds + wire,
+            certain=sample.volume.messages * network.latency_seconds + wire + sample.volume.inside_seconds,
             wire=wire,
             link_bytes=sample.volume.link_bytes,
             coding=compress,

@@ -1,12 +1,12 @@
 """Time model of a step: own work by CF, and an exchange that hides partly behind backward. Pure.
 
     step = compute + compressing + coding · coded + exposed
-    exposed = waiting + max(last · T, T - hidden),  T = messages · α + link bytes · (1/(goodput · β) + handling)
+    exposed = waiting + max(last · T, T - hidden),  T = messages · α + bytes · (1/(goodput · β) + handling) + inside
 
 T is the α-β model of communication (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994)
 with α and β as latency and bandwidth of a rank's link. ``coded`` = elements / CF^0.75. Transfers overlap with backward,
 for at most ``hidden`` seconds, and with the encoding of later buckets. The last bucket's share of T (``last``) overlaps
-with neither.
+with neither. ``inside``: what ranks of a host exchange first and last, where there are two levels of links.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class TimeModel:
     def transfer_seconds(self, volume: Volume, network: Network) -> float:
         """Return T, the duration of the exchange without overlap."""
         byte = 1.0 / (self.goodput_ratio * network.bytes_per_second) + self.handling_seconds_per_byte
-        return volume.messages * network.latency_seconds + volume.link_bytes * byte
+        return volume.messages * network.latency_seconds + volume.link_bytes * byte + volume.inside_seconds
 
     def step(self, cf: float, volume: Volume, network: Network) -> StepTime:
         """Return the time of a step with this exchange on ``network``; ``cf`` 1: nothing is compressed."""

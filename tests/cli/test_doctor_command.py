@@ -20,7 +20,7 @@ from gravac.whatif.timemodel import StepTime
 from gravac.wording import format_number, plan_in_words
 from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
-from tests.support.whatif import job_trace, trace
+from tests.support.whatif import HOSTS, NETWORK, job_trace, trace
 
 JOB = ("--ranks", "4", "--elements", "3.5e6", "--compute", "0.25")
 
@@ -156,6 +156,18 @@ def test_of_a_trace_it_says_what_another_optimizer_would_bring(tmp_path: Path) -
         assert asked(job_trace(tmp_path / kind, kind))["other_optimizers"] is None
     for name, changes in {"forgets": {"memory": "none"}, "unknown": {"optimizer": None}}.items():
         assert other_optimizers(Recording.from_trace(read_trace(job_trace(tmp_path / name, **changes)))) == ""
+
+
+def test_of_a_trace_with_two_levels_a_rate_is_that_of_a_hosts_link(tmp_path: Path) -> None:
+    path = trace(tmp_path / "journal.jsonl", ranks=HOSTS.hosts, hosts=HOSTS)
+    found, card = asked(path), 8 * HOSTS.ranks * NETWORK.bytes_per_second
+    assert found["bits_per_second"] == pytest.approx(card)
+    assert any(
+        note.startswith("3 hosts of 4 ranks, which divide each gradient: 60.3 ms a step inside")
+        for note in found["notes"]
+    )
+    same = asked(path, "--link", f"{card:.0f}bit")
+    assert same["rows"][0]["step_seconds"] == pytest.approx(found["rows"][0]["step_seconds"], rel=0.01)
 
 
 def test_a_trace_tells_steps_ranks_and_network(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.figures import markers, parts, texts
-from tests.support.whatif import CFS, RANKS, trace
+from tests.support.whatif import CFS, HOSTS, NETWORK, RANKS, trace
 
 TRACES = Path(__file__).parents[1] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")
@@ -64,6 +64,56 @@ def test_without_options_it_tells_the_recorded_run(recorded: Path) -> None:
         parts = ("compute_seconds", "compress_seconds", "exposed_seconds", "decompress_seconds")
         assert sum(row[part] for part in parts) == pytest.approx(row["step_seconds"])
     assert scenario["path"]["seconds_to_useful_samples"] > 0
+
+
+@pytest.fixture(scope="module")
+def divided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trace(tmp_path_factory.mktemp("divided") / "journal.jsonl", ranks=HOSTS.hosts, hosts=HOSTS)
+
+
+def test_both_levels_of_links_are_shown_and_rates_are_those_of_a_hosts_link(divided: Path) -> None:
+    answer = asked(divided)
+    (scenario,) = answer["scenarios"]
+    card = 8 * HOSTS.ranks * NETWORK.bytes_per_second
+    assert scenario["bandwidth_bits_per_second"] == pytest.approx(card)
+    assert answer["recorded"]["bandwidth_bits_per_second"] == pytest.approx(card)
+    levels = answer["recorded"]["hosts"]
+    assert (levels["hosts"], levels["ranks"]) == (3, 4)
+    assert levels["inside_bytes_per_second"] == HOSTS.inside_bytes_per_second
+    inside = {row["inside_seconds"] for row in scenario["factors"]}
+    assert len(inside) == 1, "each plan is divided first"
+    assert inside.pop() == pytest.approx(6 * 5e-5 + 1.5 * 16e6 / 4e8)
+    between = {row["cf"]: row["between_seconds"] for row in scenario["factors"]}
+    assert between[1.0] > 3 * between[30.0] > 0.0
+    (faster,) = asked(divided, "--bandwidth", f"{10 * card:.0f}bit")["scenarios"]
+    rows = {row["cf"]: row for row in faster["factors"]}
+    assert rows[1.0]["between_seconds"] < 0.2 * between[1.0]
+    assert rows[1.0]["inside_seconds"] == pytest.approx(6 * 5e-5 + 1.5 * 16e6 / 4e8)
+    (given,) = asked(divided, "--recorded-on", f"{card:.0f}bit,100us")["scenarios"]
+    assert given["bandwidth_bits_per_second"] == pytest.approx(card)
+    assert given["factors"][0]["step_seconds"] == pytest.approx(
+        scenario["factors"][0]["step_seconds"], rel=0.01
+    )
+    code, output = run(divided)
+    assert code == 0
+    assert (
+        "3 hosts of 4 ranks, which divide each gradient: 60.3 ms a step inside a host (at 3.2 Gbit/s a rank), then "
+        "each rank exchanges 1/4 of it. Rates are of a host's link, which its ranks share." in output
+    )
+    for head in ("Inside", "Between"):
+        assert head in output
+    code, output = run(divided, "--ranks", 6)
+    assert code == 2
+    assert "ranks=6: the job divides gradients among the 4 ranks of a host" in output
+
+
+def test_one_level_of_links_has_no_other(recorded: Path) -> None:
+    answer = asked(recorded, *KNOWN)
+    assert answer["recorded"]["hosts"] is None
+    assert {row["inside_seconds"] for row in answer["scenarios"][0]["factors"]} == {0.0}
+    _, output = run(recorded, *KNOWN)
+    assert "Inside" not in output
+    assert "hosts of" not in output
 
 
 def test_a_slower_network_takes_longer_and_wants_a_stronger_cf(recorded: Path) -> None:

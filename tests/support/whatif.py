@@ -10,6 +10,7 @@ from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import (
     GainCurve,
+    HostLinks,
     JobSpec,
     LinkSpec,
     ModelShape,
@@ -19,9 +20,9 @@ from gravac.protocol import (
 )
 from gravac.protocol.job import OptimizerKind
 from gravac.signals.spectrum import LADDER
-from gravac.whatif.exchange import volume
+from gravac.whatif.exchange import Volume, volume
 from gravac.whatif.recording import Recording
-from gravac.whatif.timemodel import TimeModel
+from gravac.whatif.timemodel import TCP_GOODPUT, StepTime, TimeModel
 from tests.support.traces_made import write
 from tools.harness.cluster import job_spec, level_sums, window_report
 
@@ -40,6 +41,15 @@ TRUTH = TimeModel(
 )
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=25e6)
 CFS = (1.0, 10.0, 30.0, 100.0, 1000.0)
+HOSTS = HostLinks(
+    hosts=3,
+    ranks=4,
+    inside_latency_seconds=5e-5,
+    inside_bytes_per_second=4e8,
+    between_latency_seconds=NETWORK.latency_seconds,
+    between_bytes_per_second=TCP_GOODPUT * NETWORK.bytes_per_second,
+)
+"""Two levels of links, the outer one of them ``NETWORK``."""
 KEPT = 0.35
 """The gain of the simulated codec is CF ** -KEPT, independent of the residual."""
 
@@ -57,6 +67,25 @@ def true_gain(cf: float) -> float:
     return float(cf**-KEPT)
 
 
+def true_volume(cf: float, network: Network, ranks: int, hosts: HostLinks | None = None) -> Volume:
+    """Return the exchange of a step; with ``hosts``, of ``ranks`` hosts."""
+    return volume("topk", ELEMENTS // (1 if hosts is None else hosts.ranks), cf, ranks, network)
+
+
+def true_step(
+    cf: float, network: Network, ranks: int, truth: TimeModel = TRUTH, hosts: HostLinks | None = None
+) -> StepTime:
+    """Return the time of a step; with ``hosts``, of ``ranks`` hosts whose ranks first divide the gradient."""
+    exchanged = true_volume(cf, network, ranks, hosts)
+    if hosts is not None:
+        rounds = 2 * (hosts.ranks - 1)
+        sent = rounds / hosts.ranks * 4 * ELEMENTS / hosts.inside_bytes_per_second
+        inside = rounds * hosts.inside_latency_seconds + sent
+        exchanged = replace(exchanged, messages=exchanged.messages + inside / network.latency_seconds)
+        truth = replace(truth, elements=ELEMENTS // hosts.ranks)
+    return truth.step(cf, exchanged, network)
+
+
 def windows(
     cfs: Sequence[float] = CFS,
     each: int = 6,
@@ -65,16 +94,21 @@ def windows(
     network: Network = NETWORK,
     ranks: int = RANKS,
     curve: bool = True,
+    hosts: HostLinks | None = None,
 ) -> Iterator[WindowReport]:
-    """``each`` windows of every CF; ``noise``: standard deviation of a window's times, relative."""
+    """``each`` windows of every CF; ``noise``: standard deviation of a window's times, relative.
+
+    With ``hosts``, ``ranks`` is that of hosts.
+    """
     random, number = Random(7), 0
     for cf in cfs:
-        exchanged = volume("topk", ELEMENTS, cf, ranks, network)
-        step = truth.step(cf, exchanged, network)
+        exchanged = true_volume(cf, network, ranks, hosts)
+        step = true_step(cf, network, ranks, truth, hosts)
+        world = ranks * (1 if hosts is None else hosts.ranks)
         for _ in range(each):
             off = max(0.1, random.gauss(1.0, noise))
             yield _window(
-                number, cf, [part * off for part in _parts(step)], exchanged.payload_bytes, ranks, curve
+                number, cf, [part * off for part in _parts(step)], exchanged.payload_bytes, world, curve
             )
             number += 1
 
@@ -117,7 +151,7 @@ def _window(
 
 def recording(**options: object) -> Recording:
     """Return the recording of such windows."""
-    found = Recording(spec(world_size=options.get("ranks", RANKS)))
+    found = Recording(_spec(options))
     for report in windows(**options):  # type: ignore[arg-type]
         found.add(report)
     return found
@@ -140,7 +174,12 @@ def job_trace(path: Path, kind: OptimizerKind = "adam", beta: float = 0.9, **cha
 
 def trace(path: Path, **options: object) -> Path:
     """Write them as a trace without decisions."""
-    write(
-        path, [(spec(world_size=options.get("ranks", RANKS)),), *((window,) for window in windows(**options))]
-    )  # type: ignore[arg-type]
+    write(path, [(_spec(options),), *((window,) for window in windows(**options))])  # type: ignore[arg-type]
     return path
+
+
+def _spec(options: dict[str, object]) -> JobSpec:
+    hosts, ranks = options.get("hosts"), options.get("ranks", RANKS)
+    if isinstance(hosts, HostLinks):
+        return spec(world_size=hosts.hosts * hosts.ranks, hosts=hosts)
+    return spec(world_size=ranks)

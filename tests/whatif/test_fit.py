@@ -104,6 +104,21 @@ def test_a_network_that_the_agent_measured_is_the_network() -> None:
     assert known is not None
     assert known.latency_seconds == pytest.approx(2.5e-4)
     assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7)
+    assert known.ranks_per_link == 1
+
+
+def test_ranks_that_share_a_link_do_so_in_predictions() -> None:
+    """A gather is a ring, in which one of them sends at a time; an all-to-all is not."""
+    load = Workload(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
+    shared = Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7, ranks_per_link=4)
+    ways = CollectiveChooser(ALONE, AUTO, shared)
+    ways.choose(load)
+    held = recording()
+    held.add_event(Event(kind="note", window=0, message=ways.notes()[0]))
+    found = network_of(held)
+    assert found is not None
+    assert found.ranks_per_link == 4
+    assert found.bytes_per_second * 0.956 == pytest.approx(1.25e7)
 
 
 def test_payloads_are_as_large_as_they_were_seen() -> None:

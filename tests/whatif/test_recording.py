@@ -15,7 +15,7 @@ from gravac.traces.line import kind_of
 from gravac.whatif import NothingRecorded, Recording
 from gravac.whatif.recording import MAX_WINDOWS_PER_CF
 from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
-from tests.support.whatif import CFS, NETWORK, recording, spec, windows
+from tests.support.whatif import CFS, HOSTS, NETWORK, recording, spec, windows
 
 
 def lines(*records: TraceRecord) -> list[Line]:
@@ -99,6 +99,22 @@ def test_a_restart_with_other_ranks_begins_again() -> None:
     found = Recording.from_trace(lines(spec(), *one, spec(world_size=8), *two))
     assert (found.windows, sorted(found.by_cf), found.ranks) == (6, [10.0], 8)
     assert found.notes == ["6 windows of 4 ranks before the last restart are left out"]
+
+
+def test_a_restart_with_other_levels_of_links_begins_again() -> None:
+    """Its ranks exchange something else. The same levels whose links were measured again go on."""
+    one, two = list(windows(cfs=(1.0,))), list(windows(cfs=(10.0,)))
+    whole, levels = spec(world_size=12), spec(world_size=12, hosts=HOSTS)
+    again = HOSTS.model_copy(update={"between_latency_seconds": 2e-4})
+    found = Recording.from_trace(lines(levels, *one, spec(world_size=12, hosts=again), *two))
+    assert (found.windows, found.spec.hosts) == (12, again)
+    for before, after, was in (
+        (whole, levels, "with whole gradients"),
+        (levels, whole, "with gradients divided among 4"),
+    ):
+        found = Recording.from_trace(lines(before, *one, after, *two))
+        assert (found.windows, found.spec) == (6, after)
+        assert found.notes == [f"6 windows of 12 ranks {was} before the last restart are left out"]
 
 
 def test_a_long_trace_is_held_in_bounds() -> None:

@@ -21,7 +21,8 @@ from gravac.whatif import (
     simulate,
 )
 from gravac.whatif.advice import usual_plans
-from gravac.whatif.exchange import codec_of, reached
+from gravac.whatif.exchange import Volume, codec_of, reached
+from gravac.whatif.levels import Levels
 from gravac.whatif.timemodel import CODING_POWER
 
 FACTORS = (1.0, 4.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -49,12 +50,14 @@ class Question:
 
 def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, Any]:
     """Answer the question. Raises Unanswerable, and TraceError from ``lines``."""
-    known = None
-    if question.recorded_on is not None:
-        bits, delay = question.recorded_on
-        known = Network(latency_seconds=5e-5 if delay is None else delay, bytes_per_second=bits / 8)
     try:
         recording = Recording.from_trace(lines)
+        levels, known = recording.levels, None
+        if question.recorded_on is not None:
+            bits, delay = question.recorded_on
+            known = Network(
+                latency_seconds=5e-5 if delay is None else delay, bytes_per_second=bits / 8 / levels.ranks
+            )
         predictor = Predictor([(recording, known)])
         policy = (
             policies.build(recording.spec.policy)
@@ -87,7 +90,9 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             "seconds": recording.seconds,
             "samples": recording.samples,
             "useful_samples": recording.useful_samples,
-            **_network(recorded.network),
+            **_network(recorded.network, levels),
+            "hosts": recording.spec.hosts and recording.spec.hosts.model_dump(),
+            "levels": levels.words(recorded.ranks, recording.elements),
         },
         "model": {
             **asdict(predictor.fit.model),
@@ -112,10 +117,10 @@ def _asked(predictor: Predictor, question: Question) -> list[Scenario]:
     delay = recorded.network.latency_seconds if question.latency_seconds is None else question.latency_seconds
     rates = [recorded.network.bytes_per_second]
     if question.bandwidths is not None:
-        rates = [bits / 8 for bits in question.bandwidths]
+        rates = [bits / 8 / predictor.recording.levels.ranks for bits in question.bandwidths]
     return [
         Scenario(
-            network=Network(latency_seconds=delay, bytes_per_second=rate),
+            network=replace(recorded.network, latency_seconds=delay, bytes_per_second=rate),
             ranks=ranks,
             compressor=question.compressor or recorded.compressor,
         )
@@ -177,11 +182,15 @@ def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, places: 
     predictions = [predictor.predict(place, cf) for place, cfs in places for cf in cfs]
     chosen = best(predictions)
     path, problem = _walked(predictor, scenario, policy)
+    terms, levels = predictor.fit.model, predictor.recording.levels
     return {
-        **_network(scenario.network),
+        **_network(scenario.network, levels),
         "ranks": scenario.ranks,
         "compressor": scenario.compressor,
-        "factors": [_factor(prediction) for prediction in predictions],
+        "factors": [
+            _factor(each) | _transfers(each.volume, terms.transfer_seconds(each.volume, scenario.network))
+            for each in predictions
+        ],
         "best_codec": None if chosen is None else chosen.codec,
         "best_cf": None if chosen is None else chosen.cf,
         "path": path,
@@ -203,11 +212,17 @@ def _walked(
         return None, str(error)
 
 
-def _network(network: Network) -> dict[str, float]:
+def _network(network: Network, levels: Levels) -> dict[str, float]:
+    """Return a network by its links, of which a host has one where its ranks divide gradients."""
     return {
-        "bandwidth_bits_per_second": 8 * network.bytes_per_second,
+        "bandwidth_bits_per_second": 8 * network.bytes_per_second * levels.ranks,
         "latency_seconds": network.latency_seconds,
     }
+
+
+def _transfers(volume: Volume, whole: float) -> dict[str, float]:
+    """Return how long the exchange takes inside a host and between hosts, also behind backward."""
+    return {"inside_seconds": volume.inside_seconds, "between_seconds": whole - volume.inside_seconds}
 
 
 def _factor(prediction: Prediction) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
     "bandwidths",
     callback=quantities.listed(quantities.bandwidth),
     metavar="RATE,…",
-    help="Nominal bandwidth of each rank's link: 1Gbit, or 100M,1G,10G [as recorded].",
+    help="Nominal bandwidth of each rank's link, or of a host's where its ranks share it: 1Gbit, or 100M,1G,10G [as "
+    "recorded].",
 )
 @click.option(
     "--latency",

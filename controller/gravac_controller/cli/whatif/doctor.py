@@ -234,17 +234,17 @@ def _of_trace(
 ) -> dict[str, Any]:
     """Advise on the job of a trace."""
     with needing_torch("predictions need"):
-        from gravac.collectives import Network
         from gravac.whatif import Predictor, Recording
         from gravac.whatif.advice import advise_job
     try:
         recording = Recording.from_trace(read_trace(active_part(trace)))
         predictor = Predictor([(recording, None)])
-        was = predictor.scenario()
-        network = Network(
-            latency_seconds=was.network.latency_seconds if latency is None else latency,
-            bytes_per_second=was.network.bytes_per_second if link is None else link / 8,
-        )
+        was, levels = predictor.scenario(), recording.levels
+        network = was.network
+        if latency is not None:
+            network = replace(network, latency_seconds=latency)
+        if link is not None:
+            network = replace(network, bytes_per_second=link / 8 / levels.ranks)
         count = ranks or was.ranks
         spec = recording.spec
         kind, named, beta = spec.optimizer_kind, NAMES.get(optimizer or "", ""), None
@@ -258,7 +258,11 @@ def _of_trace(
         profiled = trace.name.endswith(ENDINGS) and isinstance(error, TraceError)
         hint = f". Is it a trace of PyTorch's profiler? gravac doctor --profile {trace}" if profiled else ""
         raise CannotUse(printable(f"{trace}: {error}{hint}")) from None
-    notes = [*recording.notes, *predictor.fit.unknown]
+    notes = [
+        *filter(None, [levels.words(count, recording.elements)]),
+        *recording.notes,
+        *predictor.fit.unknown,
+    ]
     sent = {codec for codec, cf in recording.sent if cf > 1.0}
     if any(
         option.codec not in ("dense", *sent) and predictor.coded_at_start(option.codec, option.cf) is None
@@ -271,7 +275,7 @@ def _of_trace(
         "trace": str(trace),
         "elements": recording.elements,
         "ranks": count,
-        "bits_per_second": 8 * network.bytes_per_second,
+        "bits_per_second": 8 * network.bytes_per_second * levels.ranks,
         "latency_seconds": network.latency_seconds,
         "kind": kind,
         "notes": notes,

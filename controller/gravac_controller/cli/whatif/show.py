@@ -17,7 +17,7 @@ def show(answer: dict[str, Any], console: Console) -> None:
     _recorded(answer, console)
     scenarios = answer["scenarios"]
     if len(scenarios) == 1:
-        _factors(scenarios[0], console, answer["by_gain"])
+        _factors(scenarios[0], console, answer["by_gain"], bool(answer["recorded"]["hosts"]))
         _path(answer, scenarios[0], console)
     else:
         _sweep(scenarios, console)
@@ -41,6 +41,8 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
         f"{printable(was['job'])}: {was['windows']} windows of {was['ranks']} ranks, {was['elements']:,} elements, "
         f"policy {was['policy']}, on {format_rate(was['bandwidth_bits_per_second'])}"
     )
+    if was["levels"]:
+        console.print(was["levels"])
     steps = sum(plan["steps"] for plan in was["sent"]) or 1
     console.print(
         "Sent: "
@@ -65,12 +67,13 @@ def _where(scenario: dict[str, Any]) -> str:
     return f"{format_rate(scenario['bandwidth_bits_per_second'])}, {delay(scenario['latency_seconds'])}"
 
 
-def _factors(scenario: dict[str, Any], console: Console, gains: bool) -> None:
+def _factors(scenario: dict[str, Any], console: Console, gains: bool, levels: bool) -> None:
     rows = scenario["factors"]
     several = len({row["codec"] for row in rows}) > 1
     codec = "" if several else f", {printable(scenario['compressor'])}"
     console.print(f"On {_where(scenario)}, {scenario['ranks']} ranks{codec}:", style="bold")
-    heads = ("Step", "Interval", "Coding", "Network", "Payload", "Samples/s", "Useful/s", "η")
+    parts = ("Inside", "Between") if levels else ()
+    heads = ("Step", "Interval", "Coding", "Network", *parts, "Payload", "Samples/s", "Useful/s", "η")
     table = Listing(
         ("Plan" if several else "CF", "Collective"),
         (*heads, *(("Gain", "T_comp") if gains else ())),
@@ -79,6 +82,7 @@ def _factors(scenario: dict[str, Any], console: Console, gains: bool) -> None:
             "Coding",
             "Samples/s",
             "Payload",
+            *parts,
             "Network",
             "Interval",
             "Gain",
@@ -95,6 +99,7 @@ def _factors(scenario: dict[str, Any], console: Console, gains: bool) -> None:
             f"{brief(row['low_seconds'])} – {brief(row['high_seconds'])}",
             brief(row["compress_seconds"] + row["decompress_seconds"]),
             brief(row["exposed_seconds"]),
+            *(brief(row[f"{part.lower()}_seconds"]) for part in parts),
             size(row["payload_bytes"]),
             number(row["samples_per_second"]),
             number(row["useful_samples_per_second"]),
@@ -105,7 +110,8 @@ def _factors(scenario: dict[str, Any], console: Console, gains: bool) -> None:
     console.print(
         "* the best: the highest useful throughput (samples/s · η). η: statistical efficiency, the steps that dense "
         "needs / the steps that the plan needs, and its range."
-        + (" T_comp: samples/s · gain, GraVAC's." if gains else ""),
+        + (" T_comp: samples/s · gain, GraVAC's." if gains else "")
+        + (" Inside, Between: a host, and hosts; also what hides behind backward." if levels else ""),
         style="dim",
     )
     console.print()

@@ -1,0 +1,59 @@
+"""Two levels of links: a step costs what ranks exchange inside a host and what they exchange between hosts."""
+
+from dataclasses import replace
+
+import pytest
+
+from gravac.collectives import Network
+from gravac.whatif import Predictor, Scenario
+from gravac.whatif.recording import Recording
+from gravac.whatif.samples import network_of
+from tests.support.whatif import ELEMENTS, HOSTS, NETWORK, recording, true_step, true_volume
+
+SLOW = Network(latency_seconds=1e-3, bytes_per_second=3e6)
+
+
+def two_levels(**options: object) -> Recording:
+    return recording(ranks=HOSTS.hosts, hosts=HOSTS, **options)
+
+
+def test_the_network_is_that_between_hosts_as_measured_at_the_start() -> None:
+    found = network_of(two_levels())
+    assert found is not None
+    assert found.latency_seconds == HOSTS.between_latency_seconds
+    assert found.bytes_per_second == pytest.approx(NETWORK.bytes_per_second)
+
+
+def test_plans_networks_and_hosts_that_were_not_tried_are_predicted() -> None:
+    predictor = Predictor([(two_levels(each=10), None)])
+    for network, hosts, cf in (
+        (NETWORK, 3, 1.0),
+        (NETWORK, 3, 20.0),
+        (SLOW, 3, 1.0),
+        (SLOW, 3, 50.0),
+        (NETWORK, 8, 300.0),
+        (SLOW, 2, 10.0),
+    ):
+        place = Scenario(network=network, ranks=hosts * HOSTS.ranks, compressor="topk")
+        found, expected = predictor.predict(place, cf), true_step(cf, network, hosts, hosts=HOSTS)
+        assert found.step.seconds == pytest.approx(expected.seconds, rel=0.03), (network, hosts, cf)
+        sent = true_volume(cf, network, hosts, HOSTS)
+        assert found.volume.payload_bytes == pytest.approx(sent.payload_bytes, rel=0.01)
+        assert found.volume.link_bytes == pytest.approx(sent.link_bytes, rel=0.01)
+
+
+def test_the_link_inside_a_host_counts_where_it_is_the_slow_one() -> None:
+    slow = HOSTS.model_copy(update={"inside_bytes_per_second": 1e7})
+    held = recording(ranks=HOSTS.hosts, hosts=slow, cfs=(1.0, 10.0, 100.0))
+    found = Predictor([(held, None)]).predict(
+        Scenario(network=replace(NETWORK, bytes_per_second=1e12), ranks=12, compressor="topk"), 100.0
+    )
+    assert found.volume.inside_seconds == pytest.approx(6 * 5e-5 + 1.5 * 4 * ELEMENTS / 1e7)
+    assert found.step.exposed > 0.8 * found.volume.inside_seconds
+
+
+def test_ranks_that_fill_no_hosts_are_refused() -> None:
+    predictor = Predictor([(two_levels(), None)])
+    for ranks in (4, 6, 13):
+        with pytest.raises(ValueError, match=f"ranks={ranks}: .* 4 ranks .*, from 8 on"):
+            predictor.predict(Scenario(network=NETWORK, ranks=ranks, compressor="topk"), 10.0)
