@@ -18,19 +18,22 @@ TOGETHER = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier
 """Kinds of calls that no rank can leave before the last one has come."""
 LATENCY_BYTES = 16_384
 """From which a message also takes time for its size. [bytes; chosen]"""
+INSIDE, BETWEEN = "inside a machine", "between machines"
+"""Levels of links."""
 CLOCKS_APART = 0.01
 """Share of calls that one rank seems to leave before another one came, from which their clocks count as different."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Communication of one purpose, kind and group, for each step and rank.
+    """Communication of one purpose, kind, level and size of group, for each step and rank.
 
     Attributes:
         pattern: What it is for, one of ``gravac.profile.patterns.WORDS``.
         kind: Such as all-reduce.
         group: Ranks that take part, of the rank that was read first; empty: unknown.
         size: How many take part; None: unknown.
+        level: Of the links between them, INSIDE or BETWEEN; empty: unknown, or there is one machine.
         calls: Number of calls.
         nbytes: Of all messages; None: the trace has no sizes.
         seconds: Of all calls, one after the other.
@@ -44,6 +47,7 @@ class Row:
     kind: str
     group: tuple[int, ...]
     size: int | None
+    level: str
     calls: float
     nbytes: float | None
     seconds: float
@@ -59,6 +63,7 @@ class Row:
             "call": self.kind,
             "group": list(self.group),
             "ranks": self.size,
+            "level": self.level or None,
             "calls": self.calls,
             "bytes": self.nbytes,
             "seconds": self.seconds,
@@ -159,6 +164,16 @@ class Measurement:
         """Share of a step that is exposed communication."""
         return self.exposed / self.step
 
+    @property
+    def levels(self) -> dict[str, float]:
+        """Exposed seconds by level of links; empty: there is one machine, or a call's level is not known."""
+        found = {BETWEEN: 0.0, INSIDE: 0.0}
+        for row in self.rows:
+            if not row.level:
+                return {}
+            found[row.level] += row.exposed
+        return found if self.rows else {}
+
     def record(self) -> dict[str, Any]:
         """Return it for programs."""
         return {
@@ -170,6 +185,7 @@ class Measurement:
             "communicating_seconds": self.communicating,
             "exposed_seconds": self.exposed,
             "waiting_seconds": self.waiting,
+            "level_seconds": self.levels or None,
             "loader_seconds": self.loader,
             "late_seconds": dict(self.late),
             "optimizer": self.optimizer,
@@ -229,7 +245,7 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
         late=late,
         optimizer=next((trace.optimizer for trace in traces if trace.optimizer), ""),
         wrapper=next(filter(None, map(_wrapper, traces)), ""),
-        hosts=tuple(sorted({host for trace in traces if (host := _text(trace, "host"))})),
+        hosts=tuple(sorted({trace.host for trace in traces if trace.host})),
         encoding=fmean(
             lane.trace.ours[lane.device].union().within(*_extent(lane)) / lane.steps
             if lane.device in lane.trace.ours
@@ -342,16 +358,31 @@ def _exposed_wait(lane: Lane, timed: Timed, waited: Mapping[int, float]) -> floa
     return min(timed.exposed, lane.exposed(start, start + waited[id(timed)]))
 
 
+def _hosts(lanes: Sequence[Lane]) -> dict[int, str]:
+    """Return the machines of ranks, as far as they are known."""
+    traces = (lane.trace for lane in lanes)
+    return {trace.rank: trace.host for trace in traces if trace.rank is not None and trace.host}
+
+
+def _level(group: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """Return the level of links that a group's calls take."""
+    known = [hosts[rank] for rank in group if rank in hosts]
+    if len(set(known)) > 1:
+        return BETWEEN
+    return INSIDE if known and len(known) == len(group) and len(set(hosts.values())) > 1 else ""
+
+
 def _rows(lanes: Sequence[Lane], waited: Mapping[int, float]) -> Iterator[Row]:
-    found: defaultdict[tuple[str, str, int | None], list[tuple[Lane, Timed]]] = defaultdict(list)
+    found: defaultdict[tuple[str, str, int | None, str], list[tuple[Lane, Timed]]] = defaultdict(list)
+    hosts = _hosts(lanes)
     for lane in lanes:
         for timed in lane.inside:
             call = timed.call
             kind = "send/recv" if call.about.kind in MESSAGES else call.about.kind
-            found[call.pattern, kind, call.about.size].append((lane, timed))
+            found[call.pattern, kind, call.about.size, _level(call.about.group, hosts)].append((lane, timed))
     steps = sum(lane.steps for lane in lanes)
     rows = []
-    for (pattern, kind, size), calls in found.items():
+    for (pattern, kind, size, level), calls in found.items():
         sizes = [timed.call.nbytes for _, timed in calls]
         sized = [nbytes for nbytes in sizes if nbytes is not None]
         nbytes = sum(sized) / steps if len(sized) == len(sizes) else None
@@ -365,6 +396,7 @@ def _rows(lanes: Sequence[Lane], waited: Mapping[int, float]) -> Iterator[Row]:
                 kind=kind,
                 group=calls[0][1].call.about.group,
                 size=size,
+                level=level,
                 calls=len(calls) / steps,
                 nbytes=nbytes,
                 seconds=seconds,
@@ -548,6 +580,12 @@ def _unknown(lanes: Sequence[Lane], why: str) -> Iterator[str]:
         )
     if any(not call.about.group for call in inside):
         yield "which ranks take part in some calls: the trace does not name their group"
+    hosts = _hosts(lanes)
+    if len(set(hosts.values())) > 1 and any(not _level(call.about.group, hosts) for call in inside):
+        yield (
+            "which calls stay within a machine and which cross to others: of some the ranks are not named, or no trace "
+            "names their machines"
+        )
     if any(call.pattern == REPLICAS for call in inside):
         yield "whether gradients between replicas wait for those within: both count as communication"
     if not any(trace.steps or len(trace.optimizer_steps) > 1 for trace in traces):

@@ -160,6 +160,7 @@ class RankTrace:
         path: The file.
         rank: Of the process; None: the trace does not say.
         world: Number of ranks; None: the same.
+        host: Name of its machine; empty: unknown.
         groups: Ranks of the process groups, those of different ones, as far as the trace lists them.
         base: Microseconds that all times of the trace count from.
         calls: Of communication, by start.
@@ -188,6 +189,7 @@ class RankTrace:
     path: Path
     rank: int | None = None
     world: int | None = None
+    host: str = ""
     groups: list[tuple[int, ...]] = field(default_factory=list)
     base: float = 0.0
     calls: list[Call] = field(default_factory=list)
@@ -265,6 +267,9 @@ def read(path: Path) -> RankTrace:
     whole = _whole(trace.about.get("whole_steps"))
     if whole is not None:  # the program ended, or its own profiler began, in the middle of the last one
         trace.steps = sorted(trace.steps)[:whole]
+    host = trace.about.get("host")
+    if isinstance(host, str):
+        trace.host = host[:100]
     optimizer = trace.about.get("optimizer")
     if isinstance(optimizer, str):
         trace.optimizer = optimizer[:100]
@@ -321,6 +326,8 @@ class _Keeping:
         trace = self.trace
         if name == "baseTimeNanoseconds" and _whole(value) is not None:
             trace.base = value / 1000
+        elif name == "host_name" and isinstance(value, str):
+            trace.host = value[:100]
         elif name == "gravac" and isinstance(value, dict):
             trace.about = value
         elif name == "distributedInfo" and isinstance(value, dict):

@@ -6,7 +6,7 @@ from typing import Any
 
 from gravac.policies.observe import COUNTS
 from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
-from gravac.profile.measure import Gradients, Measurement, Row
+from gravac.profile.measure import INSIDE, Gradients, Measurement, Row
 from gravac.profile.patterns import (
     ACTIVATIONS,
     BARRIER,
@@ -54,6 +54,9 @@ OTHERWISE = {
     OTHER: "find out what the calls below are for",
 }
 """What helps where other things than gradients are exposed."""
+UNCOMPRESSED = (
+    "; what the ranks of a machine send each other is not compressed, and not sent with levels='flat'"
+)
 HALVED = ": halve them by mixed precision (param_dtype=torch.bfloat16), "
 BESIDES = 0.2
 """Of the exposed time, from which other things than gradients are worth advice, too. [share; chosen]"""
@@ -199,6 +202,10 @@ def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, 
         f"{format_percent(measured.share)} of a step is exposed communication ({format_seconds(measured.exposed)} of "
         f"{format_seconds(measured.step)})"
     )
+    levels = measured.levels
+    most = max(levels, key=lambda level: levels[level], default="")
+    parts = ", ".join(f"{format_seconds(levels[level])} {level}" for level in levels)
+    network, each = (f"Network {most}", f": {parts}") if most else ("Network", "")
     large = [row for row in measured.rows if row.exposed >= MENTIONED * measured.exposed]
     why = "; ".join([*(_row(row) for row in large[:3]), f"of a step, {_parts(measured)}"])
     if not measured.rows:
@@ -219,7 +226,7 @@ def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, 
         usual = "" if found.usual is None else f" of usually {format_bytes(found.usual)}"
         return (
             "small messages",
-            f"Network: {said}, in many small messages.",
+            f"{network}: {said}, in many small messages{each}.",
             f"{found.calls:.3g} all-reduces of gradients a step{usual}: nothing is bucketed; {why}",
             f"wrap the model in DistributedDataParallel, which sends buckets of {BUCKET_BYTES >> 20} MB during "
             "backward (or raise its bucket_cap_mb), and record again",
@@ -227,7 +234,7 @@ def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, 
     following = _compress(measured, predicted)
     if max(_other_losses(measured).values()) > measured.share:
         following += f"; a larger loss: {_loss(measured)}"
-    return "network", f"Network: {said}.", why, following
+    return "network", f"{network}: {said}{each}.", why, following
 
 
 def _is_unbucketed(measured: Measurement, found: Gradients) -> bool:
@@ -243,7 +250,11 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
     """Return what to do about exposed communication."""
     most = measured.rows[0].pattern if measured.rows else GRADIENTS
     if measured.wrapper == "agent":
-        return "gravac.Agent decides already how far to compress: gravac explain says why"
+        inside = measured.levels.get(INSIDE, 0.0) > measured.exposed / 2
+        return (
+            "gravac.Agent decides already how far to compress: gravac explain says why"
+            + UNCOMPRESSED * inside
+        )
     if predicted is None or predicted.chosen.cf == 1.0:
         if most in OTHERWISE:
             return _otherwise(measured, most)
@@ -294,7 +305,8 @@ def _hurry(measured: Measurement) -> str:
 
 def _row(row: Row) -> str:
     """Describe communication of one purpose."""
-    about = [row.kind, f"{row.size} ranks"] if row.size else [row.kind]
+    kind = f"{row.kind} {row.level}" if row.level else row.kind
+    about = [kind, f"{row.size} ranks"] if row.size else [kind]
     about.append("of unknown size" if row.nbytes is None else format_bytes(row.nbytes))
     if row.bandwidth is not None:
         about.append(f"{format_bytes(row.bandwidth)}/s achieved")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gravac.profile.intervals import Union, less
 from gravac.profile.lanes import Lane
-from gravac.profile.measure import Measurement, Row
+from gravac.profile.measure import BETWEEN, INSIDE, Measurement, Row
 from gravac.profile.patterns import WORDS
 from gravac.wording import format_bytes, format_percent, format_seconds, printable
 from gravac_controller.page.files import STATIC
@@ -63,6 +63,8 @@ def figures(verdict: "Verdict") -> Iterator[tuple[str, str]]:
     found = measured.gradients
     yield "Step", format_seconds(measured.step)
     yield "Exposed communication", f"{format_seconds(measured.exposed)} ({format_percent(measured.share)})"
+    for level in (BETWEEN, INSIDE):
+        yield f"Exposed {level}", _known(measured.levels.get(level), format_seconds)
     yield "Waiting for late ranks", _known(measured.waiting, format_seconds)
     yield "Computing", format_seconds(measured.computing)
     yield "All communication", format_seconds(measured.communicating)
@@ -94,7 +96,20 @@ def _section(name: str, verdict: "Verdict", alone: bool) -> str:
         *([f"machines: {', '.join(measured.hosts)}"] if measured.hosts else []),
         *([measured.optimizer] if measured.optimizer else []),
     ]
-    heads = ["For", "Call", "Group", "Calls", "Bytes", "Bandwidth", "Exposed", "Hidden", "Late ranks"]
+    levels = any(row.level for row in measured.rows)
+    heads = [
+        "For",
+        "Call",
+        *(["Link"] if levels else []),
+        "Group",
+        "Calls",
+        "Bytes",
+        "Bandwidth",
+        "Exposed",
+        "Hidden",
+        "Late ranks",
+    ]
+    rows = (_cells(row, levels) for row in measured.rows)
     notes = [f"assumed: {each}" for each in verdict.assumed] + [
         f"not known: {each}" for each in verdict.unknown
     ]
@@ -104,7 +119,7 @@ def _section(name: str, verdict: "Verdict", alone: bool) -> str:
         + f'<p class="muted small">{_text("; ".join(about))}</p></section>\n'
         + f'<section class="panel"><h2>One step of each rank</h2>{_timeline(measured)}</section>\n'
         + (
-            f'<section class="panel"><h2>Communication of a step</h2>{_table(heads, map(_cells, measured.rows), 3)}'
+            f'<section class="panel"><h2>Communication of a step</h2>{_table(heads, rows, 3 + levels)}'
             '<p class="muted small">The mean of all ranks that were given.</p></section>\n'
             if measured.rows
             else ""
@@ -118,10 +133,11 @@ def _section(name: str, verdict: "Verdict", alone: bool) -> str:
     )
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, levels: bool) -> list[str]:
     return [
         WORDS[row.pattern],
         row.kind,
+        *([row.level or "–"] if levels else []),
         _group(row),
         f"{row.calls:.3g}",
         _known(row.nbytes, format_bytes),

@@ -132,8 +132,9 @@ def compare(verdicts: Sequence[tuple[str, "Verdict"]], console: Console) -> None
 
 
 def _table(rows: Sequence[Row]) -> Listing:
+    levels = ("Link",) if any(row.level for row in rows) else ()
     table = Listing(
-        ("For", "Call"),
+        ("For", "Call", *levels),
         ("Exposed", "Hidden", "Late ranks", "Bytes", "Bandwidth", "Calls", "Ranks"),
         leaving=("Ranks", "Calls", "Late ranks", "Bandwidth", "Bytes"),
     )
@@ -141,6 +142,7 @@ def _table(rows: Sequence[Row]) -> Listing:
         table.add_row(
             row.pattern,
             row.kind,
+            *(row.level or "–" for _ in levels),
             format_seconds(row.exposed),
             format_seconds(row.hidden),
             "–" if row.waiting is None else format_seconds(row.waiting),
