@@ -5,7 +5,7 @@ The sums in a report run over ranks and steps, so each figure is a ratio of sums
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gravac import offers
 from gravac.protocol import Decision, GainSums, LevelSums, PlanCost, RankRow, WindowReport
@@ -35,6 +35,25 @@ def total_sums(report: WindowReport) -> GainSums:
 def steps(report: WindowReport) -> int:
     """Return the steps of the window: last_step − first_step + 1."""
     return report.last_step - report.first_step + 1
+
+
+class LinkUse(NamedTuple):
+    """What a step sends over one level of links, all ranks, and how long a rank waits for it."""
+
+    bytes: float
+    seconds: float
+
+
+def links(report: WindowReport) -> dict[str, LinkUse]:
+    """Return the use of the links between hosts and of those inside; empty where there is one level of links."""
+    inside, count = report.inside, steps(report)
+    if inside is None or count < 1:
+        return {}
+    waited = max(0.0, report.phases.communicate - inside.seconds)
+    return {
+        "between": LinkUse(report.payload_bytes / count, waited / count),
+        "inside": LinkUse(inside.sent_bytes / count, inside.seconds / count),
+    }
 
 
 def gain(report: WindowReport) -> float | None:

@@ -1,9 +1,12 @@
 """What the page shows of a job, and that it follows while windows arrive."""
 
+import csv
 import re
+from pathlib import Path
 
 import pytest
 
+from gravac.protocol import HostLinks
 from tests.support.browser import shows
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
@@ -82,6 +85,47 @@ def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> No
         assert tab.page.locator(hidden).first.is_hidden(), hidden
     paper = opened_paper(shared, open_page)
     assert not [one for one in ("T_comp", "ε", "B_S", "Gain") if one not in paper.text("main")]
+
+
+def test_both_levels_of_links_are_told_apart(shared: Controller, open_page: OpenPage, tmp_path: Path) -> None:
+    hosts = HostLinks(
+        hosts=2,
+        ranks=2,
+        inside_latency_seconds=1e-4,
+        inside_bytes_per_second=1e9,
+        between_latency_seconds=1e-3,
+        between_bytes_per_second=3e6,
+    )
+    RecordedJob(Http(shared), job="levels", policy="auto", world_size=4, hosts=hosts).play(4)
+    tab = open_page(f"{shared.url}/#job=levels")
+    tab.wait(READY)
+    report = shared.ask("GET", "/v1/jobs/levels").json["latest"]["report"]
+    waited, inside = report["phases"]["communicate"] / 20, report["inside"]
+    for level, seconds, sent in (
+        ("between", waited - inside["seconds"] / 20, report["payload_bytes"] / 20),
+        ("inside", inside["seconds"] / 20, inside["sent_bytes"] / 20),
+    ):
+        shown = tab.text(f"[data-fact={level}] dd")
+        number, unit = shown.split()
+        assert float(number) * {"s": 1, "ms": 1e-3}[unit] == pytest.approx(seconds, rel=0.01)
+        note = tab.text(f"[data-fact={level}] .note")
+        assert note.startswith("waited a step" + (", the longer of both; " if level == "between" else "; "))
+        megabytes = re.search(r"; ([\d,.]+) MB sent, all ranks", note)
+        assert megabytes is not None
+        assert float(megabytes[1]) == pytest.approx(sent / 1e6, rel=0.01)
+    assert tab.text("[data-fact=world] .note") == "2 hosts of 2 ranks"
+    tab.wait("document.querySelector('#chart-steps canvas') !== null")
+    assert "Inside hosts" in tab.text("#chart-steps .legend")
+    with tab.page.expect_download() as download:
+        tab.page.locator("#csv").click()
+    download.value.save_as(tmp_path / "levels.csv")
+    rows = list(csv.DictReader((tmp_path / "levels.csv").read_text().splitlines()))
+    assert float(rows[-1]["inside_seconds"]) == pytest.approx(inside["seconds"] / 20)
+    assert float(rows[-1]["inside_bytes"]) == pytest.approx(inside["sent_bytes"] / 20)
+    paper = opened_paper(shared, open_page)
+    for hidden in ("[data-fact=between]", "[data-fact=inside]"):
+        assert paper.page.locator(hidden).is_hidden()
+    assert "Inside hosts" not in paper.text("#chart-steps .legend")
 
 
 def opened_paper(shared: Controller, open_page: OpenPage) -> Tab:

@@ -23,6 +23,8 @@ from gravac.protocol import (
     Event,
     GainCurve,
     GainSums,
+    HostLinks,
+    InsideHosts,
     JobSpec,
     LevelSums,
     LinkSpec,
@@ -41,6 +43,7 @@ from tools.harness.sinks import Sink
 ELEMENTS = 3_482_624
 COMPUTE, COMPRESS, DENSE_NETWORK, DECOMPRESS, WAIT = 0.128, 0.028, 1.206, 0.006, 0.004
 GAINS = {10.0: 0.66, 20.0: 0.58, 40.0: 0.55, 160.0: 0.22, 1000.0: 0.07}
+INSIDE = 0.2
 SAMPLES = 64
 LONG_WINDOW: dict[str, float] = {"seconds": 600.0}
 """``play(**LONG_WINDOW)``: the job stays fresh for 5 windows, 50 minutes, where a busy machine needs more than 30 s."""
@@ -56,6 +59,8 @@ class RecordedJob:
     job: str = "demo"
     window_steps: int = 20
     world_size: int = 2
+    hosts: HostLinks | None = None
+    """Two levels of links: a fifth of what steps wait for the network is inside hosts."""
     link: LinkSpec | None = field(default_factory=lambda: LinkSpec(bits_per_second=1e8))
     model: str = "LanguageModel"
     losses: bool = True
@@ -104,6 +109,7 @@ class RecordedJob:
                 device="cpu",
             ),
             link=self.link,
+            hosts=self.hosts,
         )
 
     @property
@@ -183,6 +189,9 @@ class RecordedJob:
             "phases": phases,
             "ranks": tuple(self._rank(rank, phases) for rank in range(self.world_size)),
             "curve": self.curve() if self.curves else None,
+            "inside": None
+            if self.hosts is None
+            else InsideHosts(sent_bytes=2 * dense, seconds=INSIDE * phases.communicate),
         }
         return WindowReport(**(given | changes))  # type: ignore[arg-type]
 

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from gravac.policies.observe import lines
+from gravac.signals import figures
+from gravac.signals.figures import LinkUse
 from gravac.traces import TraceError
 from gravac.wording import format_plan, plan_in_words, printable
 from gravac_controller.cli.source import (
@@ -28,6 +30,7 @@ from gravac_controller.cli.wording import (
     clock,
     dense_step,
     factor,
+    links,
     number,
     plan,
     printer,
@@ -64,6 +67,7 @@ class Explanation:
     first_step: int | None = None
     last_step: int | None = None
     values: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIGURES})
+    used: list[dict[str, LinkUse]] = field(default_factory=list)
 
     @property
     def listing(self) -> DecisionView:
@@ -79,6 +83,16 @@ class Explanation:
         for name, values in self.values.items():
             if (value := getattr(view, name)) is not None:
                 values.append(value)
+        if used := figures.links(view.report):
+            self.used.append(used)
+
+    @property
+    def links(self) -> dict[str, LinkUse]:
+        """Use of both levels of links, mean over the windows; empty where there is one level."""
+        return {
+            level: LinkUse(*map(fmean, zip(*(each[level] for each in self.used), strict=True)))
+            for level in (self.used[0] if self.used else ())
+        }
 
     def mean(self, name: str) -> float | None:
         """Return the mean of a figure over the windows that have it; None where none has."""
@@ -154,6 +168,7 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "baseline_step_seconds": found.job.baseline_step_seconds,
         "predicted_dense_step_seconds": found.job.predicted_dense_step_seconds,
         **{name: found.mean(name) for name in FIGURES},
+        "links": {level: used._asdict() for level, used in found.links.items()} or None,
     }
 
 
@@ -258,8 +273,9 @@ def _since(found: Explanation) -> str:
     if measured is not None or predicted is not None:
         text += f" ({dense_step(measured, predicted)})"
     gain = f", gain {number(found.mean('gain'))}" if found.began.decision.epsilon else ""
+    used = f" Links: {links(found.links)}." if found.used else ""
     efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))
     return (
         f"{text}, efficiency η {efficiency}, useful throughput {number(found.mean('useful_samples_per_second'))} "
-        f"samples/s{gain}, backlog {number(found.mean('backlog'))}, {number(found.mean('wire_cf'))}x fewer bytes."
+        f"samples/s{gain}, backlog {number(found.mean('backlog'))}, {number(found.mean('wire_cf'))}x fewer bytes.{used}"
     )

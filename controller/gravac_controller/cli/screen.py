@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from gravac.signals import figures
 from gravac.wording import plan_in_words, printable
 from gravac_controller.cli.wording import (
     Listing,
@@ -47,11 +48,14 @@ def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
     report = view.report
     loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
     gain = f"  gain {number(view.gain)}" if job.decision.epsilon else ""
+    waits = ", ".join(
+        f"{seconds(used.seconds)} {level} hosts" for level, used in figures.links(report).items()
+    )
     text = (
         f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  {plan_in_words(view.codec, report.cf)} "
         f"({report.phase})  {number(view.wire_cf)}x fewer bytes  {seconds(view.step_seconds)}/step  "
         f"η {_efficiency(view)}  useful {number(view.useful_samples_per_second)}/s{gain}  "
-        f"backlog {number(view.backlog)}{loss}"
+        f"backlog {number(view.backlog)}{loss}{'  waits ' * bool(waits)}{waits}"
     )
     if after is not None and after.changed:
         text += f"\n{clock(after.time)}  {job.job}  epoch {after.decision.epoch}: {printable(after.decision.reason)}"
@@ -130,11 +134,8 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
         "loss": number(report.loss),
         "faults": f"{totals.nonfinite_steps} non-finite, {totals.failed_steps} failed",
     }
-    if report.inside is not None:
-        steps = report.last_step - report.first_step + 1
-        pairs["inside hosts"] = (
-            f"{size(report.inside.sent_bytes / steps)} and {seconds(report.inside.seconds / steps)} a step"
-        )
+    for level, used in figures.links(report).items():
+        pairs[f"{level} hosts"] = f"{size(used.bytes)} and {seconds(used.seconds)} a step"
     if not job.decision.epsilon:  # the policy does not ask for it
         del pairs["gain"]
     return Columns(

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from gravac.signals import figures
+from gravac.signals.figures import LinkUse
 from gravac.traces import TraceError
 from gravac.wording import printable
 from gravac_controller.cli.source import (
@@ -19,7 +21,7 @@ from gravac_controller.cli.source import (
     sources,
     token_of,
 )
-from gravac_controller.cli.wording import Listing, number, printer, sent_and_next
+from gravac_controller.cli.wording import Listing, links, number, printer, sent_and_next
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 
@@ -69,6 +71,8 @@ def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_j
             console.print(_table(jobs))
         for job in jobs:
             console.print(f"{job.job}: {printable(job.decision.reason)}")
+            if used := _links(job):
+                console.print(f"{job.job}: {links(used)}")
         for name, why in unreadable.items():
             console.print(f"{name} is not served: {printable(why)}")
 
@@ -113,6 +117,10 @@ def _figures(job: JobView) -> tuple[str, ...]:
     )
 
 
+def _links(job: JobView) -> dict[str, LinkUse]:
+    return {} if job.latest is None else figures.links(job.latest.report)
+
+
 def _facts(job: JobView) -> dict[str, Any]:
     names = (
         "job",
@@ -127,7 +135,7 @@ def _facts(job: JobView) -> dict[str, Any]:
         "windows",
         "steps",
     )
-    figures = (
+    of_window = (
         "efficiency",
         "efficiency_low",
         "efficiency_high",
@@ -138,5 +146,6 @@ def _facts(job: JobView) -> dict[str, Any]:
     )
     order = None if job.override is None else job.override.model_dump(mode="json")
     facts = {name: getattr(job, name) for name in names}
-    facts |= {name: None if job.latest is None else getattr(job.latest, name) for name in figures}
+    facts |= {name: None if job.latest is None else getattr(job.latest, name) for name in of_window}
+    facts["links"] = {level: used._asdict() for level, used in _links(job).items()} or None
     return {**facts, "rule": job.decision.rule, "reason": job.decision.reason, "override": order}

@@ -1,6 +1,6 @@
 """How the command line formats numbers, times, sizes and tables. In a table no number is ever cut."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from rich.cells import cell_len
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gravac.protocol import Decision, LinkSpec
+from gravac.signals.figures import LinkUse
 from gravac.wording import format_bytes, plan_in_words
 from gravac_controller.views.models import JobView
 
@@ -34,6 +35,15 @@ def dense_step(measured: float | None, predicted: float | None) -> str:
     if measured is None and predicted is not None:
         return f"dense {seconds(predicted)} predicted"
     return f"dense {seconds(measured)}"
+
+
+def links(used: Mapping[str, LinkUse]) -> str:
+    """Return what a step sends and waits on each level of links, and which level it waits longer for."""
+    between, inside = (
+        f"{size(used[level].bytes)} and {seconds(used[level].seconds)}" for level in ("between", "inside")
+    )
+    longer = max(used, key=lambda level: used[level].seconds)
+    return f"between hosts {between} a step, inside hosts {inside}: steps wait longer {longer} hosts"
 
 
 def clock(unix_seconds: float) -> str:

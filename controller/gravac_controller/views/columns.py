@@ -33,6 +33,12 @@ def _phase(name: str) -> Column:
     )
 
 
+def _inside(view: WindowView, figure: str) -> float | None:
+    """Return a figure of the links inside hosts, of a step; None: there is one level of links."""
+    found = figures.links(view.report).get("inside")
+    return None if found is None else getattr(found, figure)
+
+
 COLUMNS: tuple[Column, ...] = (
     Column("window", "integer", lambda view: view.report.window),
     Column("first_step", "integer", lambda view: view.report.first_step),
@@ -62,6 +68,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("loss", "number", lambda view: view.report.loss),
     Column("nonfinite_steps", "integer", lambda view: view.report.nonfinite_steps),
     Column("failed_steps", "integer", lambda view: view.report.failed_steps),
+    Column("inside_bytes", "number", lambda view: _inside(view, "bytes")),
+    Column("inside_seconds", "number", lambda view: _inside(view, "seconds")),
     *(_phase(name) for name in PHASES),
 )
 """Columns in the order of the page's CSV (``static/rows.js``)."""

@@ -38,7 +38,7 @@ export function showHeader(job) {
   facts.set([
     ["step", "Step", report === null ? null : count(report.last_step)],
     ["window", "Window", report === null ? null : count(report.window), `${count(spec.window_steps)} steps`],
-    ["world", "World size", count(spec.world_size)],
+    ["world", "World size", count(spec.world_size), spec.hosts ? `${spec.hosts.hosts} hosts of ${spec.hosts.ranks} ranks` : ""],
     ["agents", "Agents reporting", agents],
     ["policy", "Policy", spec.policy.name],
     ["codec", "Codec", job.cf === 1 ? "none" : job.codec, `memory: ${spec.memory}`],

@@ -9,6 +9,7 @@ export const COLUMNS = [
   ["backlog", "backlog"], ["residual_ratio", "residual"], ["wire_cf", "wire"], ["samples_per_second", "speed"],
   ["efficiency", "efficiency"], ["efficiency_low", "efficiencyLow"], ["efficiency_high", "efficiencyHigh"],
   ["useful_samples_per_second", "useful"], ["compression_throughput", "compression"], ["loss", "loss"], ["nonfinite_steps", "nonfinite"], ["failed_steps", "failed"],
+  ["inside_bytes", "insideBytes"], ["inside_seconds", "inside"],
 ];
 
 /** What the page remembers of a WindowView (the rest of it is forgotten). */
@@ -26,6 +27,7 @@ export function rowOf(view) {
     backlog: view.backlog, residual: view.residual_ratio, wire: view.wire_cf, loss: report.loss,
     phases: PHASES.map((phase) => report.phases[phase] / steps),
     nonfinite: report.nonfinite_steps, failed: report.failed_steps,
+    insideBytes: report.inside ? report.inside.sent_bytes / steps : null, inside: report.inside ? report.inside.seconds / steps : null,
     denseStep: dense?.step_seconds_median ?? null, denseExposed: dense?.exposed_seconds_median ?? null,
   };
 }
@@ -53,11 +55,11 @@ export function viewsOf({ decisions, candidates }) {
 }
 
 const NAMES = ["step", "time", "plan", "wire", "cf", "chosenPlan", "chosen", "efficiency", "efficiencyLow", "efficiencyHigh",
-  "speed", "useful", "compression", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss",
+  "speed", "useful", "compression", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss", "inside",
   "baseline", "stack0", "stack1", "stack2", "stack3", "stack4"];
 
 /** Columns that are fields of a row. */
-const ROW_NAMES = ["plan", "wire", "efficiency", "efficiencyLow", "efficiencyHigh", "speed", "useful", "backlog", "residual", "loss"];
+const ROW_NAMES = ["plan", "wire", "efficiency", "efficiencyLow", "efficiencyHigh", "speed", "useful", "backlog", "residual", "loss", "inside"];
 /** Columns that only the paper's policy fills. */
 const PAPER_NAMES = ["cf", "gain", "gainCandidate", "compression"];
 
@@ -70,7 +72,7 @@ export class Columns {
   clear() {
     for (const name of NAMES) this[name] = [];
     this.startStep = this.startTime = 0;
-    this.hasLoss = this.hasCandidate = this.hasGain = false;
+    this.hasLoss = this.hasCandidate = this.hasGain = this.hasInside = false;
   }
 
   get length() {
@@ -99,6 +101,7 @@ export class Columns {
     let sum = 0;
     for (let i = 0; i < 5; i += 1) this[`stack${i}`].push(sum += row.phases[i]);
     this.hasLoss ||= row.loss !== null;
+    this.hasInside ||= row.inside !== null;
     this.hasCandidate ||= paper && row.gainCandidate !== null;
     this.hasGain ||= paper;
   }

@@ -85,6 +85,7 @@ export const SPECS = [
     id: "steps", title: "Step time", range: fromZero, axis: tickSeconds, stacked: true,
     note: "Time of a step by phase, stacked. Network: the part that was not hidden.",
     series: [part(4), part(3), part(2), part(1), part(0),
+      line("Inside hosts", "inside", "--ink", seconds, { dash: DASH, width: 1.5, optional: "hasInside" }),
       line("Dense step", "baseline", "--ink", seconds, { dash: DOT, width: 1.5 })],
   },
   {

@@ -1,7 +1,7 @@
 // The figures of the last window; those of the paper's policy only where it runs.
 
 import { $, Facts, setHidden } from "./dom.js";
-import { bytes, count, digits, fine, known, large, NONE, ratio } from "./format.js";
+import { bytes, count, digits, fine, known, large, NONE, ratio, seconds } from "./format.js";
 
 const tiles = new Facts($("tiles"));
 
@@ -22,6 +22,7 @@ function tilesOf(job) {
     ["gain", "Gain", paper ? digits(view.gain) : null, `energy sent / energy of gradient and residual; ε ${digits(job.decision.epsilon)}`],
     ["backlog", "Backlog τ", paper ? digits(view.backlog) : null, "steps of progress that wait in the error memory"],
     ["wire", "Sent", bytes(perStep(view.report)), `a step, all ranks; dense ${bytes(perStep(view.report, "dense_bytes"))}`],
+    ...linkTiles(view.report),
     boundTile(job, paper),
     ["loss", "Loss", known(view.report.loss) ? fine(view.report.loss) : null, "as the trainer logged it"],
   ];
@@ -36,6 +37,14 @@ function efficiencyNote({ efficiency, efficiency_low: low, efficiency_high: high
 }
 
 const perStep = (report, what = "payload_bytes") => report[what] / (report.last_step - report.first_step + 1);
+
+/** Waits and bytes a step on each level of links; of one level, nothing is shown. */
+function linkTiles({ first_step: first, last_step: last, phases, payload_bytes: payload, inside }) {
+  const steps = last - first + 1, within = inside?.seconds ?? 0, between = Math.max(0, phases.communicate - within);
+  const tile = (key, waited, other, sent) => [key, `Network ${key} hosts`, inside ? seconds(waited / steps) : null,
+    `waited a step${waited > other ? ", the longer of both" : ""}; ${bytes(sent / steps)} sent, all ranks`];
+  return [tile("between", between, within, payload), tile("inside", within, between, inside?.sent_bytes ?? 0)];
+}
 
 const HELP = "Up to B_S samples per step, each sample contributes about as much as it would alone. Beyond it, larger batches stop "
   + "paying off. While your global batch is far below B_S, add workers. Near or above it, make steps cheaper: stronger "
