@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from gravac.protocol import GainSums, WindowReport
+from gravac.policies import parse
+from gravac.protocol import GainSums, HostLinks, WindowReport
 from gravac.signals import figures
 from gravac.signals.diversity import split
 from gravac.signals.efficiency import CERTAIN
+from gravac_controller.views.models import WindowView
 from tests.support.efficiencies import fixed_efficiencies
-from tools.harness.cluster import level_sums, window_report
+from tools.harness.cluster import job_spec, level_sums, window_report
 
 NO_STEPS = {name: 0 for name in GainSums.model_fields if name.endswith("steps")}
 
@@ -89,6 +91,28 @@ def test_the_efficiency_of_a_window_is_the_mean_over_its_steps() -> None:
     assert found.low == pytest.approx(0.3 * 0.6 + 0.6 * 0.96 + 0.1)
     assert found.high == pytest.approx(0.3 * 0.8 + 0.6 * 0.995 + 0.1)
     assert useful == pytest.approx(128.0 * found.likely)
+
+
+def test_of_two_levels_of_links_the_senders_count_for_the_efficiency() -> None:
+    """Errors of a codec that rounds at random average out over the hosts, not over all ranks."""
+    report = window_report(cf=12.0, levels=(level_sums(0, 12.0, 50, 45, 1.0, 0.1, "dither:levels=3"),))
+    hosts = HostLinks(
+        hosts=2,
+        ranks=4,
+        inside_latency_seconds=1e-4,
+        inside_bytes_per_second=1e9,
+        between_latency_seconds=1e-3,
+        between_bytes_per_second=3e6,
+    )
+    with fixed_efficiencies():
+        flat, levels, two = (
+            WindowView.of(0.0, report, job_spec(parse("auto").spec(), **changes)).efficiency
+            for changes in ({"world_size": 8}, {"world_size": 8, "hosts": hosts}, {"world_size": 2})
+        )
+    assert flat is not None
+    assert levels == two
+    assert levels is not None
+    assert levels < flat
 
 
 def test_efficiency_is_unknown_without_a_gradient_and_1_when_dense() -> None:

@@ -269,7 +269,7 @@ class Session:
         useful = None
         if report is not None:
             kind, compressor = parts.spec.optimizer_kind, parts.encoder.compressor
-            useful = figures.useful_samples_per_second(report, kind, compressor, parts.world_size)
+            useful = figures.useful_samples_per_second(report, kind, compressor, parts.spec.senders)
         return AgentState(
             job=loop.job if parts.reporter is None else parts.reporter.job,
             rank=parts.rank,

@@ -176,7 +176,7 @@ def efficiency(
         report: the window.
         kind: of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         compressor: the job's, which a level without a codec was sent with.
-        ranks: world size.
+        ranks: Whose payloads meet.
 
     Returns:
         None where no level shows it: there was no gradient, or no error memory, without which the backlog says nothing.

@@ -55,51 +55,6 @@ def fixed_table() -> Iterator[None]:
         yield
 
 
-def test_both_levels_of_links_are_told_apart(tmp_path: Path) -> None:
-    hosts = HostLinks(
-        hosts=2,
-        ranks=2,
-        inside_latency_seconds=1e-4,
-        inside_bytes_per_second=1e9,
-        between_latency_seconds=1e-3,
-        between_bytes_per_second=3e6,
-    )
-    journal, disk = tmp_path / "demo" / "journal.jsonl", Disk()
-    RecordedJob(disk, policy="auto", world_size=4, hosts=hosts).play(3)
-    disk.write(tmp_path, time.time)
-    report = next(
-        line.record for line in reversed(list(read_trace(journal))) if isinstance(line.record, WindowReport)
-    )
-    assert report.inside is not None
-    waits = {"between": report.phases.communicate - report.inside.seconds, "inside": report.inside.seconds}
-    sent = {"between": report.payload_bytes, "inside": report.inside.sent_bytes}
-    (shown,) = json.loads(run("status", str(journal), "--json"))["jobs"]
-    for level in ("between", "inside"):
-        assert shown["links"][level]["seconds"] == pytest.approx(waits[level] / 20)
-        assert shown["links"][level]["bytes"] == pytest.approx(sent[level] / 20)
-    between, inside = (
-        f"{format_bytes(sent[level] / 20)} and {waits[level] / 20 * 1000:.0f} ms"
-        for level in ("between", "inside")
-    )
-    said = f"between hosts {between} a step, inside hosts {inside}: steps wait longer between hosts"
-    assert said in run("status", str(journal))
-    waited = f"{waits['between'] / 20 * 1000:.0f} ms between hosts, {waits['inside'] / 20 * 1000:.0f} ms inside hosts"
-    assert f"waits {waited}" in run("top", str(journal))
-    jobs = FromTrace(journal).jobs(None)
-    drawn = Console(width=400, record=True, file=io.StringIO())
-    drawn.print(screen(jobs, jobs[0], [], ""))
-    shown_on_terminal = drawn.export_text()
-    assert f"between hosts {between} a step" in shown_on_terminal
-    assert f"inside hosts {inside} a step" in shown_on_terminal
-    explained = json.loads(run("explain", str(journal), "--json"))
-    assert explained["links"]["inside"]["seconds"] > 0
-    assert "steps wait longer between hosts" in run("explain", str(journal))
-    (flat,) = json.loads(run("status", TRACE, "--json"))["jobs"]
-    assert flat["links"] is None
-    for command in ("status", "top", "explain"):
-        assert "inside hosts" not in run(command, TRACE)
-
-
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostedJob]:
     """``alpha`` with five windows, alone on a controller with control."""
@@ -451,3 +406,48 @@ def read_until(terminal: int, words: bytes) -> bytes:
                 break
     assert words in seen, seen[-2000:]
     return seen
+
+
+def test_both_levels_of_links_are_told_apart(tmp_path: Path) -> None:
+    hosts = HostLinks(
+        hosts=2,
+        ranks=2,
+        inside_latency_seconds=1e-4,
+        inside_bytes_per_second=1e9,
+        between_latency_seconds=1e-3,
+        between_bytes_per_second=3e6,
+    )
+    journal, disk = tmp_path / "demo" / "journal.jsonl", Disk()
+    RecordedJob(disk, policy="auto", world_size=4, hosts=hosts).play(3)
+    disk.write(tmp_path, time.time)
+    report = next(
+        line.record for line in reversed(list(read_trace(journal))) if isinstance(line.record, WindowReport)
+    )
+    assert report.inside is not None
+    waits = {"between": report.phases.communicate - report.inside.seconds, "inside": report.inside.seconds}
+    sent = {"between": report.payload_bytes, "inside": report.inside.sent_bytes}
+    (shown,) = json.loads(run("status", str(journal), "--json"))["jobs"]
+    for level in ("between", "inside"):
+        assert shown["links"][level]["seconds"] == pytest.approx(waits[level] / 20)
+        assert shown["links"][level]["bytes"] == pytest.approx(sent[level] / 20)
+    between, inside = (
+        f"{format_bytes(sent[level] / 20)} and {waits[level] / 20 * 1000:.0f} ms"
+        for level in ("between", "inside")
+    )
+    said = f"between hosts {between} a step, inside hosts {inside}: steps wait longer between hosts"
+    assert said in run("status", str(journal))
+    waited = f"{waits['between'] / 20 * 1000:.0f} ms between hosts, {waits['inside'] / 20 * 1000:.0f} ms inside hosts"
+    assert f"waits {waited}" in run("top", str(journal))
+    jobs = FromTrace(journal).jobs(None)
+    drawn = Console(width=400, record=True, file=io.StringIO())
+    drawn.print(screen(jobs, jobs[0], [], ""))
+    shown_on_terminal = drawn.export_text()
+    assert f"between hosts {between} a step" in shown_on_terminal
+    assert f"inside hosts {inside} a step" in shown_on_terminal
+    explained = json.loads(run("explain", str(journal), "--json"))
+    assert explained["links"]["inside"]["seconds"] > 0
+    assert "steps wait longer between hosts" in run("explain", str(journal))
+    (flat,) = json.loads(run("status", TRACE, "--json"))["jobs"]
+    assert flat["links"] is None
+    for command in ("status", "top", "explain"):
+        assert "inside hosts" not in run(command, TRACE)

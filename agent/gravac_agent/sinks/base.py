@@ -38,7 +38,7 @@ def figures_of_window(report: WindowReport, spec: JobSpec) -> dict[str, float]:
         "gravac/loss": report.loss,
         "gravac/samples_per_second": figures.samples_per_second(report),
         "gravac/useful_samples_per_second": figures.useful_samples_per_second(
-            report, spec.optimizer_kind, compressor, spec.world_size
+            report, spec.optimizer_kind, compressor, spec.senders
         ),
     }
     plan = figures_of_plan(report.epoch, figures.codec(report, compressor), report.cf)

@@ -138,7 +138,7 @@ class WindowView(Record):
         ``spec``: the job as the incarnation that sent it registered it.
         """
         kind, compressor, world_size = spec.optimizer_kind, spec.compressor, spec.world_size
-        efficiency = figures.efficiency(report, kind, compressor, world_size)
+        efficiency = figures.efficiency(report, kind, compressor, spec.senders)
         codec = figures.codec(report, compressor)
         return cls(
             time=time,
@@ -155,7 +155,9 @@ class WindowView(Record):
             efficiency=None if efficiency is None else efficiency.likely,
             efficiency_low=None if efficiency is None else efficiency.low,
             efficiency_high=None if efficiency is None else efficiency.high,
-            useful_samples_per_second=figures.useful_samples_per_second(report, kind, compressor, world_size),
+            useful_samples_per_second=figures.useful_samples_per_second(
+                report, kind, compressor, spec.senders
+            ),
             compression_throughput=figures.compression_throughput(report),
             wire_cf=figures.wire_cf(report),
             global_batch_samples=figures.global_batch_samples(report),
