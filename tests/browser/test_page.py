@@ -96,10 +96,10 @@ def test_both_levels_of_links_are_told_apart(shared: Controller, open_page: Open
         between_latency_seconds=1e-3,
         between_bytes_per_second=3e6,
     )
-    RecordedJob(Http(shared), job="levels", policy="auto", world_size=4, hosts=hosts).play(4)
-    tab = open_page(f"{shared.url}/#job=levels")
+    RecordedJob(Http(shared), job="links", policy="auto", world_size=4, hosts=hosts).play(4)
+    tab = open_page(f"{shared.url}/#job=links")
     tab.wait(READY)
-    report = shared.ask("GET", "/v1/jobs/levels").json["latest"]["report"]
+    report = shared.ask("GET", "/v1/jobs/links").json["latest"]["report"]
     waited, inside = report["phases"]["communicate"] / 20, report["inside"]
     for level, seconds, sent in (
         ("between", waited - inside["seconds"] / 20, report["payload_bytes"] / 20),

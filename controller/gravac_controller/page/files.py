@@ -24,6 +24,8 @@ Mode = Literal["live", "replay"]
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function\*?|class|const) ([\w$]+)", re.MULTILINE)
+_COMMENT = re.compile(r"^ *(?://.*|/\*\*(?:.|\n)*?\*/)\n", re.MULTILINE)
+"""Lines of a comment, which browsers need not load."""
 _LEFT = re.compile(r"^(?:import|export)\b", re.MULTILINE)
 
 
@@ -97,7 +99,7 @@ def _visit(name: str, folder: Path, ordered: list[str], above: tuple[str, ...]) 
 
 def _wrapped(name: str, folder: Path) -> str:
     """Return a module as ``modules["name"]``, an object of its exports."""
-    text = _IMPORT.sub(_fetched, (folder / name).read_text(encoding="utf-8"))
+    text = _COMMENT.sub("", _IMPORT.sub(_fetched, (folder / name).read_text(encoding="utf-8")))
     exported = [found[1] for found in _EXPORT.findall(text)]
     text = _EXPORT.sub(r"\1 \2", text)
     left = _LEFT.search(text)
