@@ -122,10 +122,13 @@ def test_both_levels_of_links_are_told_apart(shared: Controller, open_page: Open
     rows = list(csv.DictReader((tmp_path / "levels.csv").read_text().splitlines()))
     assert float(rows[-1]["inside_seconds"]) == pytest.approx(inside["seconds"] / 20)
     assert float(rows[-1]["inside_bytes"]) == pytest.approx(inside["sent_bytes"] / 20)
-    paper = opened_paper(shared, open_page)
+    RecordedJob(Http(shared), job="one-level").play(3)
+    flat = open_page(f"{shared.url}/#job=one-level")
+    flat.wait(READY)
+    flat.wait("document.querySelector('#chart-steps canvas') !== null")
     for hidden in ("[data-fact=between]", "[data-fact=inside]"):
-        assert paper.page.locator(hidden).is_hidden()
-    assert "Inside hosts" not in paper.text("#chart-steps .legend")
+        assert flat.page.locator(hidden).is_hidden()
+    assert "Inside hosts" not in flat.text("#chart-steps .legend")
 
 
 def opened_paper(shared: Controller, open_page: OpenPage) -> Tab:

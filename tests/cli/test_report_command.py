@@ -194,6 +194,17 @@ def test_what_stands_out_is_kept_however_long_the_trace() -> None:
     assert all(b - a <= thinned.run for a, b in pairwise(kept) if a is not None and b is not None)
 
 
+def test_columns_that_no_window_fills_are_left_out() -> None:
+    """A null in each of many windows takes room."""
+    columns = plain([window(at) for at in range(3)], [], exact=False)["columns"]
+    assert isinstance(columns, dict)
+    assert columns["gain"] == [0.5] * 3
+    assert not {"loss", "inside_bytes"} & set(columns)
+    nothing = plain([], [], exact=False)["columns"]
+    assert isinstance(nothing, dict)
+    assert set(nothing) == set(NAMES), "the page reads their number"
+
+
 def test_curves_of_a_long_trace_are_those_of_some_windows() -> None:
     curve = (3, True, (1.0, 0.123456, None))
     windows = [replace(window(at, marked=at == 777), curve=curve) for at in range(5 * MOST_CURVES)]

@@ -58,6 +58,7 @@ def plain(windows: Sequence[ThinnedWindow], decisions: Iterable[DecisionView], e
     columns: dict[str, list[Value]] = {
         column.name: [_number(column.name, window.row[at], exact) for window in windows]
         for at, column in enumerate(COLUMNS)
+        if not windows or any(window.row[at] is not None for window in windows)  # else a null for each
     }
     return {
         "columns": columns | {"plan": [plans.index(str(window.row[plan])) for window in windows]},

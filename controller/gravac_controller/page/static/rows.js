@@ -35,7 +35,7 @@ export function rowOf(view) {
 /** The rows of a trace: lists by the names above (plans by place), and what only some windows have, [place, …] each. */
 export function rowsOf({ columns, plans, curves, dense }) {
   const rows = columns.window.map((window, at) => ({
-    ...Object.fromEntries(COLUMNS.map(([name, field]) => [field, columns[name][at]])),
+    ...Object.fromEntries(COLUMNS.map(([name, field]) => [field, columns[name]?.[at] ?? null])),
     plan: plans[columns.plan[at]], phases: PHASES.map((phase) => columns[`${phase}_seconds`][at]), curve: null, denseStep: null, denseExposed: null,
   }));
   for (const [at, steps, own, gains] of curves) rows[at].curve = { steps, own, gains };
