@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gravac.collectives import Network
-from gravac.whatif import Predictor, Scenario
+from gravac.fold import JobFold
+from gravac.whatif import Fleet, Predictor, Scenario
 from gravac.whatif.recording import Recording
 from gravac.whatif.samples import network_of
 from tests.support.whatif import ELEMENTS, HOSTS, NETWORK, recording, true_step, true_volume
@@ -57,3 +58,17 @@ def test_ranks_that_fill_no_hosts_are_refused() -> None:
     for ranks in (4, 6, 13):
         with pytest.raises(ValueError, match=f"ranks={ranks}: .* 4 ranks .*, from 8 on"):
             predictor.predict(Scenario(network=NETWORK, ranks=ranks, compressor="topk"), 10.0)
+
+
+def test_reports_of_a_simulated_job_count_what_goes_between_hosts() -> None:
+    """So a dense step sends as much as dense."""
+    held = two_levels()
+    predictor = Predictor([(held, None)])
+    fold = JobFold(held.spec)
+    report = Fleet(predictor, predictor.scenario(), held.spec).report(0, fold.decision)
+    assert report.cf == 1.0
+    assert (
+        report.dense_bytes
+        == report.payload_bytes
+        == 12 * held.spec.window_steps * 4 * ELEMENTS // HOSTS.ranks
+    )
