@@ -87,7 +87,7 @@ def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> No
     assert not [one for one in ("T_comp", "ε", "B_S", "Gain") if one not in paper.text("main")]
 
 
-def test_both_levels_of_links_are_told_apart(shared: Controller, open_page: OpenPage, tmp_path: Path) -> None:
+def test_both_levels_of_links_are_shown(shared: Controller, open_page: OpenPage, tmp_path: Path) -> None:
     hosts = HostLinks(
         hosts=2,
         ranks=2,

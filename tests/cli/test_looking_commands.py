@@ -408,7 +408,7 @@ def read_until(terminal: int, words: bytes) -> bytes:
     return seen
 
 
-def test_both_levels_of_links_are_told_apart(tmp_path: Path) -> None:
+def test_both_levels_of_links_are_shown(tmp_path: Path) -> None:
     hosts = HostLinks(
         hosts=2,
         ranks=2,

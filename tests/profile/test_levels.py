@@ -44,7 +44,7 @@ def test_each_call_is_on_one_of_both_levels(tmp_path: Path) -> None:
     assert {row["level"] for row in record["communication"]} == {INSIDE, BETWEEN}
 
 
-def test_calls_of_one_size_are_told_apart(tmp_path: Path) -> None:
+def test_calls_of_one_size_are_kept_apart(tmp_path: Path) -> None:
     """Groups of two ranks within a host, and of two hosts."""
     traces = [made(rank) for rank in range(4)]
     for rank, trace in enumerate(traces):
@@ -93,7 +93,7 @@ def test_the_host_that_torchs_profiler_names_counts_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["no groups", "a rank without a trace", "no hosts", "one host"])
-def test_what_is_not_recorded_is_not_told(what: str, tmp_path: Path) -> None:
+def test_what_is_not_recorded_is_not_said(what: str, tmp_path: Path) -> None:
     traces = [made(rank, sizes=what != "no groups") for rank in range(4)]
     if what == "a rank without a trace":
         traces = [traces[0], traces[3]]
