@@ -2,10 +2,12 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -328,3 +330,53 @@ def test_the_controller_runs_where_there_is_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(AutoPolicy().plans("topk+bf16")) > 20
+
+
+HEADLESS = {
+    *(
+        "After",
+        "And",
+        "As",
+        "At",
+        "Before",
+        "Beside",
+        "Between",
+        "By",
+        "Equal",
+        "For",
+        "From",
+        "If",
+        "In",
+        "Into",
+    ),
+    *("Not", "Of", "On", "Or", "Since", "That", "To", "Until", "While", "With", "Without"),
+}
+"""Words that an attribute's text does not begin with: a noun or "Whether" says what it is."""
+
+
+def test_what_an_attribute_is_begins_with_a_noun() -> None:
+    """Also in the ``Attributes`` of a class."""
+    headless, seen = [], 0
+    for _, file in FILES:
+        for node in nodes(file):
+            body = getattr(node, "body", None)
+            pairs = pairwise(body) if isinstance(body, list) else ()
+            texts = [
+                text_of(after) for before, after in pairs if isinstance(before, ast.Assign | ast.AnnAssign)
+            ]
+            if isinstance(node, ast.ClassDef):
+                _, _, attributes = (ast.get_docstring(node) or "").partition("\nAttributes:\n")
+                texts += re.findall(r"^    \w+: (.*)", attributes.partition("\n\n")[0], re.MULTILINE)
+            texts = [text for text in texts if text]
+            seen += len(texts)
+            headless += [
+                f"{file.name}: {text[:60]}" for text in texts if re.split(r"\W", text)[0] in HEADLESS
+            ]
+    assert headless == []
+    assert seen > 1500
+
+
+def text_of(statement: ast.stmt) -> str:
+    """Return the text of a statement that is one; else nothing."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""

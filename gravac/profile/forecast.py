@@ -24,11 +24,11 @@ from gravac.whatif.timemodel import TCP_GOODPUT, StepTime, TimeModel
 from gravac.wording import format_number, format_percent, format_rate, format_seconds
 
 GPU = PUBLISHED["h100"]
-"""As which GPUs count that nothing is known of."""
+"""GPU that stands for those of which nothing is known."""
 GPU_LATENCY_SECONDS = 1.4e-5
-"""Of a message between hosts with GPUs: what NCCL's tuning.cc takes for a step of a ring. [s; chosen]"""
+"""Latency of a message between hosts with GPUs: what NCCL's tuning.cc takes for a step of a ring. [s; chosen]"""
 MOST_ELEMENTS = 10**13
-"""Of a gradient. More is a damaged trace. [1; chosen]"""
+"""Elements of a gradient at most. More is a damaged trace. [1; chosen]"""
 SPREAD_OUT = (GRADIENTS, REPLICAS, WEIGHTS, BUFFERS, OPTIMIZER)
 """What all ranks of data parallelism exchange. The rest stays within its group, on its network."""
 
@@ -40,10 +40,10 @@ class Question:
     Attributes:
         bits_per_second: Nominal bandwidth of each rank's link.
         latency: Seconds of a message between two ranks, on that link.
-        ranks: That exchange gradients.
+        ranks: Ranks that exchange gradients.
         elements: Parameters of the model.
         codec_bytes: Bytes of gradients encoded a second.
-        kind: Of the optimizer: sgd, adam, sign, other, unknown.
+        kind: Kind of the optimizer: sgd, adam, sign, other, unknown.
         bound: Largest loss of statistical efficiency that is accepted.
     """
 
@@ -66,13 +66,13 @@ class Forecast:
     """What a step would take.
 
     Attributes:
-        ranks: That exchange gradients.
-        bits_per_second: Of a rank's link: as given, or as the traces achieve.
+        ranks: Ranks that exchange gradients.
+        bits_per_second: Rate of a rank's link: as given, or as the traces achieve.
         latency: Seconds of a message.
         dense: Seconds of a step without compression.
-        exposed: Of that, waiting for the network.
+        exposed: Part of that which waits for the network.
         error: Two relative standard errors of a step.
-        collective: That the advised plan takes; empty: the one that the agent chooses by itself.
+        collective: Collective that the advised plan takes; empty: the one that the agent chooses by itself.
         advice: Plans, and the one that is advised.
         assumed: What it takes for granted, in a sentence each.
     """
@@ -172,9 +172,9 @@ class _Exchange:
     """The exchange of gradients.
 
     Attributes:
-        elements: Of the gradient.
+        elements: Elements of the gradient.
         itemsize: Bytes of an element without compression.
-        ranks: That take part.
+        ranks: Ranks that take part.
         calls: Reduce-scatters of a step, where the gradient is sharded; 0: it is not.
         gpu: Whether it is on GPUs.
     """
@@ -217,8 +217,8 @@ class _Model:
     Attributes:
         measured: What the traces show.
         question: What is asked.
-        exchange: Of gradients.
-        network: Between ranks.
+        exchange: Exchange of gradients.
+        network: Network between ranks.
         assumed: What it takes for granted.
     """
 

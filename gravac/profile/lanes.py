@@ -12,8 +12,8 @@ from gravac.profile.reading import ProfileError
 from gravac.profile.trace import Call, RankTrace, Spans
 
 LATE = 5e3
-"""Of the end of a call on a CPU: its thread wakes the one that waits, which may take the core before the end is noted,
-for as long as Linux lets a thread run. [µs; chosen]"""
+"""Delay of the end of a call on a CPU: its thread wakes the one that waits, which may take the core before the end is
+noted, for as long as Linux lets a thread run. [µs; chosen]"""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class Lane:
     """One device of one rank.
 
     Attributes:
-        trace: Of the rank.
-        device: None: the CPU.
+        trace: Trace of the rank.
+        device: Number of the device; None: the CPU.
         edges: Where steps begin, and where the last one ends.
-        numbers: Of the steps, as the profiler counts them.
+        numbers: Numbers of the steps, as the profiler counts them.
         busy: When it computes; on a CPU also when its threads are busy otherwise, and do not wait for the network.
         computing: When it computes.
         calls: All calls of the trace on this device.

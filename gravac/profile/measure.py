@@ -17,7 +17,7 @@ US = 1e-6
 TOGETHER = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
 """Kinds of calls that no rank can leave before the last one has come."""
 LATENCY_BYTES = 16_384
-"""From which a message also takes time for its size. [bytes; chosen]"""
+"""Size from which on a message also takes time for its bytes. [bytes; chosen]"""
 INSIDE, BETWEEN = "inside a machine", "between machines"
 """Levels of links."""
 CLOCKS_APART = 0.01
@@ -33,13 +33,13 @@ class Row:
         kind: Such as all-reduce.
         group: Ranks that take part, of the rank that was read first; empty: unknown.
         size: How many take part; None: unknown.
-        level: Of the links between them, INSIDE or BETWEEN; empty: unknown, or there is one machine.
+        level: Level of the links between them, INSIDE or BETWEEN; empty: unknown, or there is one machine.
         calls: Number of calls.
-        nbytes: Of all messages; None: the trace has no sizes.
-        seconds: Of all calls, one after the other.
-        exposed: Of that, while nothing was computed. Time that several calls share counts for the first one.
-        hidden: While something was computed, counted likewise.
-        waiting: Of the exposed time, for ranks that came later; None: unknown.
+        nbytes: Bytes of all messages; None: the trace has no sizes.
+        seconds: Time of all calls, one after the other.
+        exposed: Part of that while nothing was computed. Time that several calls share counts for the first one.
+        hidden: Part while something was computed, counted likewise.
+        waiting: Part of the exposed time that waits for ranks that came later; None: unknown.
         bandwidth: Bytes a second on a rank's link while transferring; None: unknown.
     """
 
@@ -79,12 +79,12 @@ class Gradients:
     """The exchange of gradients in a step, as far as compressing it is concerned.
 
     Attributes:
-        seconds: Of the exchange, without waiting for ranks that came later.
-        exposed: Of that, while nothing was computed.
+        seconds: Time of the exchange, without waiting for ranks that came later.
+        exposed: Part of that while nothing was computed.
         capacity: Computation between the begin of the first call and the end of the last: so much can hide.
         last: The last call's share of the bytes, or of the time where sizes are unknown.
         calls: Number of calls.
-        elements: Of the gradient; None: unknown.
+        elements: Elements of the gradient; None: unknown.
         itemsize: Bytes of an element; None: unknown.
         size: Ranks that exchange; None: unknown.
         sharded: Whether it is reduce-scattered, as by FSDP.
@@ -113,13 +113,13 @@ class Measurement:
         ranks: Traces that were read.
         world: Ranks of the job; None: unknown.
         gpu: Whether it computes on GPUs.
-        steps: That were measured.
+        steps: Steps that were measured.
         step: Seconds of a step.
         spread: Standard deviation of steps, relative.
         computing: Seconds while something was computed.
         communicating: Seconds while anything was sent.
-        exposed: Of that, while nothing was computed.
-        waiting: Of the exposed time, for ranks that came later; None: unknown.
+        exposed: Part of that while nothing was computed.
+        waiting: Part of the exposed time that waits for ranks that came later; None: unknown.
         loader: Seconds that a thread waited for data, while neither computing nor communication went on.
         rows: Communication by purpose, kind and group, the most exposed first.
         gradients: Their exchange; None: there is none.

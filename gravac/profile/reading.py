@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 EVENTS = "traceEvents"
 CHUNK_BYTES = 1 << 20
 MOST_CHARACTERS = 1 << 22
-"""Of one event, or of one value beside the events. The largest event of a real trace has some thousand characters."""
+"""Length of one event, or of one value beside the events. The largest event of a real trace has some thousand."""
 IRREGULAR = "cannot be read: it is no regular file; give one that torch.profiler's export_chrome_trace wrote"
 _GZIP = b"\x1f\x8b"
 _BLANK = re.compile(r"[ \t\r\n]*")

@@ -25,7 +25,7 @@ BYTES = {
     **dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool", "int8", "uint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
 }
-"""Of an element, by the names that traces use, in lower case and without ``c10::``."""
+"""Bytes of an element, by the names that traces use, in lower case and without ``c10::``."""
 WHOLE = frozenset(("long", "long int", "int64", "int", "int32"))
 """Types of counts, of the same names."""
 KINDS = {
@@ -54,9 +54,9 @@ _REGIONS = ("DistributedDataParallel.forward", "FSDP::", "FullyShardedDataParall
 _NODES = ("autograd::engine::", "torch::autograd::", "profiler::")
 MOST_RANKS = 1 << 20
 MOST_BYTES = 500_000_000
-"""Of memory for a trace. Gzip packs events a thousand times, so a file does not show what it takes. [bytes; chosen]"""
+"""Most memory for a trace. Gzip packs events a thousand times, so a file does not show it. [bytes; chosen]"""
 SPAN_BYTES, OBJECT_BYTES, KEY_BYTES = 200, 600, 1500
-"""That an interval takes until it is judged, a call or the like, and what is the first of a thread or a device.
+"""Memory that an interval takes until it is judged, a call or the like, and what is the first of a thread or device.
 [bytes; measured]"""
 OWN_KERNELS = 3
 """Names of gravac's kernels from which on they are taken for its own: a step has more."""
@@ -67,10 +67,10 @@ class Issue:
     """What a trace says of a call: on its kernel, or on the operator or annotation that issued it.
 
     Attributes:
-        start: Of the event.
-        end: Of the same.
+        start: Start of the event.
+        end: End of the event.
         kind: Such as all-reduce; unknown where the trace does not say.
-        elements: Of the larger of input and output; None: unknown.
+        elements: Elements of the larger of input and output; None: unknown.
         itemsize: Bytes of an element; None: unknown.
         group: Ranks that take part; empty: unknown.
         size: How many take part; None: unknown.
@@ -107,13 +107,13 @@ class Call:
 
     Attributes:
         about: What the trace says of it.
-        start: Of the kernel, or of the work of a backend on the CPU.
-        end: Of the same.
-        correlation: Of the kernel with its launch; None on the CPU.
+        start: Start of the kernel, or of the work of a backend on the CPU.
+        end: End of the same.
+        correlation: Number that the kernel shares with its launch; None on the CPU.
         device: Where it ran; None: the CPU.
-        thread: That issued it; None: unknown.
+        thread: Thread that issued it; None: unknown.
         issued: When that thread did.
-        phase: Of a step: forward, backward, after (backward), optimizer, other.
+        phase: Phase of a step: forward, backward, after (backward), optimizer, other.
         region: Annotation of DDP or FSDP around it; empty: none.
         pattern: What it is for (``gravac.profile.patterns``).
     """
@@ -158,20 +158,20 @@ class RankTrace:
 
     Attributes:
         path: The file.
-        rank: Of the process; None: the trace does not say.
+        rank: Rank of the process; None: the trace does not say.
         world: Number of ranks; None: the same.
         host: Name of its machine; empty: unknown.
         groups: Ranks of the process groups, those of different ones, as far as the trace lists them.
         base: Microseconds that all times of the trace count from.
-        calls: Of communication, by start.
+        calls: Calls of communication, by start.
         kernels: Computing of each GPU.
         ours: Those kernels among them that gravac compiled, for encoding and decoding.
         operators: Computing of each thread of the CPU.
-        kinds: Of these operators, those of equal names and shapes having the same number.
-        launches: Of kernels: start, and correlation.
+        kinds: Numbers of these operators, the same for equal names and shapes.
+        launches: Launches of kernels: start, and correlation.
         launching: Places of their threads in ``threads``.
-        threads: That launch kernels.
-        issues: By thread.
+        threads: Threads that launch kernels.
+        issues: Issues by thread.
         sending: Operators of c10d and waits for them, by thread: what runs within them is communication.
         nodes: Nodes of autograd, by thread.
         regions: Annotations of DDP, FSDP and optimizers, by thread.
@@ -180,7 +180,7 @@ class RankTrace:
         optimizer: Its class; empty: unknown.
         about: What ``gravac observe`` says of the process.
         scaler_updates: When a gradient scaler ended a step, also one that it skipped.
-        backend_threads: On which a backend on the CPU transfers.
+        backend_threads: Threads on which a backend on the CPU transfers.
         loader: When a thread waited for a data loader.
         gradients: When a gradient was accumulated, and its elements; None: unknown.
         damaged: Events that were left out, because their times or names are none.

@@ -32,15 +32,15 @@ from gravac.wording import (
 )
 
 UNSURE = 0.03
-"""By how much a small exposed share on CPUs may be off (lab/benchmarks/observe.md). [share of a step; measured]"""
+"""What a small exposed share on CPUs may be off by (lab/benchmarks/observe.md). [share of a step; measured]"""
 MANY, SMALL_BYTES = 20, 1 << 20
 """All-reduces of a step, and bytes of the usual one, that say that nothing is bucketed. [1, bytes; chosen]"""
 APART_SECONDS = 600.0
-"""Between traces: more than clocks differ. [s; chosen]"""
+"""Time between traces that is more than clocks differ. [s; chosen]"""
 SCATTERED = 0.25
 """Two standard errors of a step that are worth a word. [share of a step; chosen]"""
 MENTIONED = 0.02
-"""Of the exposed time: less is not worth a word. [share; chosen]"""
+"""Share of the exposed time that is worth a word. [share; chosen]"""
 OTHERWISE = {
     REPLICAS: "exchange gradients between replicas less often, or shard over more ranks",
     WEIGHTS: "weights are not compressed: prefetch them, keep them after forward, or shard within a node (HSDP)",
@@ -59,7 +59,7 @@ UNCOMPRESSED = (
 )
 HALVED = ": halve them by mixed precision (param_dtype=torch.bfloat16), "
 BESIDES = 0.2
-"""Of the exposed time, from which other things than gradients are worth advice, too. [share; chosen]"""
+"""Share of the exposed time from which other things than gradients are worth advice, too. [share; chosen]"""
 BY_AGENT = "by gravac.Agent(model, optimizer)"
 DRIVERS = {
     "ddp": BY_AGENT,

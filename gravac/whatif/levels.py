@@ -13,7 +13,7 @@ class Levels:
     """How the ranks of a host divide a gradient. With one level of links, each rank counts as a host.
 
     Attributes:
-        ranks: Of a host; 1: there is one level.
+        ranks: Ranks of a host; 1: there is one level.
         inside: Latency and bandwidth of a rank inside its host; None: there is one level.
     """
 

@@ -28,7 +28,7 @@ MIN_SIZES = 3
 BETTER = 0.5
 """Overlap is assumed when it reduces the loss to this share. More terms always reduce it somewhat."""
 BEYOND_NOISE, BEYOND_FORMULA = 3.0, 0.01
-"""And when, without it, some CF is off by more than three standard errors and 1 %: four terms fit any four points."""
+"""Standard errors, and share, by which some CF must be off without it, too: four terms fit any four points."""
 
 
 @dataclass(frozen=True, slots=True)
