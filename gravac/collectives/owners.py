@@ -14,8 +14,13 @@ from gravac.collectives.messages import Entries, Header, owner_key, split_codec
 from gravac.compressors.base import Compressor, Key, Layout, Payload, kept_count
 
 _SEED_BITS = 2**31 - 1
-_PARTS = 2
+PARTS = 2
 """One of so many parts of what waits of an element arrives where its owner sends it."""
+
+
+def seed_of(key: Key) -> int:
+    """Return the seed of a split, the same on all ranks."""
+    return key.shared_seed() & _SEED_BITS
 
 
 class Shards(NamedTuple):
@@ -33,7 +38,7 @@ class Shards(NamedTuple):
     @classmethod
     def of(cls, numel: int, ranks: int, key: Key) -> "Shards":
         """Return the split of a step and bucket, the same on all ranks."""
-        return cls(numel, ranks, key.shared_seed() & _SEED_BITS)
+        return cls(numel, ranks, seed_of(key))
 
     @property
     def rows(self) -> int:
@@ -68,7 +73,7 @@ class _InFlight(Exchange):
     share: float
 
     def __post_init__(self) -> None:
-        self.of = _PARTS
+        self.of = PARTS
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()

@@ -2,7 +2,11 @@
 
 ``python -m lab.benchmarks.whole_messages TASK PLAN RANKS STEPS WAY --seed S`` prints the held-out loss. Ways: ``whole``
 sends what ``gravac.kernels.device.tiled`` chooses, in plain torch, with the same rule as on a GPU; ``exact`` what the
-codec on a CPU chooses; ``dense`` all. The residual memory is the same.
+codec on a CPU chooses; ``dense`` all. The residual memory is the same. ``--collective owners`` compares shards of tiles
+with shards of elements.
+
+It also prints η, the error of the mean of the first step, where nothing waits yet: the energy of what is missing, as a
+share of the mean gradient's; and the energy of what waits at the end, as a mean over ranks, next to a mean gradient's.
 """
 
 import argparse
@@ -49,12 +53,13 @@ class WholeRanks(SimulatedRanks):
             assert layout is not None, f"{plan} sends no whole messages"
             offer = Offer(channel, layout, gradient, gradient)
             (sent,) = messages.send(plan, [offer], done.sums, NO_SURVEY, lambda _: row)
+            sent.group.pass_on()
             sent.work.wait()
             sent.settle(counts)
             done.payload_bytes += sent.payload_bytes
             done.dense_bytes += gradient.nbytes
             done.supports.append(sent.step.buffers.places)
-            done.senders.append((channel.senders, self.size))
+            done.senders.append((channel.senders, channel.of))
         return done
 
 
@@ -68,20 +73,36 @@ def main() -> None:
     parser.add_argument("steps", type=int)
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--collective", choices=("gather", "owners"), default="gather")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     chosen = parse("dense" if asked.way == "dense" else asked.plan)
     kind = WholeRanks if asked.way == "whole" else SimulatedRanks
-    ranks = kind(asked.ranks, chosen.compressor or "dense", seed=asked.seed)
+    collective = "auto" if asked.way == "dense" else asked.collective
+    ranks = kind(asked.ranks, chosen.compressor or "dense", seed=asked.seed, collective=collective)
     # Unclipped: to clip as an agent does takes what whole messages do not measure here.
     recipe = replace(make(asked.task), clip_norm=None)
-    learner, sent = Learner(recipe, asked.ranks, asked.seed, asked.steps, ranks), 0
+    energies, errors, sent = list[float](), list[float](), 0
+
+    def observe(gradients: Sequence[Sequence[Tensor]]) -> None:
+        energies.append(_energy_of_mean(gradients))
+
+    learner = Learner(recipe, asked.ranks, asked.seed, asked.steps, ranks, observe=observe)
     for _ in range(asked.steps):
         sent += learner.train(chosen.plan()).exchanged.payload_bytes
+        waits = [one.memory.state_dict() for one in ranks.encoders]
+        errors.append(_energy_of_mean([list(one.values()) for one in waits]))
     print(
-        f"{asked.task} {asked.plan} {asked.way} seed {asked.seed}: held-out loss {learner.evaluate().loss:.4f}, "
-        f"{sent / asked.steps:,.0f} bytes of payload a step"
+        f"{asked.task} {asked.plan} {asked.way} {collective} seed {asked.seed}: held-out loss "
+        f"{learner.evaluate().loss:.4f}, {sent / asked.steps:,.0f} bytes of payload a step, "
+        f"η {errors[0] / energies[0]:.4f}, waits {errors[-1] / energies[-1]:.3f}"
     )
+
+
+def _energy_of_mean(tensors: Sequence[Sequence[Tensor]]) -> float:
+    """Return the energy of the mean over ranks."""
+    means = (torch.stack(each).mean(0) for each in zip(*tensors, strict=True))
+    return sum(float(mean.double().square().sum()) for mean in means)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,22 @@ def test_shards_take_three_launches_for_any_number_of_ranks(
         assert (step.allocations, step.waits) == (0, 0), step.names
 
 
+@pytest.mark.parametrize("buckets", [1, 8])
+@pytest.mark.parametrize(("codec", "cf"), [("topk", 10.0), ("topk+bf16", 100.0), ("topk+twobit", 16.6)])
+def test_owners_take_eight_launches_for_any_number_of_ranks(
+    counting: list[CountedRank], codec: str, cf: float, buckets: int
+) -> None:
+    """For up to four buckets: three for what goes up, four for the sums of all that arrives, and one for the mean."""
+    for ranks in (2, 16, 64):
+        rank = CountedRank(codec, cf, ranks, collective="owners", buckets=buckets)
+        counting[:] = [rank]
+        bucket, step = rank.settled()
+        assert bucket.launches == (8 if buckets == 1 else 2 * buckets), (ranks, bucket.names)
+        assert (bucket.allocations, bucket.waits) == (0, 0), bucket.names
+        assert step.launches <= OF_A_STEP, step.names
+        assert (step.allocations, step.waits) == (0, 0), step.names
+
+
 @pytest.mark.parametrize(("codec", "cf", "most"), [("topk+bf16", 1.0, 3), ("topk+twobit", 16.6, 5)])
 def test_clipping_takes_one_more(counting: list[CountedRank], codec: str, cf: float, most: int) -> None:
     """The norm of the mean gradient follows from sums of a sample."""

@@ -9,6 +9,7 @@ from gravac.collectives import Network
 from gravac.compressors import build
 from gravac.compressors.base import kept_count
 from gravac.kernels.device import rounded, tiled
+from gravac.kernels.device.owned import OwnedLayout
 from gravac.policies import AutoPolicy, Plan
 from gravac.whatif.exchange import BUCKET_BYTES
 from gravac_agent.setup.plan_costs import ShardedGradient, plan_costs, without_waits
@@ -71,6 +72,20 @@ def test_messages_of_every_element_cost_what_is_sent(codec: str, ranks: int) -> 
     assert whole.link_bytes == pytest.approx(buckets * layout.link_bytes, rel=1e-5)
     assert 0.999 < whole.payload_bytes / plain.payload_bytes < 1.005
     assert whole.payload_bytes != plain.payload_bytes
+
+
+@pytest.mark.parametrize(("ranks", "tile"), [(8, 4096), (500, 512)])
+def test_messages_to_owners_cost_what_is_sent(ranks: int, tile: int) -> None:
+    plans = (Plan("topk+twobit", 16.6),)
+    (plain,), (whole,) = (
+        plan_costs(plans, "topk+twobit", 20_000_000, ranks, NETWORK, "owners", whole=dtype)
+        for dtype in (None, torch.float32)
+    )
+    numel = BUCKET_BYTES // 4
+    layout = OwnedLayout(numel, -(-kept_count(numel, 16.6) // ranks), "twobit", ranks, 0, tile)
+    assert whole.payload_bytes == pytest.approx(20_000_000 / numel * layout.payload_bytes, rel=1e-6)
+    assert whole.link_bytes == pytest.approx(20_000_000 / numel * layout.link_bytes, rel=1e-3)
+    assert 1.0 < whole.payload_bytes / plain.payload_bytes < 1.25
 
 
 @pytest.mark.parametrize(("by_all_reduce", "rounds"), [(False, 0.75), (True, 1.5)])

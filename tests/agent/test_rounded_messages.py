@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gravac.kernels.device import rounded
 from gravac_agent.streams import groups
 from gravac_agent.streams.rounded import RoundedMessages, SentRounded
 from tests.support.streams.compare import Outcome, differences
+from tests.support.streams.conserved import check_agreement, check_conservation
 from tests.support.streams.lives import begin_backward
-from tests.support.streams.task import RATE, Net, Task
+from tests.support.streams.task import Task
 from tests.support.streams.training import OnStreams, each_rank, on_streams
 
 CODECS = ("bf16", "int8", "nearest:levels=7")
@@ -56,7 +56,7 @@ def test_any_order_of_work_gives_the_same(
     task = whole(codec, collective, **changes)
     first = on_streams(task, 1)
     assert len(sent) == 2 * sum(len(task.layout(step)) for step in range(STEPS))
-    _check_agreement(first)
+    check_agreement(first)
     for seed in (2, 3, None):
         assert not differences(on_streams(task, seed), first)
 
@@ -80,41 +80,7 @@ def test_it_sends_what_the_codec_sends(codec: str, collective: str) -> None:
 @pytest.mark.parametrize("bad", [frozenset(), BAD], ids=["finite", "not finite"])
 def test_nothing_is_lost(codec: str, collective: str, ranks: int, bad: frozenset[tuple[int, int]]) -> None:
     """The gradients of all steps that count have moved the parameters, or wait."""
-    _check_conservation(whole(codec, collective, 1 if ranks == 4 else 6, bad=bad), ranks)
-
-
-def _check_conservation(task: Task, ranks: int = 2) -> None:
-    total = [torch.zeros_like(one) for one in Net(task).parameters]
-    counted = set(range(STEPS)) - {step for step, _ in task.bad}
-
-    def life(one: OnStreams) -> Outcome:
-        taken = one.net.gradients
-
-        def gradients(step: int, rank: int) -> list[Tensor]:
-            found = taken(step, rank)
-            if step in counted:
-                for bucket, flat in zip(task.layout(step), found, strict=True):
-                    for name, piece in bucket.split(flat):
-                        total[int(name[1:])].view(-1).add_(piece)
-            return found
-
-        one.net.gradients = gradients  # type: ignore[method-assign]
-        return one.train()
-
-    outcomes = each_rank(task, 1, life, ranks)
-    _check_agreement(outcomes)
-    for number, (begin, summed) in enumerate(zip(Net(task).parameters, total, strict=True)):
-        waiting = sum(outcome.residual.get(f"p{number}", torch.zeros(1)) for outcome in outcomes)
-        arrived = (begin - outcomes[0].parameters[number]) / RATE
-        mean = (summed.flatten() - waiting) / ranks
-        assert torch.allclose(arrived.flatten(), mean, atol=2e-5), number
-    assert any(float(piece.abs().sum()) for piece in outcomes[0].residual.values())
-
-
-def _check_agreement(outcomes: list[Outcome]) -> None:
-    for other in outcomes[1:]:
-        for one, mine in zip(outcomes[0].parameters, other.parameters, strict=True):
-            assert torch.equal(one, mine)
+    check_conservation(whole(codec, collective, 1 if ranks == 4 else 6, bad=bad), ranks)
 
 
 @pytest.mark.parametrize("collective", WAYS)
@@ -144,7 +110,7 @@ def test_a_backward_that_does_not_end_leaves_nothing_in_the_next_one(undone: boo
             elif number == 5:  # the residual is lost, as the agent says
                 assert result.tick.sums.gradient_sq == pytest.approx(other.tick.sums.gradient_sq)
             assert result.payload_bytes == other.payload_bytes
-    _check_agreement(spoilt)
+    check_agreement(spoilt)
 
 
 @pytest.mark.parametrize("collective", WAYS)
@@ -159,7 +125,7 @@ def test_what_fails_before_its_message_waits(monkeypatch: pytest.MonkeyPatch, co
         return made(*given)
 
     monkeypatch.setattr(rounded, "Member", failing)
-    _check_conservation(whole("nearest:levels=7", collective))
+    check_conservation(whole("nearest:levels=7", collective))
     assert calls[0] > 40
 
 
@@ -179,7 +145,7 @@ def test_what_fails_while_it_is_encoded_is_lost_and_said_to_be(
     outcomes = on_streams(whole("int8", collective), 1)
     assert sum(result.tick.sums.failed for result in outcomes[0].results) == 1
     assert "could not be computed and is lost" in caplog.text
-    _check_agreement(outcomes)
+    check_agreement(outcomes)
     assert all(bool(one.isfinite().all()) for one in outcomes[0].parameters)
 
 

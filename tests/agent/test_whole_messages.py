@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from gravac.kernels.device import tiled
 from gravac_agent.streams import groups, messages
 from tests.support.streams.compare import Outcome, differences
+from tests.support.streams.conserved import check_conservation
 from tests.support.streams.lives import begin_backward
-from tests.support.streams.task import RATE, Net, Task
+from tests.support.streams.task import Task
 from tests.support.streams.training import OnStreams, each_rank, on_host, on_streams
 
 CODECS = ("topk", "topk+bf16", "topk+twobit")
 STEPS = 12
 BAD = frozenset({(3, 1), (4, 0), (7, 0), (7, 1)})
+TOLERANCE = 2e-4
 
 
 def whole(codec: str = "topk+twobit", buckets: int = 6, **changes: Any) -> Task:
@@ -66,34 +67,7 @@ def test_any_order_of_work_gives_the_same(codec: str, changes: dict[str, Any], s
 @pytest.mark.parametrize("bad", [frozenset(), BAD], ids=["finite", "not finite"])
 def test_nothing_is_lost(codec: str, buckets: int, bad: frozenset[tuple[int, int]]) -> None:
     """The gradients of all steps that count have moved the parameters, or wait."""
-    _check_conservation(whole(codec, buckets, bad=bad))
-
-
-def _check_conservation(task: Task) -> None:
-    total = [torch.zeros_like(one) for one in Net(task).parameters]
-    counted = set(range(STEPS)) - {step for step, _ in task.bad}
-
-    def life(one: OnStreams) -> Outcome:
-        taken = one.net.gradients
-
-        def gradients(step: int, rank: int) -> list[Tensor]:
-            found = taken(step, rank)
-            if step in counted:
-                for bucket, flat in zip(task.layout(step), found, strict=True):
-                    for name, piece in bucket.split(flat):
-                        total[int(name[1:])].view(-1).add_(piece)
-            return found
-
-        one.net.gradients = gradients  # type: ignore[method-assign]
-        return one.train()
-
-    outcomes = each_rank(task, 1, life)
-    for number, (begin, summed) in enumerate(zip(Net(task).parameters, total, strict=True)):
-        waiting = sum(outcome.residual.get(f"p{number}", torch.zeros(1)) for outcome in outcomes)
-        arrived = (begin - outcomes[0].parameters[number]) / RATE
-        mean = (summed.flatten() - waiting) / 2
-        assert torch.allclose(arrived.flatten(), mean, atol=2e-4), number
-    assert any(float(piece.abs().sum()) for piece in outcomes[0].residual.values())
+    check_conservation(whole(codec, buckets, bad=bad), tolerance=TOLERANCE)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -185,7 +159,7 @@ def test_what_fails_before_its_message_waits(monkeypatch: pytest.MonkeyPatch) ->
         first_level(buffers, *given)
 
     monkeypatch.setattr(tiled, "first_level", failing)
-    _check_conservation(whole("topk+bf16"))
+    check_conservation(whole("topk+bf16"), tolerance=TOLERANCE)
     assert broken
 
 

@@ -33,7 +33,7 @@ from gravac.version import __version__
 from tools.gpu.figures import Figure, figures_in, machine_line
 from tools.gpu.launch import ON_ONE_GPU, Backend, RanksFailed, run_ranks
 from tools.gpu.measure import observed
-from tools.gpu.measure.kernels import SIZES, topk, whole_messages
+from tools.gpu.measure.kernels import SIZES, owned_messages, topk, whole_messages
 
 SMALL = (20_000, 100_000)
 SMALL_SECONDS = 25.0
@@ -164,6 +164,7 @@ def on_kernels(options: Options) -> Iterator[Figure]:
     """Measure kernels: whole messages of a bucket first, which no GPU has run yet."""
     device, pairs = ready(options), 1 if options.small else PAIRS
     yield from whole_messages(device, SMALL[0] if options.small else BUCKET, pairs)
+    yield from owned_messages(device, SMALL[0] if options.small else BUCKET, pairs)
     yield from topk(device, SMALL if options.small else SIZES, pairs)
 
 

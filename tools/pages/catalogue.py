@@ -25,7 +25,7 @@ Sizes are those of float32, and expected values if sizes vary. *CF reached* is t
 one of {RANKS} ranks sends over its network. *Proven error* bounds E‖C(x) − x‖²; an empty cell means that no bound is
 proven. `gravac/compressors/payload.py` explains the traits. *Sync free* members read nothing from a GPU within a step.
 The others work on a GPU as well, but the host waits for it. A collective is sync free for payloads of fixed size.
-Those with a *whole message* take [at most four launches a bucket](gpus.md#how-many-kernels) there.
+Those with a *whole message* take [at most eight launches a bucket](gpus.md#how-many-kernels) there.
 """
 
 

@@ -10,9 +10,10 @@ import torch
 
 from gravac import offers
 from gravac.aggregators import Aggregator
-from gravac.collectives import Gather, Network
+from gravac.collectives import Gather, Network, Owners
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce
 from gravac.compressors.base import kept_count
+from gravac.kernels.device.owned import OwnedLayout, tile_of
 from gravac.kernels.device.rounded import RoundedLayout
 from gravac.kernels.device.tiled import TiledLayout
 from gravac.memories import Bucket
@@ -136,13 +137,18 @@ def _in_whole_messages(
 ) -> Volume:
     """Return the cost of a plan with the sizes of its whole messages, where its collective sends them."""
     made = codec_of(codec)
-    if made is None or cost.collective not in (Gather.name, CompressedAllReduce.name):
+    if made is None:
         return cost
     numel = min(elements, BUCKET_BYTES // VALUE_BYTES)  # larger gradients are several buckets
     values, rounding = made.message_values(dtype), made.message_rounding(cf, dtype)
     if values is not None and cost.collective == Gather.name:
         nbytes = TiledLayout(numel, kept_count(numel, cf), values).nbytes
-    elif rounding is not None:
+    elif (
+        values is not None and cost.collective == Owners.name and (tile := tile_of(numel, ranks)) is not None
+    ):
+        share = -(-kept_count(numel, cf) // ranks)
+        nbytes = OwnedLayout(numel, share, values, ranks, 0, tile).payload_bytes
+    elif rounding is not None and cost.collective in (Gather.name, CompressedAllReduce.name):
         shards = cost.collective == CompressedAllReduce.name
         nbytes = RoundedLayout(numel, ranks, shards, rounding).payload_bytes
     else:

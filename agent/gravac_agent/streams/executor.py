@@ -19,8 +19,8 @@ from torch import Tensor
 from gravac.collectives import Communicator, InPlace, Transfer, Work
 from gravac.compressors import Key
 from gravac.kernels import Scalar, Tally
+from gravac.kernels.device.rounded import RoundedLayout
 from gravac.kernels.device.step_sums import square
-from gravac.kernels.device.tiled import TiledLayout
 from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
@@ -81,7 +81,7 @@ class DeviceStep:
     buckets: list[QueuedBucket] = field(default_factory=list)
     opened: list[tuple[QueuedBucket, Offer]] = field(default_factory=list)
     """Buckets whose message waits for that of the next one."""
-    halfway: SentRoundedGroup | None = None
+    halfway: SentGroup | SentRoundedGroup | None = None
     """What has a second collective to issue."""
     dense_bytes: int = 0
     payload_bytes: int = 0
@@ -443,10 +443,10 @@ class StreamExecutor:
         try:
             # The last one's first: it may replace all rows.
             self._ticks.row(max(queued.submitted.bucket.number for queued, _ in opened))
-            if isinstance(offers[0].layout, TiledLayout):
-                sent = self._messages.send(*common)
-            else:
+            if isinstance(offers[0].layout, RoundedLayout):
                 sent = self._rounded.send(*common, lambda number: self._key(step, number))
+            else:
+                sent = self._messages.send(*common)
             for number, (queued, _) in enumerate(opened):
                 queued.message = sent[number]
                 step.payload_bytes += sent[number].payload_bytes
@@ -465,7 +465,7 @@ class StreamExecutor:
         before, step.halfway = step.halfway, None
         if before is not None:
             before.pass_on()
-        if isinstance(group, SentRoundedGroup) and group.halfway:
+        if group is not None and group.halfway:
             if self._link is None:
                 step.halfway = group
             else:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gravac.aggregators.oneshot import CodecBucket, OneShot
+from gravac.kernels.device.owned import OwnedLayout
 from gravac.kernels.device.rounded import RoundedLayout
 from gravac.kernels.device.tiled import TiledLayout
 from gravac.kernels.reference import MEMBERS
@@ -24,7 +25,7 @@ class Offer(NamedTuple):
     """A bucket whose message waits for those of its group."""
 
     channel: BucketChannel
-    layout: TiledLayout | RoundedLayout
+    layout: TiledLayout | OwnedLayout | RoundedLayout
     gradient: Tensor
     out: Tensor
     """Receives the mean; may be the gradient itself."""
@@ -36,6 +37,8 @@ class Offer(NamedTuple):
     def _sent(self) -> object:
         """Return how values are sent."""
         layout = self.layout
+        if isinstance(layout, OwnedLayout):
+            return layout.values, layout.tile
         return layout.values if isinstance(layout, TiledLayout) else (layout.rounding, layout.shards)
 
 
@@ -44,7 +47,7 @@ def is_full(offers: Sequence[Offer]) -> bool:
     return len(offers) == MEMBERS or sum(one.gradient.nbytes for one in offers) >= GROUP_BYTES
 
 
-def waits_in_little(layout: TiledLayout | RoundedLayout, ranks: int) -> bool:
+def waits_in_little(layout: TiledLayout | OwnedLayout | RoundedLayout, ranks: int) -> bool:
     """Return whether the messages of all ranks may wait until the end of a step. Else a bucket goes without a group,
     and is decoded before.
     """

@@ -1,11 +1,12 @@
 """Runs every kernel once, on a few elements, so that none is compiled in a step."""
 
+import itertools
 from typing import get_args
 
 import torch
 
 from gravac import kernels
-from gravac.kernels.device import rounded, step_sums, tiled
+from gravac.kernels.device import owned, rounded, step_sums, tiled
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -54,6 +55,7 @@ def run_all(device: torch.device) -> None:
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)
     _run_tiled(x)
+    _run_owned(x)
     _run_rounded(x)
 
 
@@ -77,6 +79,23 @@ def _run_tiled(x: torch.Tensor) -> None:
             x.to(dtype), x[:16].view(16, 1), 1, torch.zeros(17, dtype=torch.float64, device=x.device)
         )
     step_sums.add_rows(row, torch.zeros(16, dtype=torch.float64, device=x.device), 11, 9)
+
+
+def _run_owned(x: torch.Tensor) -> None:
+    """Launch the kernels of messages of owners: each way to send values, in tiles of each size."""
+    counts = torch.ones((), dtype=torch.bool, device=x.device)
+    row = torch.zeros(step_sums.ROW, dtype=torch.float64, device=x.device)
+    n = x.numel() - 1
+    senders = torch.zeros(n, dtype=torch.uint8, device=x.device)
+    for values, tile in itertools.product(get_args(tiled.Values), owned.TILES):
+        buffers = owned.OwnedBuffers(owned.OwnedLayout(n, 256, values, 2, 1, tile), 0, x.device)
+        group = owned.OwnedGroup([buffers], 2)
+        for dtype, begin in itertools.product(_FLOATS[:2], (0, 1)):
+            gradient, rest = x.to(dtype)[begin:][:n], x.clone()[:n]
+            step = tiled.TiledStep(buffers, gradient, gradient, rest, rest, row, rest, senders)
+            owned.encode(group, [step])
+            owned.add_up(group, [step])
+            owned.decode(group, counts, [step])
 
 
 def _run_rounded(x: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.kernels.device import step_sums, tiled
+from gravac.kernels.device import owned, step_sums, tiled
 from tools.gpu.figures import Figure
 from tools.gpu.measure.timing import compare
 
@@ -134,3 +134,42 @@ def whole_messages(device: torch.device, n: int, pairs: int) -> Iterator[Figure]
                     yield Figure(name=f"{of}, host", value=found.host, unit="s")
                     low, share, high = (1 / ratio for ratio in reversed(found.ratios))
                     yield Figure(name=f"{of} / a copy", value=share, unit="x", low=low, high=high)
+
+
+def owned_messages(device: torch.device, n: int, pairs: int) -> Iterator[Figure]:
+    """Measure what a bucket takes under ``owners``: messages to all owners, the sums of what arrives, and the mean."""
+    generator = torch.Generator(device).manual_seed(0)
+    g = torch.randn(n, generator=generator, device=device, dtype=torch.float32)
+    e, p, out = (torch.zeros_like(g) for _ in range(3))
+    row = torch.zeros(step_sums.ROW, dtype=torch.float64, device=device)
+    counts = torch.ones((), dtype=torch.bool, device=device)
+    for ranks in (2, 16, 64):
+        tile = owned.tile_of(n, ranks)
+        if tile is None:
+            continue
+        layout = owned.OwnedLayout(n, int(n / 16.6) // ranks, "twobit", ranks, 0, tile)
+        buffers = owned.OwnedBuffers(layout, 0, device)
+        group = owned.OwnedGroup([buffers], ranks)
+        step = tiled.TiledStep(buffers, g, out, e, p, row)
+        owned.first_level(buffers, g, None)
+        owned.encode(group, [step])
+        sent = group.message.clone()  # from all ranks as to one of them, which is not their own
+
+        def exchange(
+            ranks: int = ranks,
+            group: owned.OwnedGroup = group,
+            step: tiled.TiledStep = step,
+            sent: Tensor = sent,
+        ) -> None:
+            owned.encode(group, [step])
+            group.arrived.copy_(sent[1].expand(ranks, -1))
+            owned.add_up(group, [step])
+            group.arrived.copy_(group.message)
+            owned.decode(group, counts, [step])
+
+        found = compare(device, pairs, lambda: p.copy_(g), exchange)
+        of = f"owners, twobit, CF 16.6, n = {n:,}: exchanged, {ranks} ranks"
+        yield Figure(name=of, value=found.ours, unit="s")
+        yield Figure(name=f"{of}, host", value=found.host, unit="s")
+        low, share, high = (1 / ratio for ratio in reversed(found.ratios))
+        yield Figure(name=f"{of} / a copy", value=share, unit="x", low=low, high=high)
