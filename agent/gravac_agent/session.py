@@ -166,7 +166,7 @@ class Session:
                 self._unexchanged = Unexchanged(self.module, self._entry.parameters)
                 made.callback(running.leave, self._entry)
             job = self._entry.job = agreed_job(
-                self._entry.job, settings.job is not None, self.module.process_group, seconds
+                self._entry.job, settings.job is not None, self.module.process_group
             )
             pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
             self.rates = LearningRates(optimizers, asked.scaler, self._entry.parameters, pieces)

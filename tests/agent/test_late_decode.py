@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from gravac import aggregators, memories
-from gravac.collectives import AllReduce
+from gravac.collectives import AllReduce, ProcessGroupCommunicator
 from gravac.collectives.communicator import Communicator, Done
 from gravac.memories import Bucket
 from gravac_agent.exchange import host_executor
@@ -77,7 +77,7 @@ def executor_on(network: Alone, dtype: torch.dtype = torch.float32) -> HostExecu
         dense=AllReduce(world),
         metered=network,  # type: ignore[arg-type]
         pacer=Pacer(None),
-        tick_group=world,
+        ticks=ProcessGroupCommunicator(world),
         tick_codec=TickCodec(0, 1),
         sample=GradientSample(Coordinates({}, 0)),
         announcement=Announcement("setup", PLAN, None),

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from gravac import aggregators, memories
-from gravac.collectives import AllReduce
+from gravac.collectives import AllReduce, ProcessGroupCommunicator
 from gravac.collectives.all_reduce import InPlace
 from gravac.collectives.communicator import Communicator
 from gravac.memories import Bucket
@@ -78,7 +78,7 @@ def executor_on(network: Network) -> HostExecutor:
         dense=AllReduce(group),
         metered=network,  # type: ignore[arg-type]
         pacer=Pacer(None),
-        tick_group=group,
+        ticks=ProcessGroupCommunicator(group),
         tick_codec=TickCodec(0, 1),
         sample=GradientSample(Coordinates({}, 0)),
         announcement=Announcement("setup", PLAN, None),

@@ -1,19 +1,25 @@
 """Agreement outside a step: all ranks can start and have the same settings, and the agent's process groups."""
 
 import contextlib
+import functools
+import hashlib
 import json
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.constants import default_pg_timeout
 
+from gravac.collectives import backend_of
 from gravac_agent.errors import AgreementError, PeerError, SetupError, peer_error
 from gravac_agent.exchange.tick import StepSums, TickCodec
+from gravac_agent.network.doubling import Doubling, Rounds
 
 log = logging.getLogger("gravac.agent")
 
@@ -51,9 +57,9 @@ class OwnGroups:
         # all are in as many as the one that is in the most.
         global _last_number
         mine = len(dist.distributed_c10d._world.pg_names)
-        found = [text.split() for text in gather_texts(f"{mine} {_last_number}", group)]
-        self._number = _last_number = 1 + max(int(number) for _, number in found)
-        for _ in range(max(int(count) for count, _ in found) - mine):
+        most, last = largest([mine, _last_number], group)
+        self._number = _last_number = 1 + last
+        for _ in range(most - mine):
             self.new([dist.get_rank()], None, "gloo")
 
     def new(self, members: list[int], seconds: float | None, backend: str) -> dist.ProcessGroup:
@@ -122,7 +128,7 @@ class PresentRanks:
     def absent(self) -> str:
         """Return what to say of the ranks that are not there yet; empty: all are, or it is not known."""
         try:
-            late = [rank for rank in range(self._group.size()) if not self._store.check([self._key(rank)])]
+            late = self._late(range(self._group.size()))
         except Exception:
             return ""
         if not late:
@@ -132,6 +138,14 @@ class PresentRanks:
         more = f" and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
         ranks = f"rank {numbers} has" if len(late) == 1 else f"ranks {numbers}{more} have"
         return f"{ranks} {self._missed}"
+
+    def _late(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Return which of these ranks are not there yet, by few requests where they are few."""
+        if self._store.check([self._key(rank) for rank in ranks]):
+            return ()
+        if (half := len(ranks) // 2) == 0:
+            return ranks
+        return [*self._late(ranks[:half]), *self._late(ranks[half:])]
 
     @property
     def _store(self) -> Any:
@@ -148,16 +162,56 @@ def starting(group: dist.ProcessGroup, number: int) -> PresentRanks:
     )
 
 
-def gather_texts(
-    mine: str, group: dist.ProcessGroup, seconds: float | None = None, starting: PresentRanks | None = None
-) -> list[str]:
-    """Gather a text from every rank. All ranks call it.
+def sums(
+    mine: Sequence[int],
+    group: dist.ProcessGroup,
+    seconds: float | None = None,
+    starting: PresentRanks | None = None,
+) -> list[int]:
+    """Return the sums over ranks of a few numbers. All ranks call it; see ``gather_texts``."""
+    return _combined(mine, group, torch.add, seconds, starting)
+
+
+def largest(mine: Sequence[int], group: dist.ProcessGroup) -> list[int]:
+    """Return the largest over ranks of each of a few numbers. All ranks call it."""
+    return _combined(mine, group, torch.maximum)
+
+
+def by_rank(mine: int, group: dist.ProcessGroup) -> list[int]:
+    """Return the numbers of all ranks, in rank order. All ranks call it."""
+    numbers = [0] * group.size()
+    numbers[group.rank()] = mine
+    return sums(numbers, group)
+
+
+def digest(text: str) -> int:
+    """Return a number below 2^56 that differs between texts."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
+def are_equal(text: str, group: dist.ProcessGroup) -> bool:
+    """Return whether all ranks have the same text. All ranks call it."""
+    number = digest(text)
+    most, least = largest([number, -number], group)
+    return most == -least
+
+
+def text_of_first(mine: str, group: dist.ProcessGroup) -> str:
+    """Return rank 0's text. All ranks call it."""
+    message = _message(mine, group)
+    try:
+        dist.broadcast(message, group=group, group_src=0)
+    except RuntimeError as error:
+        raise peer_error(error) from error
+    return _text(message)
+
+
+def gather_texts(mine: str, group: dist.ProcessGroup) -> list[str]:
+    """Gather a text from every rank, only where they differ: each rank gets as many as there are. All ranks call it.
 
     Args:
         mine: This rank's text.
         group: The ranks.
-        seconds: Longest wait for the others; None for the group's own timeout.
-        starting: Says which ranks are late, in the log after ``LATE_SECONDS`` and in the error.
 
     Returns:
         The texts in rank order.
@@ -167,30 +221,75 @@ def gather_texts(
     """
     if group.size() == 1:
         return [mine]
-    text = mine.encode()[:_MAX_TEXT_BYTES].ljust(_MAX_TEXT_BYTES, b"\0")
-    message = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(_device_of(group))
+    message = _message(mine, group)
     everyone = [torch.empty_like(message) for _ in range(group.size())]
     try:
-        work = dist.all_gather(everyone, message, group=group, async_op=True)
+        dist.all_gather(everyone, message, group=group)
+    except RuntimeError as error:
+        raise peer_error(error) from error
+    return [_text(one) for one in everyone]
+
+
+def _message(text: str, group: dist.ProcessGroup) -> Tensor:
+    padded = text.encode()[:_MAX_TEXT_BYTES].ljust(_MAX_TEXT_BYTES, b"\0")
+    return torch.frombuffer(bytearray(padded), dtype=torch.uint8).to(_device_of(group))
+
+
+def _text(message: Tensor) -> str:
+    return bytes(message.tolist()).rstrip(b"\0").decode(errors="replace")
+
+
+def _combined(
+    mine: Sequence[int],
+    group: dist.ProcessGroup,
+    combine: Callable[..., Tensor],
+    seconds: float | None = None,
+    starting: PresentRanks | None = None,
+) -> list[int]:
+    """Combine the numbers of all ranks.
+
+    Args:
+        mine: This rank's.
+        group: The ranks.
+        combine: ``torch.add`` or ``torch.maximum``.
+        seconds: Longest wait for another rank; None for the group's own timeout.
+        starting: Says which ranks are late, in the log after ``LATE_SECONDS`` and in the error.
+
+    Raises:
+        PeerError: A rank is gone.
+    """
+    if group.size() == 1:
+        return list(mine)
+    device = _device_of(group)
+    numbers = torch.tensor(mine, dtype=torch.int64, device=device)
+    late = threading.Timer(LATE_SECONDS, _log_who_is_late, (starting,))
+    late.daemon = True
+    timeout = () if seconds is None else (timedelta(seconds=seconds),)
+    try:
         if starting is not None:
-            _log_who_is_late(work, starting)
-        work.wait() if seconds is None else work.wait(timedelta(seconds=seconds))
+            late.start()
+        # Neither is an all-reduce: DDP issues those on its group, and a rank without an agent would meet ours by one of
+        # another size.
+        if backend_of(group, device.type) == "gloo":
+            Rounds(group, numbers, combine, None).wait(*timeout)
+        else:
+            everyone = [torch.empty_like(numbers) for _ in range(group.size())]
+            work = dist.all_gather(everyone, numbers, group=group, async_op=True)
+            assert work is not None
+            work.wait(*timeout)
+            numbers = functools.reduce(combine, everyone)
     except RuntimeError as error:
         if starting is not None and (who := starting.absent()):
             raise PeerError(f"{who}. Original error: {error}") from error
         raise peer_error(error) from error
-    return [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everyone]
+    finally:
+        late.cancel()
+    return numbers.tolist()
 
 
-def _log_who_is_late(work: dist.Work, starting: PresentRanks) -> None:
-    """Wait for the others for ``LATE_SECONDS``, and log which of them are not there then."""
-    until = time.monotonic() + LATE_SECONDS
-    while not work.is_completed():
-        if time.monotonic() > until:
-            if text := starting.absent():
-                log.warning("%s", text)
-            return
-        time.sleep(0.005)
+def _log_who_is_late(starting: PresentRanks) -> None:
+    if text := starting.absent():
+        log.warning("%s", text)
 
 
 def _device_of(group: dist.ProcessGroup) -> torch.device:
@@ -223,24 +322,24 @@ def missing_ranks(group: dist.ProcessGroup, step: int) -> str:
     return text
 
 
-def agreed_job(mine: str, given: bool, group: dist.ProcessGroup, seconds: float) -> str:
+def agreed_job(mine: str, given: bool, group: dist.ProcessGroup) -> str:
     """Return rank 0's name of the job. All ranks call it.
 
     Args:
         mine: This rank's name of it.
         given: Whether a setting gives that name. Otherwise it is made of the start time, which ranks need not share.
         group: The ranks.
-        seconds: Longest wait for them.
 
     Raises:
         AgreementError: The settings give two ranks different names.
     """
-    job, *others = gather_texts(mine if given or group.rank() == 0 else "", group, seconds)
-    for rank, other in enumerate(others, 1):
-        if other not in ("", job):
-            raise AgreementError(
-                f"all ranks need the same settings, but job: rank 0 has {job!r}, rank {rank} has {other!r}"
-            )
+    job = text_of_first(mine, group)
+    if any(sums([given and mine != job], group)):
+        for rank, other in enumerate(gather_texts(mine if given else job, group)):
+            if other != job:
+                raise AgreementError(
+                    f"all ranks need the same settings, but job: rank 0 has {job!r}, rank {rank} has {other!r}"
+                )
     return job
 
 
@@ -257,12 +356,11 @@ def fail_together(
         yield
     except Exception as error:
         failed = error
-    found = gather_texts(
-        "" if failed is None else str(failed) or type(failed).__name__, group, seconds, starting
-    )
-    if failed is not None:
-        raise failed
-    _raise_for(found)
+    if any(sums([failed is not None], group, seconds, starting)):
+        found = gather_texts("" if failed is None else str(failed) or type(failed).__name__, group)
+        if failed is not None:
+            raise failed
+        _raise_for(found)
 
 
 def raise_together(
@@ -274,9 +372,9 @@ def raise_together(
     form of a tick, with a fingerprint that no plan has. Both sides then find that they disagree, before any rank issues
     a collective of another size, which gloo would abort on.
     """
-    sums = StepSums(failed=float(problem is not None))
-    words = codec.pack_status(sums, statistics)
-    dist.all_reduce(words, group=group)
+    status = StepSums(failed=float(problem is not None))
+    words = codec.pack_status(status, statistics)
+    Doubling(group).sum(words).wait()
     tick = codec.unpack(words)
     if not tick.agreed:
         raise SetupError(f"{call} was not called on all ranks; every rank calls it, before the first step")
@@ -293,8 +391,7 @@ def part(codec: TickCodec, statistics: int, group: dist.ProcessGroup) -> bool:
     The exchange has the form of a tick, as in ``raise_together``. Return False if it is still in flight after
     ``PART_SECONDS``, because a rank hangs.
     """
-    work = dist.all_reduce(codec.pack_status(StepSums(), statistics), group=group, async_op=True)
-    assert work is not None
+    work = cast("dist.Work", Doubling(group).sum(codec.pack_status(StepSums(), statistics)))
     try:
         work.wait(timedelta(seconds=PART_SECONDS))
     except RuntimeError as error:
@@ -321,19 +418,22 @@ def check_equal(
         raise AgreementError(
             f"the agent's setup takes {len(text.encode())} bytes; the most is {_MAX_TEXT_BYTES}"
         )
-    found = gather_texts(text, group)
-    if len(set(found)) > 1:
-        setups = [json.loads(one) for one in found]
+    if not are_equal(text, group):
+        setups = [json.loads(one) for one in gather_texts(text, group)]
         names = dict.fromkeys(name for setup in setups for name in setup)  # in order
         fields = [name for name in names if any(setup.get(name) != setups[0].get(name) for setup in setups)]
         fields = [name for name in fields if name not in follows] or fields
-        shown = "; ".join(
-            f"{name}: "
-            + ", ".join(f"rank {rank} has {setup.get(name)!r}" for rank, setup in enumerate(setups))
-            for name in fields[:3]
-        )
+        shown = "; ".join(f"{name}: {said([setup.get(name) for setup in setups])}" for name in fields[:3])
         raise AgreementError(f"all ranks need the same {what}, but {shown}")
     return text
+
+
+def said(values: Sequence[object]) -> str:
+    """Say which rank has which value: each of few ranks, of many rank 0 and some that differ from it."""
+    few = len(values) <= MOST_NAMED
+    ranks = [rank for rank, value in enumerate(values) if few or rank == 0 or value != values[0]]
+    more = f" and {len(ranks) - MOST_NAMED} more ranks differ from rank 0" if len(ranks) > MOST_NAMED else ""
+    return ", ".join(f"rank {rank} has {values[rank]!r}" for rank in ranks[:MOST_NAMED]) + more
 
 
 def _raise_for(found: list[str]) -> None:

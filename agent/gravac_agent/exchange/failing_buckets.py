@@ -10,9 +10,8 @@ bucket is sent with a codec, all ranks decode it on trial, before any of them us
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
-from gravac.collectives import Communicator, communicator
+from gravac.collectives import Communicator
 from gravac_agent.exchange.channel import BucketChannel
 
 FAILED_STEPS = 3
@@ -48,7 +47,7 @@ class FailingBuckets:
         self.bad_steps = 0
         return True
 
-    def agree(self, group: dist.ProcessGroup) -> tuple[list[BucketChannel], list[BucketChannel]]:
+    def agree(self, ranks: Communicator) -> tuple[list[BucketChannel], list[BucketChannel]]:
         """Exchange which buckets keep failing on any rank. All ranks call it.
 
         Returns:
@@ -56,7 +55,7 @@ class FailingBuckets:
         """
         failing = self._exchange(
             [at for at, one in enumerate(self._channels) if one is not None and one.failures >= FAILED_STEPS],
-            communicator(group),
+            ranks,
         )
         without = [channel for channel in failing if channel.dense and channel.uses_memory]
         return _go_dense(failing), without

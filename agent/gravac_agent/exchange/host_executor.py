@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import Communicator, Transfer, communicator
+from gravac.collectives import Communicator, Transfer
 from gravac.compressors import Key
 from gravac.kernels.sifting import mapped
 from gravac.memories import Bucket, Memory
@@ -45,6 +45,7 @@ from gravac_agent.exchange.step import (
     SubmittedBucket,
 )
 from gravac_agent.exchange.tick import NOT_READ, Announcement, Tick, TickCodec
+from gravac_agent.network.doubling import Doubling, Rounds
 from gravac_agent.network.link import Pacer
 from gravac_agent.network.metered import Metered
 
@@ -59,7 +60,7 @@ class HostExecutor:
         dense: Issues the trainer's own collective, for buckets that are not compressed.
         metered: The data group, which records how long an aggregation waited inside its rounds.
         pacer: The emulated link.
-        tick_group: Group of the ticks.
+        ticks: The ranks of the ticks.
         tick_codec: Packs and unpacks ticks.
         announcement: What this rank announces in each tick.
         sample: Copies a sample of each step's gradients.
@@ -76,7 +77,7 @@ class HostExecutor:
         dense: Callable[[SubmittedBucket], Transfer],
         metered: Metered,
         pacer: Pacer,
-        tick_group: dist.ProcessGroup | Communicator,
+        ticks: Communicator,
         tick_codec: TickCodec,
         announcement: Announcement,
         sample: GradientSample,
@@ -85,7 +86,7 @@ class HostExecutor:
     ) -> None:
         self.encoder, self.tick_codec = encoder, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
-        self._ticks, self._announcement, self._sample = communicator(tick_group), announcement, sample
+        self._ticks, self._announcement, self._sample = ticks, announcement, sample
         self._seed, self._rank, self._host = seed, metered.rank, host
         # Not a SimpleQueue: in CPython 3.11 and 3.12, its get() may wait forever if a short timeout is over before it
         # begins to wait.
@@ -99,10 +100,13 @@ class HostExecutor:
         self._step: StepRecord | None = None
         self._broken: Exception | None = None
         """What a collective raised. This rank issues none after it: they would meet other ones than they should."""
-        self._threads = (
+        self._threads = [
             threading.Thread(target=self._run, name="gravac-exchange", daemon=True),
             threading.Thread(target=self._wait, name="gravac-wait", daemon=True),
-        )
+        ]
+        self._rounds: queue.SimpleQueue[Rounds | None] = queue.SimpleQueue()
+        if isinstance(ticks, Doubling) and ticks.in_rounds:
+            self._threads.append(threading.Thread(target=self._run_ticks, name="gravac-tick", daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -194,6 +198,12 @@ class HostExecutor:
             self._inbox.put(bucket)
             del bucket  # which would keep the payload until the next one
 
+    def _run_ticks(self) -> None:
+        """Let a tick of several rounds go on while the other threads work."""
+        while (rounds := self._rounds.get()) is not None:
+            with contextlib.suppress(Exception):  # ``_read_tick`` raises it
+                rounds.wait()
+
     # -- the exchange thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -221,6 +231,7 @@ class HostExecutor:
                 case Signal.STOP:
                     self._abandon()
                     self._to_wait_for.put(None)
+                    self._rounds.put(None)
                     if self._step is not None and self._step.tick_work is not None:
                         with contextlib.suppress(Exception):
                             self._step.tick_work.wait()
@@ -300,7 +311,10 @@ class HostExecutor:
             encoder.raw_mean.pop() if encoder.raw_mean.wanted else NOT_MEASURED,
             self._sample.raw,
         )
-        step.tick_work = cast("dist.Work", self._ticks.sum(step.vector))
+        work = self._ticks.sum(step.vector)
+        step.tick_work = cast("dist.Work", work)
+        if isinstance(work, Rounds):
+            self._rounds.put(work)
 
     def _end_backward(self) -> None:
         """End a sharded step. Each call has waited for its mean, so the tick can carry this rank's part of the norm."""

@@ -5,8 +5,6 @@ gradients densely inside a node, and calls the agent's hook with this rank's sha
 each rank is a replica, and the hook gets its whole gradient.
 """
 
-import json
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gravac.memories import Bucket
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import OwnGroups, gather_texts
+from gravac_agent.exchange.agreement import OwnGroups, are_equal, gather_texts, sums
 from gravac_agent.fsdp.groups import ShardedGroup
 from gravac_agent.fsdp.model import ShardedModel, check_group
 
@@ -108,12 +106,14 @@ class ReplicatedModel(ShardedModel):
         if self.shard_group is None:
             return
         own = dist.get_process_group_ranks(self.shard_group)
-        rows = [json.loads(text) for text in gather_texts(json.dumps(own), self.exchange_group, seconds)]
-        members = sorted({rank for row in rows for rank in row})
-        if len(members) != self.ranks * self.replicas or {len(row) for row in rows} != {self.ranks}:
+        mine = [rank in own for rank in range(dist.get_world_size())]
+        # Sizes are equal where R times the sum of their squares is the square of their sum (Cauchy-Schwarz).
+        *holders, squares = sums([*mine, len(own) ** 2], self.exchange_group, seconds)
+        members = [rank for rank, holding in enumerate(holders) if holding]
+        if len(members) != self.ranks * self.replicas or squares * self.replicas != len(members) ** 2:
+            rows = "; ".join(gather_texts(str(own), self.exchange_group))
             raise SetupError(
-                f"the replicas are sharded over the ranks {'; '.join(map(str, rows))}: shard each over as many ranks "
-                "of its own"
+                f"the replicas are sharded over the ranks {rows}: shard each over as many ranks of its own"
             )
         if len(members) == dist.get_world_size():
             world = dist.group.WORLD
@@ -130,12 +130,11 @@ class ReplicatedModel(ShardedModel):
 
     def differ(self) -> bool:
         """Return whether replicas hold different parameters. All ranks call it, after ``connect``."""
-        # Replicas of a shard give the same text, to the last bit, so there are as many texts as shards.
-        sums = [_local(parameter).double() for parameter in self.parameters()]
-        mine = torch.stack([part for sharded in sums for part in (sharded.sum(), sharded.square().sum())])
-        digest = f"{self.shard} {float(mine.sum()).hex()} {float(mine[1::2].sum()).hex()}"
-        found = set(gather_texts(digest, self.process_group))
-        return len(found) > self.ranks
+        # Those of replicas of a shard are equal to the last bit.
+        parts = [_local(parameter).double() for parameter in self.parameters()]
+        mine = torch.stack([part for sharded in parts for part in (sharded.sum(), sharded.square().sum())])
+        alike = are_equal(f"{float(mine.sum()).hex()} {float(mine[1::2].sum()).hex()}", self.exchange_group)
+        return any(sums([not alike], self.process_group))
 
     def _check(self, sharded: ShardedGroup) -> None:
         where = check_group(sharded)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from gravac_agent.agent import Agent
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import fail_together, gather_texts
+from gravac_agent.exchange.agreement import by_rank, fail_together
 
 log = logging.getLogger("gravac.agent")
 
@@ -77,9 +77,7 @@ def load(agent: Agent, folders: Iterable[Path]) -> bool:
         found = _states(folder, rank, world)
         everyone = dist.group.WORLD
         assert everyone is not None
-        missing = [
-            str(number) for number, text in enumerate(gather_texts(str(len(found)), everyone)) if text == "0"
-        ]
+        missing = [str(number) for number, files in enumerate(by_rank(len(found), everyone)) if not files]
         if not missing:
             with fail_together(everyone):
                 states = [_read(path) for path in found]

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from gravac import aggregators
 from gravac.aggregators import Aggregator, OneShot
 from gravac.collectives import AUTO, Communicator, Network, ProcessGroupCommunicator
+from gravac_agent.network.doubling import Doubling
 from gravac_agent.network.link import Link
 
 log = logging.getLogger("gravac.agent")
@@ -162,6 +163,6 @@ class AggregatorBuilder:
 
     def _measure(self, group: ProcessGroupCommunicator) -> Network:
         # Not by the metered one: this is no time of a step.
-        everyone = None if self.everyone is None else ProcessGroupCommunicator(self.everyone)
+        everyone = None if self.everyone is None else Doubling(self.everyone)
         found = measure(ProcessGroupCommunicator(group.group, self.device.type), self.device, everyone)
         return replace(found, ranks_per_link=self.ranks_per_link)

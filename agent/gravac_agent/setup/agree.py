@@ -23,9 +23,10 @@ from gravac_agent.devices.cuda import CudaDevice
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import (
     OwnGroups,
+    by_rank,
     check_equal,
+    digest,
     fail_together,
-    gather_texts,
     timeout_of,
 )
 from gravac_agent.exchange.encoder import Encoder
@@ -230,7 +231,7 @@ def agree(
         inside_seconds = cost.all_reduce(two.inside, shards, trained[0].itemsize * shards * elements)
     builder.everyone = None if averaged == spec.world_size else tick_group
     first = dist.get_process_group_ranks(data_group)[0]  # names the group that a rank exchanges with
-    sharing = max(Counter(gather_texts(f"{first} {link_name()}", tick_group)).values())
+    sharing = max(Counter(by_rank(digest(f"{first} {link_name()}"), tick_group)).values())
     builder.ranks_per_link = sharing if sharing < averaged else 1  # else there is no link between hosts
     # On a device the host waits for nothing, and so there is nothing to meter.
     metered = (

@@ -12,7 +12,7 @@ from gravac.protocol import JobSpec
 from gravac.whatif import Recording
 from gravac_agent import sinks
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import gather_texts
+from gravac_agent.exchange.agreement import text_of_first
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.host_executor import HostExecutor
@@ -22,6 +22,7 @@ from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.fsdp.attach import GradientHook
 from gravac_agent.network import link as links
+from gravac_agent.network.doubling import RING_RANKS, Doubling
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.reporting.http_reporter import HttpReporter
@@ -107,7 +108,7 @@ def start(
         gradient_hook: The module's hook.
     """
     spec, encoder, group = agreed.spec, agreed.encoder, agreed.tick_group
-    job = gather_texts("" if reporter is None else reporter.job, group)[0]
+    job = text_of_first("" if reporter is None else reporter.job, group)
     first = next_plan(agreed.start, agreed.tracker, encoder.learning_codecs())
     announcement = Announcement(f"{agreed.text}|{agreed.builder}", first, reporter)
     executor = _executor(agreed, settings, gradient_hook, announcement)
@@ -154,7 +155,7 @@ def _executor(
             dense=dense,
             metered=agreed.metered,
             pacer=links.Pacer(agreed.builder.link),
-            tick_group=group,
+            ticks=Doubling(group) if group.size() > RING_RANKS else ProcessGroupCommunicator(group),
             tick_codec=tick_codec,
             announcement=announcement,
             sample=GradientSample(agreed.coordinates),

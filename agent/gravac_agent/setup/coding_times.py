@@ -26,6 +26,7 @@ from gravac_agent.exchange.compensation import NO_SURVEY
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
+from gravac_agent.network.doubling import Doubling
 from gravac_agent.setup import bucket_times
 from gravac_agent.setup.bucket_times import BucketTime
 from gravac_agent.streams.groups import Offer
@@ -120,7 +121,7 @@ def with_coding(
         group: The ranks.
     """
     slowest = torch.tensor(seconds, dtype=torch.float64, device="cpu")
-    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    Doubling(group).maximum(slowest).wait()
     return tuple(
         cost.model_copy(update={"coding_seconds": round(coding, 6), "host_seconds": round(host, 6)})
         if coding < 1e9

@@ -1,6 +1,6 @@
 """Whether the ranks of a host divide buckets among themselves: which ranks those are, and what is in the way."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,8 +9,9 @@ import torch.distributed as dist
 from gravac.collectives import Network, ProcessGroupCommunicator
 from gravac.protocol import HostLinks
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import OwnGroups, gather_texts
+from gravac_agent.exchange.agreement import OwnGroups, by_rank, digest
 from gravac_agent.exchange.host_level import HostLevel
+from gravac_agent.network.doubling import Doubling
 from gravac_agent.network.hosts import link_name
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AGREE, measure
@@ -68,17 +69,17 @@ def obstacle(trained: Sequence[torch.Tensor], is_ddp: bool) -> str:
     return ""
 
 
-def hosts_of(levels: str, names: Sequence[str]) -> tuple[list[list[int]], str]:
+def hosts_of(levels: str, names: Sequence[Hashable]) -> tuple[list[list[int]], str]:
     """Return the ranks of each host, and what keeps them from dividing gradients; see ``obstacle``.
 
     Args:
         levels: The setting, other than ``flat``.
-        names: By rank, of its host.
+        names: By rank, what its host is known by.
     """
     if levels not in (AUTO, HOST):
         together = int(levels)
         return [list(range(first, first + together)) for first in range(0, len(names), together)], ""
-    found: dict[str, list[int]] = {}
+    found: dict[Hashable, list[int]] = {}
     for rank, name in enumerate(names):
         found.setdefault(name, []).append(rank)
     hosts, sizes = list(found.values()), sorted({len(ranks) for ranks in found.values()})
@@ -107,7 +108,7 @@ def choose(
         return None, ""
     hosts = list[list[int]]()
     if not obstacle:
-        hosts, obstacle = hosts_of(levels, gather_texts(link_name(), group))
+        hosts, obstacle = hosts_of(levels, by_rank(digest(link_name()), group))
     if obstacle:
         # With ``auto`` this is nothing to speak of, but where hosts differ the user may not know it.
         expected = levels == AUTO and len({len(ranks) for ranks in hosts}) < 2
@@ -134,6 +135,6 @@ def _connected(hosts: Sequence[Sequence[int]], group: dist.ProcessGroup, groups:
     gradients, means = (groups.new(inside, None, "gloo") for _ in range(2))
     between = groups.new([members[ranks[place]] for ranks in hosts], None, "gloo")
     # Not by the metered one: this is no time of a step.
-    everyone = ProcessGroupCommunicator(group)
+    everyone = Doubling(group)
     found = [measure(ProcessGroupCommunicator(one), everyone=everyone) for one in (gradients, between)]
     return TwoLevels(HostLevel(Metered(gradients), ProcessGroupCommunicator(means)), between, *found)

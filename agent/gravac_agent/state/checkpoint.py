@@ -17,7 +17,14 @@ from gravac.memories import Bucket, Memory
 from gravac.policies import DensePolicy
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import AgreementError, SetupError
-from gravac_agent.exchange.agreement import check_equal, fail_together, gather_texts, raise_together
+from gravac_agent.exchange.agreement import (
+    are_equal,
+    check_equal,
+    fail_together,
+    gather_texts,
+    raise_together,
+    text_of_first,
+)
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, StepPlan
@@ -136,7 +143,7 @@ def load_everywhere(
                 parts.reporter.resume(found.first["policy_state"], found.first["window"])
         # The job of the checkpoint, where that is another one.
         name = "" if parts.reporter is None else parts.reporter.job
-        parts.loop.job = gather_texts(name, parts.tick_group)[0]
+        parts.loop.job = text_of_first(name, parts.tick_group)
 
     parts.executor.run(agree)
     if found is not None:
@@ -278,7 +285,7 @@ def _agreed(aggregators: Sequence[Aggregator], shard: list[int] | None, group: d
         AgreementError: On all ranks, when it differs between ranks that exchange gradients of the same ``shard``.
     """
     mine = json.dumps([shard, [aggregator.state_digest()[:16] for aggregator in aggregators]])
-    every = sorted(set(gather_texts(mine, group)))
+    every = [mine] if are_equal(mine, group) else sorted(set(gather_texts(mine, group)))
     shards = [json.loads(text)[0] for text in every]
     if len({str(each) for each in shards}) < len(shards):
         raise AgreementError(

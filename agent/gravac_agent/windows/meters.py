@@ -142,7 +142,7 @@ class TrainerInput:
 
 @dataclass(slots=True)
 class RankTotals:
-    """One rank's totals of a window. All ranks gather them at its end, as float64."""
+    """One rank's totals of a window. Rank 0 gathers them at its end, as float64."""
 
     steps: float = 0
     seconds: float = 0.0
@@ -317,7 +317,7 @@ class WindowTotals:
             self.curve_steps += 1
 
     def vector(self) -> Tensor:
-        """Return this rank's totals and the sums of its gain curve, zeros when it has none, for all ranks to gather."""
+        """Return this rank's totals and the sums of its gain curve, zeros when it has none, for rank 0 to gather."""
         curve = (
             torch.zeros(len(LADDER) + 1, dtype=torch.float64, device="cpu")
             if self.curve is None

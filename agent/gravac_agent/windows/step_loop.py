@@ -21,6 +21,7 @@ from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import Announcement, Tick
+from gravac_agent.network.doubling import Doubling
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.windows.clipping import Clipper
@@ -263,7 +264,7 @@ class StepLoop:
     def close_window(self, samples: int) -> None:
         """Begin a new window and report the full one. Every rank calls it at the start of the same step.
 
-        The ranks' totals are gathered on the exchange thread, before any bucket of the new step.
+        Rank 0 gathers their totals on the exchange thread, before any bucket of the new step.
 
         Args:
             samples: Samples of the window on this rank.
@@ -284,11 +285,12 @@ class StepLoop:
         return WindowTotals(number, self.step)
 
     def _gather_and_report(self, window: WindowTotals, gains: dict[float, float]) -> None:
-        """Gather the totals of all ranks and report the window on rank 0. Runs on the exchange thread."""
+        """Report the window on rank 0, which gathers the totals of all ranks. Runs on the exchange thread."""
         try:
             mine = window.vector()
-            vectors = [torch.empty_like(mine) for _ in range(self._group.size())]
-            dist.all_gather(vectors, mine, group=self._group)
+            first = self._reporter is not None
+            vectors = [torch.empty_like(mine) for _ in range(self._group.size())] if first else []
+            dist.gather(mine, vectors or None, group=self._group, group_dst=0)
             if self._reporter is not None:
                 assert window.last_plan is not None
                 aggregator = self._encoder.aggregators[window.last_plan.codec]
@@ -313,7 +315,7 @@ class StepLoop:
     def _agree_on_failing(self) -> None:
         """Agree on the buckets that are sent densely from now on. Runs on the exchange thread."""
         try:
-            dense, without_memory = self._encoder.failing.agree(self._group)
+            dense, without_memory = self._encoder.failing.agree(Doubling(self._group))
             for channel in dense:
                 self.announcement.add(f"dense {channel.bucket.names}")
                 self._encoder.note(

@@ -138,7 +138,7 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
         dense=_dense(task, ends),
         metered=ends,
         pacer=Pacer(None),
-        tick_group=ends,
+        ticks=ends,
         tick_codec=TickCodec(ends.rank, ends.size),
         announcement=announcement,
         sample=GradientSample(Coordinates({}, 0)),

@@ -81,6 +81,7 @@ from tests.support.ranks.scenarios.members import (
     thresholds,
     unstable_memory,
 )
+from tests.support.ranks.scenarios.messages import doubled, messages_of_a_job
 from tests.support.ranks.scenarios.misuse import (
     compiled,
     fails_alone,
@@ -167,6 +168,7 @@ __all__ = [
     "controller_missing",
     "copied",
     "disagreement",
+    "doubled",
     "dropped",
     "each_of",
     "elastic",
@@ -207,6 +209,7 @@ __all__ = [
     "many_steps",
     "mean_of_kinds",
     "memory_fails",
+    "messages_of_a_job",
     "mixed_kinds",
     "momentum_in_the_memory",
     "monitored",
