@@ -132,7 +132,8 @@ class EventStream(Response):
 def _delta(live: LiveJob, change: Change) -> Record:
     job = job_view(live)
     if change.window is not None and change.decision is not None:
-        return WindowDelta(window=change.window, decision=change.decision, job=job)
+        window = live.recent.without_many_ranks(change.window)  # which ``job.latest`` has, once
+        return WindowDelta(window=window, decision=change.decision, job=job)
     if change.event is not None:
         return EventDelta(event=change.event, job=job)
     return EndView(time=change.time, message=change.end or "", job=job)

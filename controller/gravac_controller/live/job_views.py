@@ -79,7 +79,8 @@ def _risk(job: LiveJob) -> RiskView | None:
 
 def snapshot(job: LiveJob) -> Snapshot:
     """Return what a page needs to draw: the job, its last windows and decisions."""
-    windows = tuple(job.all_windows())[-SNAPSHOT_WINDOWS:]
+    # The job has the rows of the latest window's ranks.
+    windows = tuple(map(job.recent.without_many_ranks, job.all_windows()))[-SNAPSHOT_WINDOWS:]
     decisions = tuple(islice(reversed(job.decisions), SNAPSHOT_DECISIONS))[::-1]
     return Snapshot(job=job_view(job), windows=windows, decisions=decisions)
 

@@ -51,7 +51,7 @@ class Recent:
         """Add a window that a newer one replaced as the latest; without the rows of many ranks."""
         if len(self.windows) == self.windows.maxlen:
             self.bytes -= window_bytes(self.windows[0])
-        view = self._without_many_ranks(view)
+        view = self.without_many_ranks(view)
         self.windows.append(view)
         self.bytes += window_bytes(view)
 
@@ -68,7 +68,7 @@ class Recent:
             self._complete_from = self._changes[0].line
         older = self._changes[-1] if change.window is not None and self._changes else None
         if older is not None and older.window is not None:
-            view = self._without_many_ranks(older.window)
+            view = self.without_many_ranks(older.window)
             self._changes[-1] = Change(older.line, window=view, decision=older.decision, time=older.time)
         self._changes.append(change)
 
@@ -103,7 +103,8 @@ class Recent:
                 self._complete_from = self._changes.popleft().line
         return before - self.bytes
 
-    def _without_many_ranks(self, view: WindowView) -> WindowView:
+    def without_many_ranks(self, view: WindowView) -> WindowView:
+        """Return the window, without the rows of its ranks in a job of many."""
         if len(view.report.ranks) <= self._most_ranks:
             return view
         return view.model_copy(update={"report": view.report.model_copy(update={"ranks": ()})})

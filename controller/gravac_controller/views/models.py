@@ -367,7 +367,10 @@ class Snapshot(Record):
 
 
 class WindowDelta(Record):
-    """Message ``window`` of the stream: a new window and the decision on it."""
+    """Message ``window`` of the stream: a new window and the decision on it.
+
+    In jobs of more than ``history_rank_rows`` ranks, their rows are in ``job.latest`` alone, as in the snapshot.
+    """
 
     window: WindowView
     decision: DecisionView
