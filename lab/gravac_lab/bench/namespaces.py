@@ -1,11 +1,14 @@
 """Network namespaces: calls ``ip`` and ``tc``, and removes what killed runs left behind."""
 
+import ctypes
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+_NETWORK = 0x40000000
+"""CLONE_NEWNET of Linux: a network namespace."""
 _OURS = re.compile(r"gravac-(\d+)-")
 
 
@@ -43,6 +46,13 @@ def name(pid: int, serial: int, part: str) -> str:
 def present() -> list[str]:
     """All named namespaces of this machine."""
     return [line.split()[0] for line in call("ip", "netns", "list").splitlines() if line.strip()]
+
+
+def enter(namespace: str) -> None:
+    """Let this thread, and those that it starts, use the network of a namespace. Raises OSError."""
+    with Path("/run/netns", namespace).open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NETWORK):
+            raise OSError(ctypes.get_errno(), f"cannot enter network namespace {namespace}")
 
 
 def remove(namespace: str) -> None:

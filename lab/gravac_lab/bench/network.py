@@ -72,9 +72,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Bytes sent and received by a host since its creation, all protocols, including headers."""
+    """What a host has sent and received since its creation, all protocols, with bytes including headers."""
 
     sent_bytes: int
+    sent_packets: int
     received_bytes: int
 
 
@@ -139,7 +140,10 @@ class HostNetwork:
     def _traffic(self, host: Host) -> Traffic:
         (link,) = json.loads(call("ip", "-n", host.namespace, "-s", "-j", "link", "show", "dev", INTERFACE))
         counters = link["stats64"]
-        return Traffic(sent_bytes=counters["tx"]["bytes"], received_bytes=counters["rx"]["bytes"])
+        sent = counters["tx"]
+        return Traffic(
+            sent_bytes=sent["bytes"], sent_packets=sent["packets"], received_bytes=counters["rx"]["bytes"]
+        )
 
     def _build(self) -> None:
         call("ip", "netns", "add", self._bridge)
