@@ -18,7 +18,7 @@ from gravac.collectives import Done, ProcessGroupCommunicator, Work
 RING_RANKS = 4
 """Up to this many ranks a ring takes as few messages."""
 _TAG = 0x67726176
-"""Of its messages. The trainer's own in the group have other tags."""
+"""Tag of its messages. The trainer's own in the group have other tags."""
 
 
 class Doubling(ProcessGroupCommunicator):

@@ -801,7 +801,7 @@ def _addresses(step: Any) -> tuple[int, ...]:
 
 
 Shards = Literal["all", "others", "own"]
-"""Of which shards a launch makes or reads messages."""
+"""Shards of which a launch makes or reads messages."""
 
 
 def _table(steps: Sequence[Any], which: Shards) -> tuple[Tensor, int, int]:

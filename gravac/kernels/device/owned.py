@@ -40,8 +40,8 @@ class OwnedLayout:
         numel: Elements of the gradient.
         capacity: Elements that ranks send an owner, and an owner sends of its sums.
         values: How values are sent.
-        ranks: That exchange.
-        seed: Of the hash, 0 to 2^31 - 1, equal on all ranks.
+        ranks: Ranks that exchange.
+        seed: Seed of the hash, 0 to 2^31 - 1, equal on all ranks.
         tile: Elements of a tile.
         shard: The layout of messages.
     """
@@ -117,7 +117,7 @@ class OwnedBuffers(TiledBuffers):
         super().__init__(whole.shard, device, whole.ranks)
         self.whole, self.own = whole, own
         self.energy = torch.zeros(whole.ranks, dtype=torch.float64, device=device)
-        """Of what is chosen from of each shard."""
+        """Energy of what is chosen from, by shard."""
         self.came = torch.zeros(whole.shard.numel, dtype=torch.float32, device=device)
         """The sum of what arrived for this owner."""
 

@@ -27,7 +27,7 @@ from gravac_lab.programs.process import Answer, serve_requests
 NAMESPACE = "MEMBER_NAMESPACE"
 """Variable with the network namespace of this rank's host."""
 STEPS = 5
-"""Of a window, where the policy orders no longer ones."""
+"""Steps of a window, where the policy orders no longer ones."""
 JOB = "scale"
 
 
