@@ -39,6 +39,13 @@ def test_ranks_stay_equal_and_learn(found: Found, case: str, steps: int) -> None
     assert sum(here["losses"][-4:]) < 0.99 * sum(here["losses"][:4])
 
 
+@pytest.mark.parametrize(("case", "steps"), [("line", 15), ("line_accumulated", 7)])
+def test_the_hook_line_starts_at_the_second_step(found: Found, case: str, steps: int) -> None:
+    here, there = (rank[case] for rank in found)
+    assert here["digest"] == there["digest"] != found[0]["plain"]["digest"]
+    assert (here["step"], here["cf"]) == (steps, 10.0)
+
+
 def test_a_resumed_training_is_bit_equal(found: Found) -> None:
     assert [rank["resumed"]["digest"] for rank in found] == [rank["straight"]["digest"] for rank in found]
 

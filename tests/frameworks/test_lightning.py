@@ -50,6 +50,13 @@ def test_ranks_stay_equal_and_learn(found: Found, case: str) -> None:
     assert here["clip"] == 0.5
 
 
+@pytest.mark.parametrize("case", ["line", "fabric"])
+def test_the_hook_line_starts_at_the_second_step(found: Found, case: str) -> None:
+    here, there = (rank[case] for rank in found)
+    assert here["digest"] == there["digest"]
+    assert here["agent"] == {"step": 15, "cf": 10.0}
+
+
 def test_the_loss_is_close_to_dense(found: Found) -> None:
     dense, topk = (sum(found[0][case]["losses"][-4:]) for case in ("plain", "topk"))
     assert topk == pytest.approx(dense, rel=0.05)

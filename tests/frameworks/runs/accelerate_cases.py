@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+import gravac
 from gravac import Agent
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,6 +29,7 @@ def train(
     accumulate: int = 1,
     save: Path | None = None,
     resume: Path | None = None,
+    line: bool = False,
 ) -> dict[str, Any]:
     torch.manual_seed(0)
     accelerator = Accelerator(
@@ -43,6 +45,9 @@ def train(
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=16)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     losses, clip = [], accelerator.clip_grad_norm_
+    if line:
+        state, hook = gravac.hook("topk+bf16@10", window=4, controller=None, data_dir=folder / "runs")
+        model.register_comm_hook(state, hook)
     agent = (
         None
         if settings is None
@@ -74,6 +79,10 @@ def train(
         if agent is not None:
             torch.save(agent.state_dict(), save / f"gravac-rank{RANK}.pt")
     found = {"digest": digest(model), "losses": losses}
+    if line:
+        assert state.agent is not None
+        found |= {"step": state.agent.state.step, "cf": state.agent.state.cf}
+        state.agent.close()
     if agent is not None:
         state = agent.state
         buckets = None if agent._session is None else len(agent._session.layout)
@@ -97,6 +106,8 @@ CASES = {
     "accumulated_plain": lambda folder: train(folder, accumulate=2),
     "accumulated_dense": lambda folder: train(folder, {"policy": "static:cf=1"}, accumulate=2),
     "accumulated": lambda folder: train(folder, {}, accumulate=2),
+    "line": lambda folder: train(folder, line=True),
+    "line_accumulated": lambda folder: train(folder, accumulate=2, line=True),
     "straight": lambda folder: train(folder, {}, epochs=2),
     "resumed": resumed,
 }

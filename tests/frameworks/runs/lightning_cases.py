@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.overrides.distributed import _register_ddp_comm_hook
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+import gravac as package
 from gravac_agent.integrations.lightning import GravacCallback
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -74,7 +77,6 @@ def train(
     trainer = Trainer(
         accelerator="cpu",
         devices=2,
-        strategy=DDPStrategy(bucket_cap_mb=1),
         max_epochs=epochs,
         callbacks=[saving, probe] if callback is None else [callback, saving, probe],
         logger=CSVLogger(folder, name="log", version="1"),
@@ -82,7 +84,7 @@ def train(
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=True,
-        **{"gradient_clip_val": 0.5, **more},
+        **{"gradient_clip_val": 0.5, "strategy": DDPStrategy(bucket_cap_mb=1), **more},
     )
     trainer.fit(model, loader, ckpt_path=resume)
     state = probe.state
@@ -135,6 +137,48 @@ def failing(folder: Path) -> dict[str, Any]:
     return {"raised": raised, "left": left, "again": again["steps"]}
 
 
+class OnCpu(DDPStrategy):
+    """Registers the hook as Lightning does on a GPU; on a CPU it leaves it out."""
+
+    def _register_ddp_hooks(self) -> None:
+        assert self.model is not None
+        _register_ddp_comm_hook(self.model, self._ddp_comm_state, self._ddp_comm_hook)
+
+
+def line(folder: Path) -> dict[str, Any]:
+    state, hook = package.hook("topk+bf16@10", window=4, controller=None, data_dir=folder / "runs")
+    strategy = OnCpu(bucket_cap_mb=1, ddp_comm_state=state, ddp_comm_hook=hook)
+    found = train(folder, strategy=strategy, gradient_clip_val=None)
+    return found | of_line(state)
+
+
+def of_line(state: Any) -> dict[str, Any]:
+    """Return what the agent of a hook line did, and close it."""
+    now = state.agent.state
+    state.agent.close()
+    return {"agent": {"step": now.step, "cf": now.cf}}
+
+
+def fabric(folder: Path) -> dict[str, Any]:
+    """With validation on rank 0 alone between steps."""
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    whole = Model()
+    model, optimizer = fabric.setup(whole.layers, whole.configure_optimizers())
+    state, hook = package.hook("topk+bf16@10", window=4, controller=None, data_dir=folder / "runs")
+    model._forward_module.register_comm_hook(state, hook)
+    generator = torch.Generator().manual_seed(RANK)
+    for _ in range(STEPS):
+        if RANK == 0:
+            with torch.no_grad():
+                model(torch.ones(1, 64))
+        loss = cross_entropy(model(torch.randn(16, 64, generator=generator)), torch.arange(16) % 10)
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"digest": digest(whole), **of_line(state)}
+
+
 CASES = {
     "plain": lambda folder: train(folder),
     "off": lambda folder: train(folder, gravac(folder, enabled=False)),
@@ -148,6 +192,8 @@ CASES = {
     "bf16": lambda folder: train(folder, gravac(folder), precision="bf16-mixed"),
     "fp16": lambda folder: train(folder, gravac(folder), plugins=[half()]),
     "failing": failing,
+    "line": line,
+    "fabric": fabric,
 }
 
 if __name__ == "__main__":
