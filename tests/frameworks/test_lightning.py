@@ -50,11 +50,12 @@ def test_ranks_stay_equal_and_learn(found: Found, case: str) -> None:
     assert here["clip"] == 0.5
 
 
-@pytest.mark.parametrize("case", ["line", "fabric"])
-def test_the_hook_line_starts_at_the_second_step(found: Found, case: str) -> None:
+@pytest.mark.parametrize(("case", "ended"), [("line", 14), ("fabric", 15)])
+def test_the_hook_line_starts_at_the_second_step(found: Found, case: str, ended: int) -> None:
+    """The Trainer runs backward inside the optimizer's step, so the last exchange ends after it."""
     here, there = (rank[case] for rank in found)
     assert here["digest"] == there["digest"]
-    assert here["agent"] == {"step": 15, "cf": 10.0}
+    assert here["agent"] == {"step": ended, "cf": 10.0}
 
 
 def test_the_loss_is_close_to_dense(found: Found) -> None:
