@@ -19,7 +19,7 @@ Kept = Mapping[float, tuple[float, float, float]]
 """Statistical efficiency by CF: of the task that bears it worst, likely, of the task that bears it best."""
 
 
-class Row(NamedTuple):
+class EfficiencyRow(NamedTuple):
     """Statistical efficiency at one CF. ``likely`` is what is expected of a job."""
 
     cf: float
@@ -72,12 +72,12 @@ class Offer:
     stacks: "Mapping[str, Offer]" = field(default_factory=dict)
     """Offers of this selector with its values quantized, by the quantizer's name."""
 
-    def rows(self, kind: TableKind) -> tuple[Row, ...]:
+    def rows(self, kind: TableKind) -> tuple[EfficiencyRow, ...]:
         """Return the efficiencies under a kind of optimizer, by ascending CF; empty: unknown."""
         if self.like:
             return of(self.like).rows(kind)
         kept: Kept = getattr(self, kind)
-        return tuple(Row(cf, *three) for cf, three in kept.items())
+        return tuple(EfficiencyRow(cf, *three) for cf, three in kept.items())
 
 
 UNKNOWN = Offer()

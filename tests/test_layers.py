@@ -332,6 +332,17 @@ def test_the_controller_runs_where_there_is_no_torch() -> None:
     assert int(done.stdout) == len(AutoPolicy().plans("topk+bf16")) > 20
 
 
+def test_a_class_name_stands_for_one_class() -> None:
+    """Frameworks each have a ``GravacCallback``."""
+    names = Counter(
+        node.name
+        for _, file in FILES
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name: count for name, count in names.items() if count > 1} == {"GravacCallback": 2}
+
+
 HEADLESS = {
     *(
         "After",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from gravac.policies.windows import Measurement
+from gravac.policies.windows import WindowMeasurement
 from gravac.protocol import Candidate
 
 Candidates = tuple[Candidate, ...]
@@ -32,7 +32,7 @@ def row(rows: Candidates, cf: float, codec: str | None = None) -> Candidate:
     return next(candidate for candidate in rows if (candidate.cf, candidate.codec) == (cf, codec))
 
 
-def update(rows: Candidates, measurements: Mapping[float, Measurement]) -> Candidates:
+def update(rows: Candidates, measurements: Mapping[float, WindowMeasurement]) -> Candidates:
     """Return the rows with a window's measurements instead of older ones. A CF without a gain stays as it is."""
     updated = list(rows)
     for place, candidate in enumerate(rows):

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
 from gravac.policies.candidates import Candidates, untried, update
 from gravac.policies.windows import (
-    Measurement,
+    WindowMeasurement,
     first_decision,
     levels_under,
     measure,
@@ -119,7 +119,7 @@ class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
         return Verdict(decision, RoundRobinState(decision=decision, turn=turn))
 
 
-def _found(measured: Measurement) -> str:
+def _found(measured: WindowMeasurement) -> str:
     rate = f"{format_cf(measured.cf)}: {format_number(measured.samples_per_second)} samples/s"
     if measured.cf == 1.0 or measured.gain is None:
         return rate

@@ -11,17 +11,17 @@ MOST = 1e15
 """Samples per second that records can carry; only a broken clock gets there."""
 
 
-class Kept(Enum):
+class AsBefore(Enum):
     """Type of ``KEPT``: an argument that was not given, where None has a meaning already."""
 
     KEPT = "as in the decision before"
 
 
-KEPT: Final = Kept.KEPT
+KEPT: Final = AsBefore.KEPT
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class WindowMeasurement:
     """One CF of one codec in one window. ``gain`` is None until the ranks have measured one; that of dense is 1.
 
     T_sys = samples of one step (all ranks) / median seconds of a settled step on rank 0.
@@ -55,19 +55,19 @@ class Measurement:
         return min(MOST, self.samples_per_second * self.step_seconds / free)
 
 
-def measure(report: WindowReport, decision: Decision, min_settled: int) -> dict[float, Measurement]:
+def measure(report: WindowReport, decision: Decision, min_settled: int) -> dict[float, WindowMeasurement]:
     """Return every CF with at least ``min_settled`` settled steps under ``decision``, by CF.
 
     Samples per step are those of the whole window, as trainers feed equal batches to all steps. If the trainer's
     samples cannot be counted (0 reported), each step counts as one.
     """
-    found: dict[float, Measurement] = {}
+    found: dict[float, WindowMeasurement] = {}
     steps = report.last_step - report.first_step + 1
     for level in levels_under(report, decision):
         seconds = level.step_seconds_median
         if level.settled_steps < min_settled or seconds is None or seconds <= 0 or steps <= 0:
             continue
-        found[level.cf] = Measurement(
+        found[level.cf] = WindowMeasurement(
             cf=level.cf,
             window=report.window,
             settled_steps=level.settled_steps,
@@ -167,8 +167,8 @@ def next_decision(
     candidate: float | None = None,
     candidates: tuple[Candidate, ...] | None = None,
     epsilon: float | None = None,
-    codec: str | Kept | None = KEPT,
-    window_steps: int | Kept | None = KEPT,
+    codec: str | AsBefore | None = KEPT,
+    window_steps: int | AsBefore | None = KEPT,
     trial: Trial | None = None,
 ) -> Decision:
     """Return the decision after ``previous``, made at the end of ``report``; what is not given stays.

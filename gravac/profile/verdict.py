@@ -73,7 +73,7 @@ AS_RECORDED = Question()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ProfileVerdict:
     """The answer.
 
     Attributes:
@@ -98,7 +98,7 @@ class Verdict:
 
     @property
     def lines(self) -> tuple[str, str, str]:
-        """Verdict, why and next."""
+        """ProfileVerdict, why and next."""
         return self.verdict, f"Why: {self.why}.", f"Next: {self.next}."
 
     @property
@@ -121,7 +121,7 @@ class Verdict:
         }
 
 
-def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
+def judge(measured: Measurement, question: Question = AS_RECORDED) -> ProfileVerdict:
     """Judge a job by its traces, where it ran or elsewhere."""
     predicted, unknown = None, list(measured.unknown)
     assumed = () if measured.gpu else (ON_A_CPU,)
@@ -147,7 +147,7 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> Verdict:
         or (_elsewhere(measured, predicted) if predicted is not None and elsewhere else None)
         or _here(measured, predicted)
     )
-    return Verdict(
+    return ProfileVerdict(
         cause=cause,
         verdict=verdict,
         why=why,

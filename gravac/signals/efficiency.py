@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from gravac import offers
-from gravac.offers import Row, TableKind
+from gravac.offers import EfficiencyRow, TableKind
 from gravac.protocol import GainSums, Kept
 
 PER_LATE = 3.4
@@ -392,9 +392,9 @@ def _lose(found: Efficiency, times: float) -> Efficiency:
     return between(*(1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high)))
 
 
-def _at(rows: tuple[Row, ...], cf: float, times: float) -> Efficiency:
+def _at(rows: tuple[EfficiencyRow, ...], cf: float, times: float) -> Efficiency:
     """Return η at a CF, where each simulated loss counts so many times."""
-    weaker = Row(1.0, 1.0, 1.0, 1.0)
+    weaker = EfficiencyRow(1.0, 1.0, 1.0, 1.0)
     for row in rows:
         if cf <= row.cf:
             share = log(cf / weaker.cf) / log(row.cf / weaker.cf)

@@ -21,7 +21,7 @@ from gravac.kernels.device import step_sums
 from gravac.memories import Bucket
 from gravac_agent.exchange.compensation import NO_SURVEY, Survey
 from gravac_agent.exchange.plan import StepPlan
-from gravac_agent.streams.groups import Offer
+from gravac_agent.streams.groups import GroupOffer
 from gravac_agent.streams.messages import Messages
 from gravac_lab.simulate.learning import Learner
 from gravac_lab.simulate.plans import parse
@@ -51,7 +51,7 @@ class WholeRanks(SimulatedRanks):
             channel = encoder.begin(bucket, plan)
             layout = messages.layout(channel, plan, gradient)
             assert layout is not None, f"{plan} sends no whole messages"
-            offer = Offer(channel, layout, gradient, gradient)
+            offer = GroupOffer(channel, layout, gradient, gradient)
             (sent,) = messages.send(plan, [offer], done.sums, NO_SURVEY, lambda _: row)
             sent.group.pass_on()
             sent.work.wait()

@@ -19,7 +19,7 @@ from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac_agent.errors import SetupError
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.settings import AgentSettings
-from gravac_agent.sinks import SINKS, Row, Sink, feed, parse
+from gravac_agent.sinks import SINKS, Sink, SinkRow, feed, parse
 from gravac_agent.sinks.base import METRICS, figures_of_window
 from gravac_controller.metrics.table import TABLE
 from tests.support.peer import SPEC, TOKEN, eventually, job_end, serving, window_report
@@ -73,7 +73,7 @@ class Listed(Sink):
 
     def __init__(self, own: object = None) -> None:
         super().__init__(own)
-        self.rows: list[Row] = []
+        self.rows: list[SinkRow] = []
         self.threads: set[str] = set()
         self.writes = 0
         self.ended = False
@@ -81,7 +81,7 @@ class Listed(Sink):
     def open(self, spec: JobSpec) -> None:
         assert spec.job == "job"
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[SinkRow]) -> None:
         self.act()
         self.rows += rows
         self.writes += 1

@@ -11,7 +11,7 @@ import pytest
 from gravac.profile import Measurement
 from gravac.profile.forecast import Question
 from gravac.profile.patterns import WORDS
-from gravac.profile.verdict import DRIVERS, OTHERWISE, Verdict, judge
+from gravac.profile.verdict import DRIVERS, OTHERWISE, ProfileVerdict, judge
 from gravac.wording import format_fewer
 from gravac_controller.report.verdict_page import page
 from tests.support.efficiencies import fixed_efficiencies
@@ -39,7 +39,7 @@ def large(folder: Path, stretch: float = 1000.0, **settings: object) -> Measurem
     return of(folder, made)
 
 
-def dense(found: Verdict) -> float:
+def dense(found: ProfileVerdict) -> float:
     assert found.forecast is not None
     return found.forecast.dense
 

@@ -14,7 +14,7 @@ from gravac.traces import Line, TraceRecord
 from gravac.traces.line import kind_of
 from gravac.whatif import NothingRecorded, Recording
 from gravac.whatif.recording import MAX_WINDOWS_PER_CF
-from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
+from gravac_controller.cli.whatif.answer import Unanswerable, WhatIfQuestion, answer
 from tests.support.whatif import CFS, HOSTS, NETWORK, recording, spec, windows
 
 
@@ -156,7 +156,7 @@ def test_any_recording_is_answered_in_finite_numbers(
         )
         phases = report.phases.model_copy(update={"compress": phase, "decompress": phase})
         reports.append(report.model_copy(update={"window": number, "levels": (level,), "phases": phases}))
-    question = Question(
+    question = WhatIfQuestion(
         bandwidths=[1e6, 1e12],
         ranks=[1, 3000],
         recorded_on=(8 * NETWORK.bytes_per_second, None) if known else None,

@@ -29,7 +29,7 @@ from gravac_agent.exchange.tick import StepSums
 from gravac_agent.network.doubling import Doubling
 from gravac_agent.setup import bucket_times
 from gravac_agent.setup.bucket_times import BucketTime
-from gravac_agent.streams.groups import Offer
+from gravac_agent.streams.groups import GroupOffer
 from gravac_agent.streams.messages import Messages, SentMessage
 from gravac_agent.streams.rounded import RoundedMessages, SentRounded
 
@@ -256,7 +256,13 @@ class _Bench:
             layout = messages.layout(*known) or every.layout(*known)
             if layout is not None:
                 self._whole.add(text)
-                common = plan, [Offer(channel, layout, gradient, out)], StepSums(), NO_SURVEY, lambda _: row
+                common = (
+                    plan,
+                    [GroupOffer(channel, layout, gradient, out)],
+                    StepSums(),
+                    NO_SURVEY,
+                    lambda _: row,
+                )
                 sent: SentMessage | SentRounded
                 if isinstance(layout, tiled.TiledLayout):
                     (sent,) = messages.send(*common)

@@ -2,7 +2,7 @@
 
 from gravac.registry import Registry, construct, parse_settings
 from gravac_agent.errors import SetupError
-from gravac_agent.sinks.base import Row, Sink
+from gravac_agent.sinks.base import Sink, SinkRow
 from gravac_agent.sinks.mlflow import MlflowSink
 from gravac_agent.sinks.otlp import OtlpSink
 from gravac_agent.sinks.tensorboard import TensorBoardSink
@@ -61,4 +61,4 @@ def of(thing: object) -> Sink:
     )
 
 
-__all__ = ["SINKS", "Row", "Sink", "of", "parse", "split"]
+__all__ = ["SINKS", "Sink", "SinkRow", "of", "parse", "split"]

@@ -45,7 +45,7 @@ def figures_of_window(report: WindowReport, spec: JobSpec) -> dict[str, float]:
     return plan | {name: value for name, value in known.items() if value is not None}
 
 
-class Row(NamedTuple):
+class SinkRow(NamedTuple):
     """What is written together. ``step``: finished steps. ``time``: Unix time. ``page``: the address of the page."""
 
     step: int
@@ -97,7 +97,7 @@ class Sink(ABC):
         """Begin. Called again, later, where it raised."""
 
     @abstractmethod
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[SinkRow]) -> None:
         """Write at least one row, at most once a second."""
 
     def close(self) -> None:  # noqa: B027

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from gravac.protocol import Decision, JobSpec, WindowReport
-from gravac_agent.sinks.base import Row, Sink, figures_of_window
+from gravac_agent.sinks.base import Sink, SinkRow, figures_of_window
 
 log = logging.getLogger("gravac.agent")
 
@@ -28,7 +28,7 @@ class Feed:
 
     def __init__(self, sink: Sink, spec: JobSpec) -> None:
         self._sink, self._spec = sink, spec
-        self._rows: deque[Row] = deque()
+        self._rows: deque[SinkRow] = deque()
         self._lock, self._wake, self._closing = threading.Lock(), threading.Event(), threading.Event()
         self._lost = 0
         self._in_flight = 0
@@ -37,7 +37,7 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name=f"gravac-sink-{sink.name}", daemon=True)
         self._thread.start()
 
-    def put(self, row: Row) -> None:
+    def put(self, row: SinkRow) -> None:
         """Add a row."""
         with self._lock:
             full = len(self._rows) == MOST_ROWS
@@ -129,19 +129,19 @@ class Feeds:
         """Tell a window."""
         if self._feeds:
             self._step = report.last_step + 1
-            self._put(Row(self._step, time.time(), figures_of_window(report, self._spec)))
+            self._put(SinkRow(self._step, time.time(), figures_of_window(report, self._spec)))
 
     def decision(self, decision: Decision) -> None:
         """Tell a decision, where it is another than the last one."""
         if self._feeds and decision != self._decided:
             self._decided = decision
-            self._put(Row(self._step, time.time(), decision=decision))
+            self._put(SinkRow(self._step, time.time(), decision=decision))
 
     def page(self, url: str | None) -> None:
         """Tell the address of the page, where it is another than before."""
         if self._feeds and url not in (None, self._page):
             self._page = url
-            self._put(Row(self._step, time.time(), page=url))
+            self._put(SinkRow(self._step, time.time(), page=url))
 
     def close(self) -> None:
         """Write what is left, within a bounded time."""
@@ -151,6 +151,6 @@ class Feeds:
         for feed in self._feeds:
             feed.end_close(until)
 
-    def _put(self, row: Row) -> None:
+    def _put(self, row: SinkRow) -> None:
         for feed in self._feeds:
             feed.put(row)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gravac.protocol import JobSpec
-from gravac_agent.sinks.base import Row, Sink
+from gravac_agent.sinks.base import Sink, SinkRow
 
 MOST_METRICS = 500
 """Figures in one request; servers take 1,000. [1; chosen]"""
@@ -57,7 +57,7 @@ class MlflowSink(Sink):
             self._run = self._client.create_run(place, run_name=spec.job).info.run_id
             self._created = True
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[SinkRow]) -> None:
         from mlflow.entities import Metric, RunTag
 
         tags: dict[str, str] = {}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gravac.protocol import JobSpec
-from gravac_agent.sinks.base import METRICS, Row, Sink
+from gravac_agent.sinks.base import METRICS, Sink, SinkRow
 
 PACKAGE = "opentelemetry.exporter.otlp.proto.http"
 
@@ -46,7 +46,7 @@ class OtlpSink(Sink):
         self._gauges = {name: meter.create_gauge(metric) for name, metric in METRICS.items()}
         self._labels = {"job_name": spec.job}
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[SinkRow]) -> None:
         newest = next((row.figures for row in reversed(rows) if row.figures), {})
         for name in newest.keys() & self._gauges.keys():
             self._gauges[name].set(newest[name], self._labels)
@@ -55,7 +55,7 @@ class OtlpSink(Sink):
         if records := [record for row in rows for record in self._records(row)]:
             _check(self._logs.export(records))
 
-    def _records(self, row: Row) -> list[Any]:
+    def _records(self, row: SinkRow) -> list[Any]:
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.sdk._logs import ReadableLogRecord
 

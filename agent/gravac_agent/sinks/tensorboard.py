@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gravac.protocol import JobSpec
-from gravac_agent.sinks.base import Row, Sink
+from gravac_agent.sinks.base import Sink, SinkRow
 
 
 class TensorBoardSink(Sink):
@@ -32,7 +32,7 @@ class TensorBoardSink(Sink):
 
             self._writer = SummaryWriter(self._dir or os.path.join("runs", spec.job))
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[SinkRow]) -> None:
         for row in rows:
             for name, value in row.figures.items():
                 self._writer.add_scalar(name, value, row.step, row.time)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gravac.protocol import JobSpec
-from gravac_agent.sinks.base import Row, Sink
+from gravac_agent.sinks.base import Sink, SinkRow
 
 
 class TrackioSink(Sink):
@@ -50,7 +50,7 @@ class TrackioSink(Sink):
                 auto_log_cpu=False,
             )
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[SinkRow]) -> None:
         for row in rows:
             values: dict[str, Any] = {"gravac/step": row.step, **row.figures}
             if row.decision is not None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gravac.protocol import JobSpec
-from gravac_agent.sinks.base import Row, Sink
+from gravac_agent.sinks.base import Sink, SinkRow
 
 
 class WandbSink(Sink):
@@ -49,7 +49,7 @@ class WandbSink(Sink):
         self._run.define_metric("gravac/step", hidden=True)
         self._run.define_metric("gravac/*", step_metric="gravac/step")
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[SinkRow]) -> None:
         values: dict[str, Any] = {}
         for row in rows:
             values |= {"gravac/step": row.step, **row.figures}

@@ -31,7 +31,7 @@ from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
 from gravac_agent.network.link import Link
-from gravac_agent.streams.groups import Offer, is_full
+from gravac_agent.streams.groups import GroupOffer, is_full
 from gravac_agent.streams.messages import Messages, SentGroup, SentMessage
 from gravac_agent.streams.rounded import RoundedMessages, SentRounded, SentRoundedGroup
 from gravac_agent.streams.tick import DeviceTick, factor_of
@@ -79,7 +79,7 @@ class DeviceStep:
     survey: Survey
     sums: StepSums = field(default_factory=StepSums)
     buckets: list[QueuedBucket] = field(default_factory=list)
-    opened: list[tuple[QueuedBucket, Offer]] = field(default_factory=list)
+    opened: list[tuple[QueuedBucket, GroupOffer]] = field(default_factory=list)
     """Buckets whose message waits for that of the next one."""
     halfway: SentGroup | SentRoundedGroup | None = None
     """What has a second collective to issue."""
@@ -397,7 +397,7 @@ class StreamExecutor:
         if not step.sharded:
             known = channel, step.plan, submitted.buffer
             layout = self._messages.layout(*known) or self._rounded.layout(*known)
-            offer = None if layout is None else Offer(channel, layout, submitted.buffer, submitted.out)
+            offer = None if layout is None else GroupOffer(channel, layout, submitted.buffer, submitted.out)
         if step.opened and (offer is None or not offer.joins(step.opened[0][1])):
             self._send_group(step)  # first: the order of collectives is equal on all ranks
         if offer is None:

@@ -21,7 +21,7 @@ _COPIES, _MORE = 2, 1 << 14
 """Messages of all ranks wait until the step's end, in as many copies of the gradient at most, and so many bytes."""
 
 
-class Offer(NamedTuple):
+class GroupOffer(NamedTuple):
     """A bucket whose message waits for those of its group."""
 
     channel: BucketChannel
@@ -30,7 +30,7 @@ class Offer(NamedTuple):
     out: Tensor
     """Receives the mean; may be the gradient itself."""
 
-    def joins(self, first: "Offer") -> bool:
+    def joins(self, first: "GroupOffer") -> bool:
         """Return whether one launch can serve both."""
         return self.gradient.dtype == first.gradient.dtype and self._sent() == first._sent()
 
@@ -42,7 +42,7 @@ class Offer(NamedTuple):
         return layout.values if isinstance(layout, TiledLayout) else (layout.rounding, layout.shards)
 
 
-def is_full(offers: Sequence[Offer]) -> bool:
+def is_full(offers: Sequence[GroupOffer]) -> bool:
     """Return whether a group is sent without waiting for more."""
     return len(offers) == MEMBERS or sum(one.gradient.nbytes for one in offers) >= GROUP_BYTES
 

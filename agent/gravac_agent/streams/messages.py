@@ -23,7 +23,7 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.groups import Offer, route_of, served, waits_in_little
+from gravac_agent.streams.groups import GroupOffer, route_of, served, waits_in_little
 
 log = logging.getLogger("gravac.agent")
 _FAILED = "compressing bucket %d failed; this rank sends nothing of it in this step"
@@ -175,7 +175,7 @@ class Messages:
     def send(
         self,
         plan: StepPlan,
-        offers: Sequence[Offer],
+        offers: Sequence[GroupOffer],
         sums: StepSums,
         survey: Survey,
         row: Callable[[int], Tensor],
@@ -241,7 +241,7 @@ class Messages:
         return SentGroup(ends.gather(arrived, message), group, steps, ends.rank)
 
     def _prepare(
-        self, plan: StepPlan, offer: Offer, buffers: tiled.TiledBuffers, survey: Survey, row: Tensor
+        self, plan: StepPlan, offer: GroupOffer, buffers: tiled.TiledBuffers, survey: Survey, row: Tensor
     ) -> tuple[tiled.TiledStep, bool]:
         """Return a bucket's tensors of the step, and whether it failed: then the message sends nothing of it."""
         channel, gradient, part = offer.channel, offer.gradient, offer.channel.memory
@@ -277,7 +277,7 @@ class Messages:
             return step, True
         return step, False
 
-    def _note_failure(self, offer: Offer, sums: StepSums) -> None:
+    def _note_failure(self, offer: GroupOffer, sums: StepSums) -> None:
         sums.failed = 1.0
         offer.channel.failures += 1
 
@@ -290,7 +290,7 @@ def _layout_of(channel: BucketChannel) -> TiledLayout | OwnedLayout | None:
     return None if buffers is None else buffers.layout
 
 
-def _group_of(offers: Sequence[Offer], ends: Communicator) -> tiled.TiledGroup:
+def _group_of(offers: Sequence[GroupOffer], ends: Communicator) -> tiled.TiledGroup:
     """Return the buffers of a group, made when its buckets or their layouts are others than before."""
     members = []
     for channel, layout, gradient, _ in offers:

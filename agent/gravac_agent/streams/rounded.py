@@ -22,7 +22,7 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
-from gravac_agent.streams.groups import Offer, route_of, served, waits_in_little
+from gravac_agent.streams.groups import GroupOffer, route_of, served, waits_in_little
 
 log = logging.getLogger("gravac.agent")
 _FAILED = "compressing bucket %d failed; this rank sends zeros of it in this step"
@@ -141,7 +141,7 @@ class RoundedMessages:
     def send(
         self,
         plan: StepPlan,
-        offers: Sequence[Offer],
+        offers: Sequence[GroupOffer],
         sums: StepSums,
         survey: Survey,
         row: Callable[[int], Tensor],
@@ -200,7 +200,7 @@ class RoundedMessages:
         return found
 
     def _prepare(
-        self, plan: StepPlan, offer: Offer, survey: Survey, row: Tensor
+        self, plan: StepPlan, offer: GroupOffer, survey: Survey, row: Tensor
     ) -> tuple[rounded.Member, bool]:
         """Return a bucket's tensors of the step, and whether it failed: then zeros are sent of it."""
         channel, gradient, buffers, out = offer.channel, offer.gradient, offer.channel.rounded, offer.out
@@ -225,12 +225,12 @@ class RoundedMessages:
         undone = part.sent_by_device()
         return rounded.Member(buffers, gradient, None, terms.out, row, out, undone), True
 
-    def _note_failure(self, offer: Offer, member: rounded.Member, sums: StepSums) -> None:
+    def _note_failure(self, offer: GroupOffer, member: rounded.Member, sums: StepSums) -> None:
         sums.failed = 1.0
         offer.channel.failures += 1
         member.buffers.message.zero_()
 
-    def _group_of(self, offers: Sequence[Offer], rank: int) -> rounded.RoundedGroup:
+    def _group_of(self, offers: Sequence[GroupOffer], rank: int) -> rounded.RoundedGroup:
         """Return the buffers of a group, made when its buckets or their layouts are others than before."""
         members = []
         for channel, layout, gradient, _ in offers:

@@ -247,7 +247,7 @@ class TraceFile(click.ParamType[Path]):
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedJob:
     """What the words of a command name."""
 
     job: str | None = None
@@ -255,7 +255,7 @@ class Asked:
     epoch: int | None = None
 
 
-def asked(words: tuple[str, ...], epochs: bool = False) -> Asked:
+def asked(words: tuple[str, ...], epochs: bool = False) -> AskedJob:
     """Read JOB and SOURCE, with ``epochs`` also EPOCH, in any order.
 
     A word that is no number, address or file is a job. Raises click.UsageError where one of them is given twice.
@@ -271,7 +271,7 @@ def asked(words: tuple[str, ...], epochs: bool = False) -> Asked:
             )
         found[kind] = word
     epoch = found.get("epoch")
-    return Asked(found.get("job"), found.get("source"), None if epoch is None else int(epoch))
+    return AskedJob(found.get("job"), found.get("source"), None if epoch is None else int(epoch))
 
 
 def _is_source(word: str) -> bool:

@@ -55,7 +55,7 @@ def top(
     token_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Watch jobs: CF and its reason, step time by phase, ranks, decisions.
+    """JobWatch jobs: CF and its reason, step time by phase, ranks, decisions.
 
     JOB is shown in detail [the only one that runs]. SOURCE is the address of a controller or a trace file. By default:
     the controller that serves the journals in ./gravac-runs, else the newest journal there. In a terminal this is a
@@ -71,7 +71,7 @@ def top(
     """
     console, given = printer(), asked(words)
     try:
-        watch = Watch(one_source(given.source, data_dir, token_of(token_file), given.job), given.job)
+        watch = JobWatch(one_source(given.source, data_dir, token_of(token_file), given.job), given.job)
         watch.update()
     except (ControllerError, TraceError) as error:
         raise SourceError(printable(str(error))) from None
@@ -86,7 +86,7 @@ def top(
 
 
 @dataclass
-class Watch:
+class JobWatch:
     """The state of a source, updated by ``update``. ``note``: why the last update failed, or empty."""
 
     source: Source
@@ -146,7 +146,7 @@ class Watch:
         return list(deque(changed, DECISIONS))[::-1]
 
 
-def _screen(watch: Watch, console: Console, every: float, once: bool) -> None:
+def _screen(watch: JobWatch, console: Console, every: float, once: bool) -> None:
     def content() -> Any:
         return screen(watch.jobs, watch.shown, watch.decisions, watch.note)
 
@@ -160,7 +160,7 @@ def _screen(watch: Watch, console: Console, every: float, once: bool) -> None:
             live.update(content(), refresh=True)
 
 
-def _lines(watch: Watch, every: float, once: bool, as_json: bool) -> None:
+def _lines(watch: JobWatch, every: float, once: bool, as_json: bool) -> None:
     noted = ""
     while True:
         try:

@@ -17,7 +17,7 @@ from gravac_controller.page.files import STATIC
 from gravac_controller.report.page import policy
 
 if TYPE_CHECKING:
-    from gravac.profile.verdict import Verdict
+    from gravac.profile.verdict import ProfileVerdict
 
 WIDTH, LEFT, BAR, GAP = 1000.0, 70.0, 13.0, 9.0
 """Sizes of a timeline, in units of the drawing: a step, left of it, height of a bar, space between ranks."""
@@ -41,7 +41,7 @@ STYLE = """
 """
 
 
-def page(verdicts: Sequence[tuple[str, "Verdict"]]) -> str:
+def page(verdicts: Sequence[tuple[str, "ProfileVerdict"]]) -> str:
     """Return the page of verdicts with their names."""
     style = (STATIC / "app.css").read_text(encoding="utf-8") + STYLE
     title = " and ".join(name for name, _ in verdicts)
@@ -57,7 +57,7 @@ def page(verdicts: Sequence[tuple[str, "Verdict"]]) -> str:
     )
 
 
-def figures(verdict: "Verdict") -> Iterator[tuple[str, str]]:
+def figures(verdict: "ProfileVerdict") -> Iterator[tuple[str, str]]:
     """Yield the figures that two jobs are compared by, with their names."""
     measured = verdict.measurement
     found = measured.gradients
@@ -80,14 +80,14 @@ def _sum(measured: Measurement, pattern: str = "") -> float | None:
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _comparison(verdicts: Sequence[tuple[str, "Verdict"]]) -> str:
+def _comparison(verdicts: Sequence[tuple[str, "ProfileVerdict"]]) -> str:
     rows = zip(*(figures(verdict) for _, verdict in verdicts), strict=True)
     body = [[row[0][0], *(value for _, value in row)] for row in rows]
     table = _table(["", *(name for name, _ in verdicts)], body, 1)
     return f'<section class="panel"><h2>Compared</h2>{table}</section>\n'
 
 
-def _section(name: str, verdict: "Verdict", alone: bool) -> str:
+def _section(name: str, verdict: "ProfileVerdict", alone: bool) -> str:
     measured = verdict.measurement
     said, *more = filter(None, (*verdict.lines, verdict.others))
     about = [

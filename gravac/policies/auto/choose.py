@@ -84,7 +84,7 @@ NO_CAUSE = Cause()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NextPlan:
     """What to do next, and the evidence.
 
     Attributes:
@@ -162,7 +162,7 @@ class Search:
         """Return what is believed of a plan."""
         return next(row for row in self.rows if row.plan == plan)
 
-    def choose(self) -> Choice:
+    def choose(self) -> NextPlan:
         """Return what to do after the window."""
         phase = self.state.decision.phase
         if phase == "hold":
@@ -171,7 +171,7 @@ class Search:
             return self._wait_for_steps(phase)
         return self._search()
 
-    def _wait_for_steps(self, phase: Phase) -> Choice:
+    def _wait_for_steps(self, phase: Phase) -> NextPlan:
         """Go on with a dense start or a trial that gave too few settled steps."""
         waited = self.state.waited + 1
         self.change(waited=waited)
@@ -196,7 +196,7 @@ class Search:
         self.change(beliefs=rested(self.beliefs, self.plan, self.report.window + PATIENCE), waited=0)
         return self._choice("given_up", self._safe(), "hold")
 
-    def _hold(self) -> Choice:
+    def _hold(self) -> NextPlan:
         lesson, mine = self.lesson, self.row(self.plan)
         outside = self.state.outside + 1 if not mine.keeps else 0
         self.change(outside=outside)
@@ -212,14 +212,14 @@ class Search:
             return self._search(was=lesson.was)
         return self._better_or_hold(mine)
 
-    def _leave(self) -> Choice:
+    def _leave(self) -> NextPlan:
         """Give up the plan in force because of its efficiency."""
         self.change(
             beliefs=failed(self.beliefs, self.plan, self.report.window), outside=0, trials=MOST_TRIALS - 1
         )
         return self._search(left=True)
 
-    def _better_or_hold(self, mine: Belief) -> Choice:
+    def _better_or_hold(self, mine: Belief) -> NextPlan:
         """Hold, unless another plan is predicted to win."""
         others = [row for row in self.rows if row.plan != self.plan and not row.resting]
         option = self.option(others, mine)
@@ -243,7 +243,7 @@ class Search:
         sent, dense_bytes = self.report.payload_bytes, self.report.dense_bytes
         return self._choice("held", self.plan, "hold", sent_cf=dense_bytes / sent if sent else None)
 
-    def _search(self, was: Times | None = None, left: bool = False) -> Choice:
+    def _search(self, was: Times | None = None, left: bool = False) -> NextPlan:
         """Try the plan that is predicted best, or hold the best that was measured."""
         mine, lesson = self.row(self.plan), self.lesson
         if not left and not mine.keeps and lesson.settled:
@@ -385,7 +385,7 @@ class Search:
         held: Belief,
         cause: Cause = NO_CAUSE,
         toward: Plan | None = None,
-    ) -> Choice:
+    ) -> NextPlan:
         """Try a plan. ``held``: the plan to go back to."""
         back = held if held.keeps else self.row(DENSE)
         self.change(
@@ -413,8 +413,8 @@ class Search:
         best = self._mildest(row for row in rows if row.plan != self.plan)
         return DENSE if best is None else best.plan
 
-    def _choice(self, what: What, plan: Plan, phase: Phase, **evidence: Any) -> Choice:
-        return Choice(what, plan, phase, self.rows, self.plan, **evidence)
+    def _choice(self, what: What, plan: Plan, phase: Phase, **evidence: Any) -> NextPlan:
+        return NextPlan(what, plan, phase, self.rows, self.plan, **evidence)
 
 
 def _tie(row: Belief, best: Belief) -> bool:

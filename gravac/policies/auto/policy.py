@@ -4,7 +4,7 @@ from copy import copy
 from typing import ClassVar, Self
 
 from gravac.policies.auto.beliefs import SETTLED, Belief, believe, learn
-from gravac.policies.auto.choose import MORE_STEPS, START_STEPS, Choice, Search, at_once
+from gravac.policies.auto.choose import MORE_STEPS, START_STEPS, NextPlan, Search, at_once
 from gravac.policies.auto.plans import plans
 from gravac.policies.auto.say import at_once as say_at_once
 from gravac.policies.auto.say import say
@@ -106,7 +106,7 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
         if not self._continues(known, plan):
             known = type(known)(decision=previous)
             rows = believe(table, known.beliefs, DENSE, report.window, report.last_step + 1)
-            restart = Choice("restart", DENSE, "warmup", rows, plan, window_steps=MORE_STEPS)
+            restart = NextPlan("restart", DENSE, "warmup", rows, plan, window_steps=MORE_STEPS)
             return self._verdict(known, restart, report)
         lesson = learn(table, known.beliefs, report, previous, known.held_seconds)
         search = Search(table, known, lesson, report)
@@ -123,7 +123,7 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
             and (decision.phase != "warmup" or plan == DENSE)
         )
 
-    def _verdict(self, state: AutoState, choice: Choice, report: WindowReport) -> Verdict:
+    def _verdict(self, state: AutoState, choice: NextPlan, report: WindowReport) -> Verdict:
         """Return the decision of a choice. Here plans get the names that decisions have."""
         rule, reason = say(choice, self.table, state.beliefs.confirmed)
         limit = choice.trial_limit

@@ -1,7 +1,7 @@
 """Puts a choice of the auto policy into words: the rule that fired, and one sentence with its evidence."""
 
 from gravac.policies.auto.beliefs import Belief, Times
-from gravac.policies.auto.choose import PATIENCE, Choice
+from gravac.policies.auto.choose import PATIENCE, NextPlan
 from gravac.policies.auto.table import PlanTable
 from gravac.policies.base import DENSE, Plan
 from gravac.protocol import KnownRule
@@ -12,7 +12,7 @@ from gravac.wording import format_seconds as _seconds
 RESTART = "The plans are not those that this job began with: measuring dense steps again."
 
 
-def say(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[KnownRule, str]:
+def say(choice: NextPlan, table: PlanTable, confirmed: float | None) -> tuple[KnownRule, str]:
     """Return rule and reason of a choice.
 
     Args:
@@ -75,11 +75,11 @@ def _measured(value: float, error: float) -> str:
     return f"{100 * value:.1f} ± {100 * error:.1f} %"
 
 
-def _label(choice: Choice, plan: Plan) -> str:
+def _label(choice: NextPlan, plan: Plan) -> str:
     return next((row.facts.label for row in choice.rows if row.plan == plan), "dense")
 
 
-def _back(choice: Choice) -> str:
+def _back(choice: NextPlan) -> str:
     return "going back to dense" if choice.plan == DENSE else f"holding {_label(choice, choice.plan)}"
 
 
@@ -87,7 +87,7 @@ def _times(times: Times | None) -> str:
     return "" if times is None else f"{_seconds(times.step)} ({_seconds(times.exposed)} waiting)"
 
 
-def _cause(choice: Choice, table: PlanTable) -> str:
+def _cause(choice: NextPlan, table: PlanTable) -> str:
     """Return why a search began; empty: because the one before had not ended."""
     if choice.cause.ended is not None:
         return f"A step of the trial of {_label(choice, choice.before)} took {_seconds(choice.cause.ended)}, too long"
@@ -109,7 +109,7 @@ def _cause(choice: Choice, table: PlanTable) -> str:
     return ""
 
 
-def _held(choice: Choice, table: PlanTable) -> str:
+def _held(choice: NextPlan, table: PlanTable) -> str:
     row = choice.row(choice.plan)
     seen = row.measured
     waits = "" if seen is None else f", {_seconds(seen.exposed_seconds)} of it waiting for the network"
@@ -120,7 +120,7 @@ def _held(choice: Choice, table: PlanTable) -> str:
     return f"Holding {row.facts.label}, {sends}: steps take {_seconds(row.seconds)}{waits}, and each {kept}."
 
 
-def _tried(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[KnownRule, str]:
+def _tried(choice: NextPlan, table: PlanTable, confirmed: float | None) -> tuple[KnownRule, str]:
     option, base = choice.row(choice.plan), choice.row(choice.base)
     cause = _cause(choice, table)
     rule: KnownRule = (
@@ -161,7 +161,7 @@ def _tried(choice: Choice, table: PlanTable, confirmed: float | None) -> tuple[K
     )
 
 
-def _dense_stays(choice: Choice, table: PlanTable) -> str:
+def _dense_stays(choice: NextPlan, table: PlanTable) -> str:
     dense = choice.row(DENSE)
     step = _seconds(dense.seconds)
     if len(table.rows) == 1:
@@ -174,7 +174,7 @@ def _dense_stays(choice: Choice, table: PlanTable) -> str:
     return f"Dense steps take {step}, {_seconds(waited)} of it waiting for the network, and {why}: staying dense."
 
 
-def _settled(choice: Choice, table: PlanTable) -> tuple[KnownRule, str]:
+def _settled(choice: NextPlan, table: PlanTable) -> tuple[KnownRule, str]:
     hold, cause = choice.row(choice.plan), _cause(choice, table)
     step = _seconds(hold.seconds)
     if choice.cause.left:

@@ -6,8 +6,8 @@ from typing import Any
 from gravac.policies import candidates, trials
 from gravac.policies.base import Plan, Verdict
 from gravac.policies.candidates import Candidates
-from gravac.policies.paper.settings import GravacSettings, GravacState, Search
-from gravac.policies.windows import MOST, Measurement, gain_of, measure, next_decision, predicted_gain
+from gravac.policies.paper.settings import GravacSettings, GravacState, PaperSearch
+from gravac.policies.windows import MOST, WindowMeasurement, gain_of, measure, next_decision, predicted_gain
 from gravac.protocol import Candidate, Decision, KnownRule, Phase, Trial, WindowReport
 
 CLEARLY = 0.9
@@ -26,7 +26,7 @@ class Evaluation:
     state: GravacState
     report: WindowReport
     previous: Decision = field(init=False)
-    measured: dict[float, Measurement] = field(init=False)
+    measured: dict[float, WindowMeasurement] = field(init=False)
     candidates: Candidates = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Evaluation:
         """Return the seconds of a step at a number of samples/s; None: not known."""
         return (self.report.samples or self.steps) / self.steps / rate if rate else None
 
-    def _counting(self) -> dict[float, Measurement]:
+    def _counting(self) -> dict[float, WindowMeasurement]:
         """Return what enters the candidates. Dense steps of a compressing decision compressed first: no baseline."""
         if self.previous.dense or self.settings.baseline == "any":
             return self.measured
@@ -195,7 +195,7 @@ class Evaluation:
             low=0,
             fitting=0,
             promising=0,
-            search=Search(),
+            search=PaperSearch(),
             freed=0,
             looks=0,
             unlooked=0,

@@ -9,8 +9,8 @@ from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
 from gravac.policies.paper.evaluation import Evaluation
-from gravac.policies.paper.settings import Left, Search
-from gravac.policies.windows import MOST, Measurement
+from gravac.policies.paper.settings import Left, PaperSearch
+from gravac.policies.windows import MOST, WindowMeasurement
 from gravac.protocol import KnownRule
 from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
 
@@ -97,7 +97,7 @@ def _too_long(evaluation: Evaluation, took: float, held: float) -> Verdict:
     )
 
 
-def _looked(evaluation: Evaluation, dense: Measurement, held: float) -> Verdict | None:
+def _looked(evaluation: Evaluation, dense: WindowMeasurement, held: float) -> Verdict | None:
     """Go back to the CF that was held, unless dense steps became faster: then begin a search, and return None."""
     state, rows = evaluation.state, evaluation.candidates
     before, now = (
@@ -124,7 +124,7 @@ def _looked(evaluation: Evaluation, dense: Measurement, held: float) -> Verdict 
             "looking": None,
             "looks": 0,
             "reference": None,
-            "search": Search(since=evaluation.report.window),
+            "search": PaperSearch(since=evaluation.report.window),
         }
     )
     return None
@@ -286,7 +286,7 @@ def _equal_gain(evaluation: Evaluation, minimum: float, candidate: float) -> boo
     return abs(lower - upper) / lower <= evaluation.settings.omega
 
 
-def _waiting(dense: Measurement) -> str:
+def _waiting(dense: WindowMeasurement) -> str:
     if dense.exposed_ratio is None:
         return "its wait for the network is not known"
     return f"{format_percent(dense.exposed_ratio)} of a step waits for the network"

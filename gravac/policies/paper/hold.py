@@ -11,8 +11,8 @@ from gravac.policies.base import Verdict
 from gravac.policies.candidates import useful
 from gravac.policies.paper.evaluation import CLEARLY, Evaluation
 from gravac.policies.paper.explore import left
-from gravac.policies.paper.settings import Reference, Search
-from gravac.policies.windows import Measurement
+from gravac.policies.paper.settings import PaperSearch, Reference
+from gravac.policies.windows import WindowMeasurement
 from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
 
 DRIFT_WINDOWS = 2
@@ -52,7 +52,7 @@ def hold(evaluation: Evaluation) -> Verdict:
     return _watch(evaluation, evaluation.state.reference, measured, gain)
 
 
-def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, gain: float) -> Verdict:
+def _watch(evaluation: Evaluation, reference: Reference, measured: WindowMeasurement, gain: float) -> Verdict:
     settings = evaluation.settings
     speed_off = _off(measured.samples_per_second, reference.samples_per_second)
     gain_off = _off(gain, reference.gain)
@@ -72,7 +72,9 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, 
     return _stay(evaluation, reason, drifting=drifting, low=0, fitting=0, promising=0)
 
 
-def _drifted(evaluation: Evaluation, reference: Reference, measured: Measurement, moved: str) -> Verdict:
+def _drifted(
+    evaluation: Evaluation, reference: Reference, measured: WindowMeasurement, moved: str
+) -> Verdict:
     """Measure all again, from dense up; where dense steps would cost too much, hold what is known to work."""
     cf, drift = measured.cf, f"Drift while holding {format_cf(measured.cf)}: {moved}."
     worst = _dense_seconds(evaluation, reference, measured)
@@ -97,7 +99,7 @@ def _drifted(evaluation: Evaluation, reference: Reference, measured: Measurement
     )
 
 
-def _dense_seconds(evaluation: Evaluation, reference: Reference, measured: Measurement) -> float:
+def _dense_seconds(evaluation: Evaluation, reference: Reference, measured: WindowMeasurement) -> float:
     """Return about what a dense step takes: as last measured, its wait changed as that of the held CF did."""
     waits = measured.exposed_seconds
     own = measured.step_seconds - (waits or 0.0)
@@ -108,7 +110,7 @@ def _dense_seconds(evaluation: Evaluation, reference: Reference, measured: Measu
     return own + max(0.0, last - own) * times
 
 
-def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -> Verdict | None:
+def _look(evaluation: Evaluation, reference: Reference, measured: WindowMeasurement) -> Verdict | None:
     """Measure dense again, once the wait for the network has clearly fallen, and at long intervals; else None.
 
     What a stronger CF gains shows in hold, what less compression would gain on a faster network does not.
@@ -153,7 +155,7 @@ def _look(evaluation: Evaluation, reference: Reference, measured: Measurement) -
     )
 
 
-def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -> Verdict:
+def _keep_or_climb(evaluation: Evaluation, measured: WindowMeasurement, gain: float) -> Verdict:
     """Hold, or try a stronger CF again."""
     settings, cf = evaluation.settings, measured.cf
     reason = f"Holding {format_cf(measured.cf)}: {_rates(measured, gain)}."
@@ -186,7 +188,7 @@ def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -
     )
 
 
-def _able_to_win(evaluation: Evaluation, measured: Measurement, gain: float) -> float | None:
+def _able_to_win(evaluation: Evaluation, measured: WindowMeasurement, gain: float) -> float | None:
     """Return the lowest rung above that can keep ε and beat the CF that is held, by what is known; None without one."""
     settings, share = evaluation.settings, measured.exposed_ratio
     if measured.cf == 1.0 and share is not None and share < settings.headroom_ratio:
@@ -254,7 +256,7 @@ def _too_low(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
     )
 
 
-def _stay(evaluation: Evaluation, reason: str, searched: Search | None = None, **state: Any) -> Verdict:
+def _stay(evaluation: Evaluation, reason: str, searched: PaperSearch | None = None, **state: Any) -> Verdict:
     """Hold for another window. ``searched``: the last search. ``state``: fields of the state that change."""
     search = searched or evaluation.state.search
     waiting = search.model_copy(update={"waited": search.waited + 1})
@@ -262,7 +264,7 @@ def _stay(evaluation: Evaluation, reason: str, searched: Search | None = None, *
     return evaluation.decide("hold", reason, search=waiting, unlooked=unlooked, **state)
 
 
-def _rates(measured: Measurement, gain: float) -> str:
+def _rates(measured: WindowMeasurement, gain: float) -> str:
     speed = format_number(measured.samples_per_second)
     if measured.cf == 1.0:
         return f"{speed} samples/s"

@@ -216,7 +216,7 @@ class Left(Record):
     promised: Ratio | None
 
 
-class Search(Record):
+class PaperSearch(Record):
     """The search in progress, or the last one.
 
     ``since``: first window whose measurements it compares. ``held``: CF held when it began; null: it began with a dense
@@ -255,7 +255,7 @@ class GravacState(PolicyState):
     low: Count = 0
     fitting: Count = 0
     promising: Count = 0
-    search: Search = Search()
+    search: PaperSearch = PaperSearch()
     freed: Count = 0
     looking: CompressionFactor | None = None
     looks: Count = 0

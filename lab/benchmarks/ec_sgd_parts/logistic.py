@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from gravac_lab.estimators import Sample
+from gravac_lab.estimators import EstimatorSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Logistic:
         """L_ij = ||a_ij||²/4 + l2, shape ``(m,)``."""
         return self.rows.square().sum(1) / 4 + self.l2
 
-    def gradient(self, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, x: Tensor, sample: EstimatorSample) -> Tensor:
         if len(sample.indices) == 1:
             return self._gradient_of_one(x, int(sample.indices), float(sample.weights))
         rows = self.rows[sample.indices]

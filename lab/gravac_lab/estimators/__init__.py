@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from gravac.registry import Registry, no_setting
-from gravac_lab.estimators.base import Estimator, FiniteSum, Sample
+from gravac_lab.estimators.base import Estimator, EstimatorSample, FiniteSum
 from gravac_lab.estimators.importance import Importance, Uniform
 from gravac_lab.estimators.lsvrg import LSVRG
 
@@ -32,4 +32,13 @@ def build(name: str, scores: Tensor, **settings: Any) -> Estimator:
     return make(scores, **settings)
 
 
-__all__ = ["ESTIMATORS", "LSVRG", "Estimator", "FiniteSum", "Importance", "Sample", "Uniform", "build"]
+__all__ = [
+    "ESTIMATORS",
+    "LSVRG",
+    "Estimator",
+    "EstimatorSample",
+    "FiniteSum",
+    "Importance",
+    "Uniform",
+    "build",
+]

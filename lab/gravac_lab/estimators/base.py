@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Sample(NamedTuple):
+class EstimatorSample(NamedTuple):
     """The samples of one draw, for a batch of b."""
 
     indices: Tensor
@@ -26,7 +26,7 @@ class FiniteSum(Protocol):
     def samples(self) -> int:
         """m, the number of losses."""
 
-    def gradient(self, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, x: Tensor, sample: EstimatorSample) -> Tensor:
         """Returns ``mean_b weights_b * grad f_{indices_b}(x)``, shape ``(d,)``."""
 
     def full_gradient(self, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Estimator(ABC):
         """m, the number of samples."""
         return self.probability.numel()
 
-    def draw(self, generator: torch.Generator, batch: int = 1) -> Sample:
+    def draw(self, generator: torch.Generator, batch: int = 1) -> EstimatorSample:
         """Draws independent samples.
 
         Args:
@@ -76,7 +76,7 @@ class Estimator(ABC):
         uniform = torch.rand(batch, generator=generator, dtype=torch.float64)
         # The last cumulative value may be a rounding error below 1.
         index = torch.searchsorted(self._cumulative, uniform, right=True).clamp_(max=self.samples - 1)
-        return Sample(index, self.weight[index])
+        return EstimatorSample(index, self.weight[index])
 
     def smoothness(self, smoothness: Tensor) -> float:
         """Returns the expected-smoothness constant of this sampling, ``max_j weight_j L_j``.
@@ -98,7 +98,7 @@ class Estimator(ABC):
         """
 
     @abstractmethod
-    def gradient(self, problem: FiniteSum, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, problem: FiniteSum, x: Tensor, sample: EstimatorSample) -> Tensor:
         """Returns an unbiased estimate of ``grad f(x)``, shape ``(d,)``.
 
         Args:

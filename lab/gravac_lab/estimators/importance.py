@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from gravac_lab.estimators.base import Estimator, FiniteSum, Sample
+from gravac_lab.estimators.base import Estimator, EstimatorSample, FiniteSum
 
 
 class Uniform(Estimator):
@@ -28,7 +28,7 @@ class Uniform(Estimator):
     def over(cls, scores: Tensor) -> Self:
         return cls(scores.numel())
 
-    def gradient(self, problem: FiniteSum, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, problem: FiniteSum, x: Tensor, sample: EstimatorSample) -> Tensor:
         return problem.gradient(x, sample)
 
 
@@ -75,5 +75,5 @@ class Importance(Estimator):
     def over(cls, scores: Tensor, *, floor: float = 0.0) -> Self:
         return cls(scores, floor)
 
-    def gradient(self, problem: FiniteSum, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, problem: FiniteSum, x: Tensor, sample: EstimatorSample) -> Tensor:
         return problem.gradient(x, sample)

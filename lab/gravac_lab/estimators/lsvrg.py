@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from gravac_lab.estimators.base import Estimator, FiniteSum, Sample
+from gravac_lab.estimators.base import Estimator, EstimatorSample, FiniteSum
 from gravac_lab.estimators.importance import Importance, Uniform
 
 
@@ -47,10 +47,10 @@ class LSVRG(Estimator):
         """w, shape ``(d,)``; None before the first gradient."""
         return self._point
 
-    def gradient(self, problem: FiniteSum, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, problem: FiniteSum, x: Tensor, sample: EstimatorSample) -> Tensor:
         return self.base.gradient(problem, x, sample) + self.correction(problem, x, sample)
 
-    def correction(self, problem: FiniteSum, x: Tensor, sample: Sample) -> Tensor:
+    def correction(self, problem: FiniteSum, x: Tensor, sample: EstimatorSample) -> Tensor:
         """``grad f(w) - w_j grad f_j(w)``, shape ``(d,)``: add it to a gradient that autograd made at ``x``.
 
         Mean zero over draws. On the first call w is set to ``x``.

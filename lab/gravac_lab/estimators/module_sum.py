@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gravac_lab.estimators.base import Sample
+from gravac_lab.estimators.base import EstimatorSample
 
 
 class ModuleSum:
@@ -51,7 +51,7 @@ class ModuleSum:
         """m, the number of samples."""
         return len(self._inputs)
 
-    def gradient(self, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, x: Tensor, sample: EstimatorSample) -> Tensor:
         """Returns the gradient of the weighted mean loss of a sample, shape ``(d,)``."""
         weight = sample.weights / sample.weights.numel()
         return self._gradient(x, sample.indices, weight)

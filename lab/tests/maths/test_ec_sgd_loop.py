@@ -10,7 +10,7 @@ from gravac.compressors import COMPRESSORS, Key
 from gravac.compressors import build as build_compressor
 from gravac.memories import MEMORIES, Memory
 from gravac.memories import build as build_memory
-from gravac_lab.estimators import Sample, Uniform
+from gravac_lab.estimators import EstimatorSample, Uniform
 from gravac_lab.estimators.ecsgd import ECSGD, Worker
 from lab.tests.support.quadratics import made, quadratics
 
@@ -93,7 +93,7 @@ def test_nothing_is_lost_when_the_step_size_changes() -> None:
     class Recording(Uniform):
         total = torch.zeros(12, dtype=torch.float64)
 
-        def gradient(self, problem: object, x: Tensor, sample: Sample) -> Tensor:
+        def gradient(self, problem: object, x: Tensor, sample: EstimatorSample) -> Tensor:
             g = problem.gradient(x, sample)  # type: ignore[attr-defined]
             type(self).total += loop.step_size * g / 3
             return g  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac_lab.estimators import LSVRG, Importance, Sample, Uniform, build
+from gravac_lab.estimators import LSVRG, EstimatorSample, Importance, Uniform, build
 from lab.tests.support.quadratics import NAMES, every_draw, expectation, made, quadratics
 
 
@@ -34,7 +34,7 @@ def test_a_batch_is_the_mean_of_its_draws() -> None:
     assert sample.indices.shape == sample.weights.shape == (5,)
     x = torch.ones(4, dtype=torch.float64)
     singles = [
-        problem.gradient(x, Sample(i[None], w[None]))
+        problem.gradient(x, EstimatorSample(i[None], w[None]))
         for i, w in zip(sample.indices, sample.weights, strict=True)
     ]
     torch.testing.assert_close(estimator.gradient(problem, x, sample), torch.stack(singles).mean(0))

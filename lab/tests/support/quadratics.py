@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gravac_lab.estimators import ESTIMATORS, Estimator, Sample, build
+from gravac_lab.estimators import ESTIMATORS, Estimator, EstimatorSample, build
 
 KINDS: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in sorted(ESTIMATORS)},
@@ -28,7 +28,7 @@ class Quadratics(NamedTuple):
     def samples(self) -> int:
         return len(self.centres)
 
-    def gradient(self, x: Tensor, sample: Sample) -> Tensor:
+    def gradient(self, x: Tensor, sample: EstimatorSample) -> Tensor:
         pulls = self.curvature[sample.indices, None] * (x - self.centres[sample.indices])
         return sample.weights @ pulls / len(sample.weights)
 
@@ -42,8 +42,8 @@ def quadratics(seed: int, samples: int = 9, size: int = 4) -> Quadratics:
     return Quadratics(curvature, torch.randn(samples, size, generator=generator, dtype=torch.float64))
 
 
-def every_draw(estimator: Estimator) -> list[Sample]:
-    return [Sample(torch.tensor([j]), estimator.weight[j : j + 1]) for j in range(estimator.samples)]
+def every_draw(estimator: Estimator) -> list[EstimatorSample]:
+    return [EstimatorSample(torch.tensor([j]), estimator.weight[j : j + 1]) for j in range(estimator.samples)]
 
 
 def expectation(estimator: Estimator, problem: Quadratics, x: Tensor) -> tuple[Tensor, float]:

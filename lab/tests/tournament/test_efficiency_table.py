@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gravac import offers
-from gravac.offers import Row
+from gravac.offers import EfficiencyRow
 from gravac.protocol import GainSums
 from gravac.signals import efficiency
 from lab.tests.support.tournament import run
@@ -21,9 +21,13 @@ def test_offers_are_made_of_the_committed_runs() -> None:
     made = table(runs_of_the_table())
     assert late_table()
     for (codec, kind), kept in late_table().items():
-        assert offers.of(codec).rows(kind) == tuple(Row(cf, *three) for cf, three in kept.items()), codec
+        assert offers.of(codec).rows(kind) == tuple(
+            EfficiencyRow(cf, *three) for cf, three in kept.items()
+        ), codec
     for (codec, kind), kept in made.items():
-        assert offers.of(codec).rows(kind) == tuple(Row(cf, *three) for cf, three in kept.items()), codec
+        assert offers.of(codec).rows(kind) == tuple(
+            EfficiencyRow(cf, *three) for cf, three in kept.items()
+        ), codec
     stated = {name for name, offer in offers.own().items() if offer.sgd or offer.adam}
     assert stated | {"topk+twobit"} == {codec for codec, _ in made}
 

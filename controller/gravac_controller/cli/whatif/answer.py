@@ -35,7 +35,7 @@ class Unanswerable(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class WhatIfQuestion:
     """The options of the command. None: as recorded."""
 
     bandwidths: list[float] | None = None
@@ -48,7 +48,7 @@ class Question:
     recorded_on: tuple[float, float | None] | None = None
 
 
-def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, Any]:
+def answer(lines: Iterable[Line], path: str, question: WhatIfQuestion) -> dict[str, Any]:
     """Answer the question. Raises Unanswerable, and TraceError from ``lines``."""
     try:
         recording = Recording.from_trace(lines)
@@ -112,7 +112,7 @@ def _by_gain(policy: Policy) -> bool:
     return bool(policy.spec().settings.get("epsilon"))
 
 
-def _asked(predictor: Predictor, question: Question) -> list[Scenario]:
+def _asked(predictor: Predictor, question: WhatIfQuestion) -> list[Scenario]:
     recorded = predictor.scenario()
     delay = recorded.network.latency_seconds if question.latency_seconds is None else question.latency_seconds
     rates = [recorded.network.bytes_per_second]
@@ -133,7 +133,7 @@ Places = list[tuple[Scenario, list[float]]]
 """Codecs in one scenario, each with the CFs to compare; dense is CF 1 of the first."""
 
 
-def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: Question) -> Places:
+def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: WhatIfQuestion) -> Places:
     """The plans to compare: of the compressor, of the codecs asked for, and of a policy that chooses among plans.
 
     Of a policy that is always dense, those that `auto` would choose from.
@@ -145,7 +145,11 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
         if question.codecs or question.cfs is not None
         else policy.fitted(predictor.recording.spec).plans(own)
     )
-    if not space and question == Question(recorded_on=question.recorded_on) and policy.ladder() == (1.0,):
+    if (
+        not space
+        and question == WhatIfQuestion(recorded_on=question.recorded_on)
+        and policy.ladder() == (1.0,)
+    ):
         space = usual_plans(own, predictor.recording.spec.optimizer_kind)
     for plan in space:
         if plan.codec is None or codec_of(plan.codec) is not None:
@@ -166,7 +170,7 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
     ]
 
 
-def _factors(predictor: Predictor, question: Question) -> list[float]:
+def _factors(predictor: Predictor, question: WhatIfQuestion) -> list[float]:
     """Return the CFs to compare: those of the question, else the recorded and some usual ones.
 
     For an aggregator with several rounds, only the recorded CFs can be predicted.

@@ -119,13 +119,13 @@ def whatif(trace: Path, plot: Path | None, as_json: bool, **question: Any) -> No
 
 def _answered(trace: Path, question: dict[str, Any]) -> dict[str, Any]:
     with needing_torch("predictions need"):
-        from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
+        from gravac_controller.cli.whatif.answer import Unanswerable, WhatIfQuestion, answer
     if question["compressor"] is not None:
         _check_codec(question["compressor"], "--compressor")
     for codec in question["codecs"]:
         _check_codec(codec.partition("@")[0].replace(";", ","), "--codecs")
     try:
-        return answer(read_trace(active_part(trace)), str(trace), Question(**question))
+        return answer(read_trace(active_part(trace)), str(trace), WhatIfQuestion(**question))
     except TraceError as error:
         raise CannotUse(printable(str(error))) from None
     except Unanswerable as error:

@@ -15,7 +15,7 @@ from gravac_controller.cli.wording import Listing, number
 from gravac_controller.report.verdict_page import figures, page
 
 if TYPE_CHECKING:
-    from gravac.profile.verdict import Verdict
+    from gravac.profile.verdict import ProfileVerdict
 
 ENDINGS = (".json", ".json.gz")
 DEFAULT_RANKS = 4
@@ -81,7 +81,7 @@ def files_of(words: tuple[str, ...]) -> Iterator[Path]:
             raise CannotUse(printable(f"{path}: there is no such file{did_you_mean(path.name, near)}"))
 
 
-def judged(words: tuple[str, ...], **question: Any) -> "Verdict":
+def judged(words: tuple[str, ...], **question: Any) -> "ProfileVerdict":
     """Judge the job of profiler traces.
 
     Args:
@@ -98,7 +98,7 @@ def judged(words: tuple[str, ...], **question: Any) -> "Verdict":
     return judge(measured, Question(**question))
 
 
-def show(found: "Verdict", console: Console) -> None:
+def show(found: "ProfileVerdict", console: Console) -> None:
     """Print the verdict in three lines, then what it follows from."""
     for line, style in zip(found.lines, ("bold", None, None), strict=True):
         console.print(printable(line), style=style)
@@ -113,7 +113,7 @@ def show(found: "Verdict", console: Console) -> None:
         console.print(f"not known: {printable(sentence)}")
 
 
-def write_page(verdicts: Sequence[tuple[str, "Verdict"]], output: Path) -> None:
+def write_page(verdicts: Sequence[tuple[str, "ProfileVerdict"]], output: Path) -> None:
     """Write verdicts, with their names, as one HTML file."""
     try:
         output.write_text(page(verdicts), encoding="utf-8")
@@ -121,7 +121,7 @@ def write_page(verdicts: Sequence[tuple[str, "Verdict"]], output: Path) -> None:
         raise CannotUse(printable(f"{output}: cannot be written: {error.strerror}")) from None
 
 
-def compare(verdicts: Sequence[tuple[str, "Verdict"]], console: Console) -> None:
+def compare(verdicts: Sequence[tuple[str, "ProfileVerdict"]], console: Console) -> None:
     """Print each verdict in a line, then their figures beside each other."""
     for name, verdict in verdicts:
         console.print(printable(f"{name}: {verdict.verdict}"), style="bold")

@@ -21,7 +21,7 @@ from gravac.memories import Bucket
 from gravac_agent import Agent
 from gravac_agent.exchange.channel import BucketChannel, EncodedBucket
 from gravac_agent.exchange.plan import StepPlan
-from gravac_agent.streams.groups import Offer
+from gravac_agent.streams.groups import GroupOffer
 from gravac_agent.streams.messages import Messages, SentMessage
 from tests.support.ranks.scenarios.closures import Wrapper
 from tests.support.ranks.scenarios.model import batch, fingerprint
@@ -71,7 +71,9 @@ def overheard() -> Iterator[Sent]:
 
     send = Messages.send
 
-    def noted(messages: Messages, plan: StepPlan, offers: Sequence[Offer], *given: Any) -> list[SentMessage]:
+    def noted(
+        messages: Messages, plan: StepPlan, offers: Sequence[GroupOffer], *given: Any
+    ) -> list[SentMessage]:
         found = send(messages, plan, offers, *given)
         for offer, message in zip(offers, found, strict=True):
             bucket = offer.channel.bucket
