@@ -31,7 +31,7 @@ STEPS = 5
 JOB = "scale"
 
 
-class Member:
+class SmallRank:
     """A rank. Its methods are the requests, by name, and their keyword arguments."""
 
     def __init__(self) -> None:
@@ -170,9 +170,9 @@ def controller_of(parent: int) -> int | None:
 
 @contextmanager
 def setup(began: float, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
-    """Answer requests ``{"do": name, …}``, a method of ``Member``."""
+    """Answer requests ``{"do": name, …}``, a method of ``SmallRank``."""
     connected = time.monotonic() - began
-    member = Member()
+    member = SmallRank()
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = getattr(member, request.pop("do"))(**request)
