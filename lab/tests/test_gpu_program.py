@@ -224,7 +224,7 @@ def test_a_killed_run_of_tests_loses_no_name(tmp_path: Path, workers: int) -> No
     assert "\nfigure {}\n" in output
 
 
-COUNTS = {"start": 4, "host": 42, "cost": 14, "observe": 4, "kernels": 80}
+COUNTS = {"start": 4, "host": 42, "cost": 14, "observe": 4, "kernels": 83}
 
 
 @pytest.mark.distributed
