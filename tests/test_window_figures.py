@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from gravac.policies import parse
-from gravac.protocol import GainSums, HostLinks, WindowReport
+from gravac.protocol import GainSums, WindowReport
 from gravac.signals import figures
 from gravac.signals.diversity import split
 from gravac.signals.efficiency import CERTAIN
 from gravac_controller.views.models import WindowView
 from tests.support.efficiencies import fixed_efficiencies
+from tools.harness.builders import two_hosts
 from tools.harness.cluster import job_spec, level_sums, window_report
 
 NO_STEPS = {name: 0 for name in GainSums.model_fields if name.endswith("steps")}
@@ -96,14 +97,7 @@ def test_the_efficiency_of_a_window_is_the_mean_over_its_steps() -> None:
 def test_of_two_levels_of_links_the_senders_count_for_the_efficiency() -> None:
     """Errors of a codec that rounds at random average out over the hosts, not over all ranks."""
     report = window_report(cf=12.0, levels=(level_sums(0, 12.0, 50, 45, 1.0, 0.1, "dither:levels=3"),))
-    hosts = HostLinks(
-        hosts=2,
-        ranks=4,
-        inside_latency_seconds=1e-4,
-        inside_bytes_per_second=1e9,
-        between_latency_seconds=1e-3,
-        between_bytes_per_second=3e6,
-    )
+    hosts = two_hosts(4)
     with fixed_efficiencies():
         flat, levels, two = (
             WindowView.of(0.0, report, job_spec(parse("auto").spec(), **changes)).efficiency

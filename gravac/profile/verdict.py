@@ -98,7 +98,7 @@ class ProfileVerdict:
 
     @property
     def lines(self) -> tuple[str, str, str]:
-        """ProfileVerdict, why and next."""
+        """Verdict, why and next."""
         return self.verdict, f"Why: {self.why}.", f"Next: {self.next}."
 
     @property

@@ -11,8 +11,7 @@ from gravac.kernels.device.tiled import TiledStep
 from gravac_agent.streams import groups
 from gravac_agent.streams.messages import Messages, SentMessage, SentShards
 from tests.support.streams.compare import Outcome, differences
-from tests.support.streams.conserved import check_agreement, check_conservation
-from tests.support.streams.lives import begin_backward
+from tests.support.streams.conserved import check_abandoned, check_agreement, check_conservation
 from tests.support.streams.task import Task
 from tests.support.streams.training import OnStreams, each_rank, on_streams
 
@@ -110,30 +109,7 @@ def test_half_of_what_waits_arrives_where_an_owner_sent() -> None:
 @pytest.mark.parametrize("undone", [True, False])
 def test_a_backward_that_does_not_end_leaves_nothing_in_the_next_one(undone: bool, begun: int) -> None:
     """Neither sums nor half of an exchange, whether the agent undoes it or the trainer just begins again."""
-    task = whole("topk+bf16")
-
-    def life(one: OnStreams) -> Outcome:
-        for step in range(STEPS):
-            if step == 5:
-                one.take_in()
-                one.executor.abandon()
-                begin_backward(one, step, buckets=begun)
-                if undone:
-                    one.executor.abandon()
-            one.step(step)
-        return one.end()
-
-    spoilt, plain = each_rank(task, 1, life), on_streams(task, 1)
-    for mine, theirs in zip(spoilt, plain, strict=True):
-        for number, (result, other) in enumerate(zip(mine.results, theirs.results, strict=True)):
-            if undone or number < 5:
-                for name in ("gradient_sq", "compensated_sq", "sent_sq"):
-                    expected = pytest.approx(getattr(other.tick.sums, name), rel=1e-3)
-                    assert getattr(result.tick.sums, name) == expected, (number, name)
-            elif number == 5:  # the residual is lost, as the agent says
-                assert result.tick.sums.gradient_sq == pytest.approx(other.tick.sums.gradient_sq)
-            assert result.payload_bytes == other.payload_bytes
-    check_agreement(spoilt)
+    check_abandoned(whole("topk+bf16"), begun, undone)
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["half way", "added up"])

@@ -9,10 +9,9 @@ import torch
 from gravac.kernels.device import tiled
 from gravac_agent.streams import groups, messages
 from tests.support.streams.compare import Outcome, differences
-from tests.support.streams.conserved import check_conservation
-from tests.support.streams.lives import begin_backward
+from tests.support.streams.conserved import check_abandoned, check_conservation
 from tests.support.streams.task import Task
-from tests.support.streams.training import OnStreams, each_rank, on_host, on_streams
+from tests.support.streams.training import on_host, on_streams
 
 CODECS = ("topk", "topk+bf16", "topk+twobit")
 STEPS = 12
@@ -120,31 +119,7 @@ def test_other_memories_send_otherwise(memory: str, sent: list[int]) -> None:
 @pytest.mark.parametrize("undone", [True, False])
 def test_a_backward_that_does_not_end_leaves_nothing_in_the_next_one(undone: bool, begun: int) -> None:
     """Neither sums nor slots, whether the agent undoes it or the trainer just begins again."""
-    task = whole("topk+bf16")
-
-    def life(one: OnStreams) -> Outcome:
-        for step in range(STEPS):
-            if step == 5:
-                one.take_in()
-                one.executor.abandon()
-                begin_backward(one, step, buckets=begun)
-                if undone:
-                    one.executor.abandon()
-            one.step(step)
-        return one.end()
-
-    spoilt, plain = each_rank(task, 1, life), on_streams(task, 1)
-    for mine, theirs in zip(spoilt, plain, strict=True):
-        for number, (result, other) in enumerate(zip(mine.results, theirs.results, strict=True)):
-            if undone or number < 5:
-                for name in ("gradient_sq", "compensated_sq", "sent_sq"):
-                    expected = pytest.approx(getattr(other.tick.sums, name), rel=1e-3)
-                    assert getattr(result.tick.sums, name) == expected, (number, name)
-            elif number == 5:  # the residual is lost, as the agent says
-                assert result.tick.sums.gradient_sq == pytest.approx(other.tick.sums.gradient_sq)
-            assert result.payload_bytes == other.payload_bytes
-    for one, other in zip(spoilt[0].parameters, spoilt[1].parameters, strict=True):
-        assert torch.equal(one, other)
+    check_abandoned(whole("topk+bf16"), begun, undone)
 
 
 def test_what_fails_before_its_message_waits(monkeypatch: pytest.MonkeyPatch) -> None:

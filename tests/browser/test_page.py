@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol import HostLinks
 from tests.support.browser import shows
+from tools.harness.builders import two_hosts
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
 from tools.harness.recorded import LONG_WINDOW, RecordedJob
@@ -88,14 +88,7 @@ def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> No
 
 
 def test_both_levels_of_links_are_shown(shared: Controller, open_page: OpenPage, tmp_path: Path) -> None:
-    hosts = HostLinks(
-        hosts=2,
-        ranks=2,
-        inside_latency_seconds=1e-4,
-        inside_bytes_per_second=1e9,
-        between_latency_seconds=1e-3,
-        between_bytes_per_second=3e6,
-    )
+    hosts = two_hosts()
     RecordedJob(Http(shared), job="links", policy="auto", world_size=4, hosts=hosts).play(4)
     tab = open_page(f"{shared.url}/#job=links")
     tab.wait(READY)

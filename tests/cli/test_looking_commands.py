@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from gravac.protocol import End, HostLinks, WindowReport
+from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
 from gravac.whatif import Recording
 from gravac.whatif.advice import other_optimizers
@@ -32,7 +32,7 @@ from gravac_controller.views.models import WindowView
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.traces_made import make
 from tests.support.whatif import job_trace
-from tools.harness.builders import PostedJob
+from tools.harness.builders import PostedJob, two_hosts
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
@@ -83,7 +83,13 @@ def test_explaining_an_epoch_of_a_trace() -> None:
 def test_a_trace_is_read_window_by_window() -> None:
     """All windows of a trace of 45 MB took 10 GB."""
     source = FromTrace(Path(TRACE))
-    alive = [sum(isinstance(one, WindowView) for one in gc.get_objects()) for _ in source.windows("job")]
+    gc.collect()
+    before = {id(one) for one in gc.get_objects() if isinstance(one, WindowView)}  # of other tests
+
+    def made() -> int:
+        return sum(isinstance(one, WindowView) and id(one) not in before for one in gc.get_objects())
+
+    alive = [made() for _ in source.windows("job")]
     assert len(alive) == 8
     assert max(alive) <= 3
     assert [decision.decision.window for decision in source.decisions("job", after=5)] == [6, 7]
@@ -409,14 +415,7 @@ def read_until(terminal: int, words: bytes) -> bytes:
 
 
 def test_both_levels_of_links_are_shown(tmp_path: Path) -> None:
-    hosts = HostLinks(
-        hosts=2,
-        ranks=2,
-        inside_latency_seconds=1e-4,
-        inside_bytes_per_second=1e9,
-        between_latency_seconds=1e-3,
-        between_bytes_per_second=3e6,
-    )
+    hosts = two_hosts()
     journal, disk = tmp_path / "demo" / "journal.jsonl", Disk()
     RecordedJob(disk, policy="auto", world_size=4, hosts=hosts).play(3)
     disk.write(tmp_path, time.time)

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gravac.policies import StaticPolicy
-from gravac.protocol import RULES, End, HostLinks, InsideHosts, LinkSpec, WindowAnswer, WindowReport
+from gravac.protocol import RULES, End, InsideHosts, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import figures, risk
 from gravac.signals.loss_slope import LossSlope
 from gravac_controller.live import projection as live
@@ -19,7 +19,7 @@ from gravac_controller.metrics.service import ServiceMetrics
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.settings import ControllerSettings
 from tests.support.in_process import InProcess, post, register, run
-from tools.harness.builders import Trainer, spec
+from tools.harness.builders import Trainer, spec, two_hosts
 
 Samples = dict[tuple[str, ...], float]
 
@@ -127,14 +127,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
 
 
 def test_both_levels_of_links_have_series_where_there_are_two(app: InProcess) -> None:
-    hosts = HostLinks(
-        hosts=2,
-        ranks=4,
-        inside_latency_seconds=1e-4,
-        inside_bytes_per_second=1e9,
-        between_latency_seconds=1e-3,
-        between_bytes_per_second=1e7,
-    )
+    hosts = two_hosts(4, 1e7)
     decision, trainer = register(app, hosts=hosts).decision, Trainer()
     assert "gravac_network_bytes_total" in (seen := scrape(app))
     assert set(seen["gravac_network_bytes_total"].values()) == {0.0}

@@ -46,7 +46,8 @@ def test_from_the_second_step_it_is_an_agent_to_the_bit(tmp_path: Path, more: li
 @pytest.mark.parametrize(
     ("end", "windows", "message"),
     [
-        pytest.param("kept", [5, 5, 3], "finished", id="with its groups"),
+        pytest.param("kept", [5, 5], "finished", id="with its groups"),
+        pytest.param("late", [5, 5], "finished", id="before rank 0"),
         pytest.param("destroyed", [5, 5], "finished", id="without"),
         pytest.param("raised", [5, 5], "ended by an error in the training", id="by an error"),
     ],
@@ -62,10 +63,25 @@ def test_it_ends_with_the_process_and_says_how(
     assert [one.last_step - one.first_step + 1 for one in records if isinstance(one, WindowReport)] == windows
     assert isinstance(records[-1], End)
     assert (records[-1].message, records[-1].steps) == (message, 13)
+    assert "gravac ERROR" not in found.stderr, "no rank waits for another one"
     assert "resumes" not in found.stderr, "the one step before was the hook's own"
     assert re.search(
         r"ended (by an error in the training )?after 13 steps: held topk\+twobit at CF 16", found.stderr
     )
+
+
+@pytest.mark.distributed
+def test_without_an_agent_it_averages_over_the_ranks_of_the_module(tmp_path: Path) -> None:
+    plain, disabled = (trained(tmp_path, how, "--alone", "--steps=3") for how in ("plain", "disabled"))
+    assert plain.stdout.count("\n") == 3
+    assert disabled.stdout == plain.stdout, disabled.stderr
+
+
+@pytest.mark.distributed
+def test_one_hook_is_for_one_module(tmp_path: Path) -> None:
+    found = trained(tmp_path, "twice")
+    assert found.returncode == 1
+    assert "SetupError: this hook is registered on another DDP module" in found.stderr
 
 
 @pytest.mark.distributed

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from gravac.protocol import (
     Decision,
+    HostLinks,
     JobAnswer,
     JobSpec,
     PhaseSeconds,
@@ -19,6 +20,18 @@ from tools.harness.controller import Controller
 def spec(job: str = "job", **changes: object) -> JobSpec:
     """A job of two ranks, under GraVAC unless ``policy`` is given."""
     return job_spec(**({"policy": PolicySpec(name="gravac", settings={}), "job": job} | changes))  # type: ignore[arg-type]
+
+
+def two_hosts(ranks: int = 2, between: float = 3e6) -> HostLinks:
+    """The links of a job of two hosts with so many ranks each, which have ``between`` bytes a second to the others."""
+    return HostLinks(
+        hosts=2,
+        ranks=ranks,
+        inside_latency_seconds=1e-4,
+        inside_bytes_per_second=1e9,
+        between_latency_seconds=1e-3,
+        between_bytes_per_second=between,
+    )
 
 
 @dataclass

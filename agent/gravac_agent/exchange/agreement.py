@@ -168,7 +168,7 @@ def sums(
     seconds: float | None = None,
     starting: PresentRanks | None = None,
 ) -> list[int]:
-    """Return the sums over ranks of a few numbers. All ranks call it; see ``gather_texts``."""
+    """Return the sums over ranks of a few numbers. All ranks call it; see ``_combined``."""
     return _combined(mine, group, torch.add, seconds, starting)
 
 

@@ -79,7 +79,10 @@ class HookState:
         if number < len(self._buckets) and self._buckets[number][0] == ids:
             return self._buckets[number][1]
         shapes = tuple(real_shape(parameter) for parameter in parameters)
-        names = tuple(self.names[one] for one in ids)
+        try:
+            names = tuple(self.names[one] for one in ids)
+        except KeyError:
+            raise SetupError(_OTHER) from None
         found = Bucket(number, names, tuple(math.prod(shape) for shape in shapes), shapes)
         self._buckets[number:] = [(ids, found)]  # DDP asks in order; those that follow are asked for again
         return found
@@ -159,6 +162,7 @@ def gravac_hook(
     return state.handler.submit(state.bucket(bucket), bucket.buffer(), bucket.is_last())
 
 
+_OTHER = "this hook is registered on another DDP module: call gravac.hook() once for each"
 _TWICE = "this DDP module has gravac.hook, which makes an Agent itself: leave one of the two out"
 
 # PyTorch gives no access to a registered hook, and a later agent on the same module must find its state again.

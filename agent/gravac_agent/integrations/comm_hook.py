@@ -38,9 +38,9 @@ def hook(
     """Return what ``DistributedDataParallel.register_comm_hook`` takes. Every rank registers it, with equal settings.
 
     The first step is exchanged as DDP alone would. Then an :class:`gravac.Agent` starts with the optimizer that made
-    the step, and ends with the process. The state that is returned has it as ``agent``, for
-    :meth:`~gravac.Agent.clip_grad_norm_` and :meth:`~gravac.Agent.log`. A training that resumes from checkpoints needs
-    ``with gravac.Agent(…)``, which can load a residual before the first step.
+    the step, and ends with the process, without a report of the window that is not full. The state that is returned
+    has it as ``agent``, for :meth:`~gravac.Agent.clip_grad_norm_` and :meth:`~gravac.Agent.log`. A training that
+    resumes from checkpoints needs ``with gravac.Agent(…)``, which can load a residual before the first step.
 
     Args:
         plan: What to send, as ``codec@cf`` such as ``topk+twobit@64``; or a codec, of which the policy chooses the CF.
@@ -95,13 +95,20 @@ class WaitingState(HookState):
         self._resumed = False  # one of them had stepped before
         # Weak: the state is kept as long as the module.
         self._module: weakref.ref[DistributedDataParallel] | None = None
-        self._backwards = 0
+        self._looked, self._backwards = False, 0
         self._handles: list[RemovableHandle] = []
 
     def all_reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         """Return the dense mean, and at the first bucket look for the module and follow its optimizers."""
-        if self._module is None and self._waits:
-            self._look_for_module(bucket.parameters()[0])
+        if not self._looked:
+            self._looked = True
+            try:
+                self._look_for_module(bucket.parameters()[0])
+            except Exception:  # which would end backward
+                log.exception("gravac.hook failed, and compresses nothing")
+                self._waits = False
+        if self._waits:
+            self.bucket(bucket)  # raises for one of another module
         if self._waits and bucket.is_last():
             self._backwards += 1
             if self._backwards == _PATIENCE:
@@ -123,11 +130,17 @@ class WaitingState(HookState):
             )
             return
         self._module = weakref.ref(module)
-        self.belong_to(module)
+        self.belong_to(module)  # also without an agent: its ranks may be a part of all
+        if not self._waits:
+            return
         keep(module, self)
         self.reserved = True
+        from torch._dynamo import (
+            OptimizedModule,  # takes a second, but for DDP's forward, which has imported it
+        )
+
         # torch.compile's wrapper does not see hooks inside.
-        around = (one for one in _objects(nn.Module) if one._modules.get("_orig_mod") is module)
+        around = (one for one in _objects(OptimizedModule) if one._orig_mod is module)
         called: nn.Module = next(around, module)
         self._handles = [
             called.register_forward_pre_hook(ForwardHook(self._before_forward), with_kwargs=True)

@@ -57,7 +57,7 @@ class Rounds:
         group: The ranks.
         x: This rank's tensor, which receives the result.
         combine: Combines two tensors and writes the result to ``out``.
-        before: What was issued before, which ends first: messages are told apart by their order alone.
+        before: What was issued before, which ends first: messages are matched by their order alone.
     """
 
     def __init__(

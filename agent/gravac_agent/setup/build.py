@@ -155,6 +155,7 @@ def _executor(
             dense=dense,
             metered=agreed.metered,
             pacer=links.Pacer(agreed.builder.link),
+            # Without doubling, a step makes no call through it (tests/ranks/test_calls.py).
             ticks=Doubling(group) if group.size() > RING_RANKS else ProcessGroupCommunicator(group),
             tick_codec=tick_codec,
             announcement=announcement,

@@ -270,9 +270,8 @@ class Messages:
             if terms is not None:  # all of it waits
                 terms.write(gradient, only_finite=True)
                 step.undone = terms.out if part.sent_by_device(buffers.places[:0]) else None
-            elif isinstance(
-                buffers, OwnedBuffers
-            ):  # what other ranks have for it is added there, and sent or lost
+            elif isinstance(buffers, OwnedBuffers):
+                # What other ranks have for it is added there, and sent or lost.
                 step.rest = torch.zeros(gradient.numel(), dtype=torch.float32, device=gradient.device)
             return step, True
         return step, False

@@ -55,7 +55,7 @@ def top(
     token_file: Path | None,
     as_json: bool,
 ) -> None:
-    """JobWatch jobs: CF and its reason, step time by phase, ranks, decisions.
+    """Watch jobs: CF and its reason, step time by phase, ranks, decisions.
 
     JOB is shown in detail [the only one that runs]. SOURCE is the address of a controller or a trace file. By default:
     the controller that serves the journals in ./gravac-runs, else the newest journal there. In a terminal this is a

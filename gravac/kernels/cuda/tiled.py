@@ -800,11 +800,11 @@ def _addresses(step: Any) -> tuple[int, ...]:
     )
 
 
-Shards = Literal["all", "others", "own"]
+OfShards = Literal["all", "others", "own"]
 """Shards of which a launch makes or reads messages."""
 
 
-def _table(steps: Sequence[Any], which: Shards) -> tuple[Tensor, int, int]:
+def _table(steps: Sequence[Any], which: OfShards) -> tuple[Tensor, int, int]:
     """Return the table of a launch, and its programs over tiles and over blocks."""
     counts = [_count_of(step.buffers, which) for step in steps]
     tiles, blocks = (
@@ -815,12 +815,12 @@ def _table(steps: Sequence[Any], which: Shards) -> tuple[Tensor, int, int]:
     return table_of((tiles, blocks), rows, steps[0].gradient.device), sum(tiles), sum(blocks)
 
 
-def _count_of(buffers: Any, which: Shards) -> int:
+def _count_of(buffers: Any, which: OfShards) -> int:
     ranks: int = 1 if buffers.whole is None else buffers.whole.ranks
     return {"all": ranks, "others": ranks - 1, "own": 1}[which]
 
 
-def _row(step: Any, which: Shards) -> Sequence[Tensor | int]:
+def _row(step: Any, which: OfShards) -> Sequence[Tensor | int]:
     """Return a row of the table; what there is not is the address of something else, and never read."""
     buffers, layout, rest = step.buffers, step.buffers.layout, step.rest
     return (
@@ -835,7 +835,7 @@ def _row(step: Any, which: Shards) -> Sequence[Tensor | int]:
     )
 
 
-def _shards_of(buffers: Any, which: Shards) -> Sequence[Tensor | int]:
+def _shards_of(buffers: Any, which: OfShards) -> Sequence[Tensor | int]:
     whole, own = buffers.whole, buffers.own
     return (
         *(buffers.energy, buffers.came, buffers.arrived.stride(0), whole.ranks, own, whole.seed),

@@ -6,6 +6,7 @@ It prints its losses to the bit.
 import argparse
 import contextlib
 import copy
+import time
 
 import torch
 import torch.distributed as dist
@@ -14,11 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 import gravac
 
 arguments = argparse.ArgumentParser()
-arguments.add_argument("how", choices=["plain", "line", "agent", "disabled", "given", "unseen"])
+arguments.add_argument("how", choices=["plain", "line", "agent", "disabled", "given", "unseen", "twice"])
 arguments.add_argument("--plan", default="topk+twobit@16")
 arguments.add_argument(
-    "--end", choices=["kept", "destroyed", "raised"], default="kept", help="of the process group"
+    "--end", choices=["kept", "late", "destroyed", "raised"], default="kept", help="of the process group"
 )
+arguments.add_argument("--alone", action="store_true", help="each rank is a process group of its own")
 arguments.add_argument("--compiled", action="store_true")
 arguments.add_argument("--steps", type=int, default=14)
 asked = arguments.parse_args()
@@ -27,16 +29,19 @@ asked = arguments.parse_args()
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
+group = [dist.new_group([one]) for one in range(dist.get_world_size())][rank] if asked.alone else None
 layers = [torch.nn.Linear(64, 64) for _ in range(4)]
-model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02)
+model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02, process_group=group)
 torch._dynamo.config.optimize_ddp = False  # it wants buckets larger than torch's first one
 called = torch.compile(model, backend="aot_eager") if asked.compiled else model
+# What a search for modules meets in other programs.
+scripted, unfinished = torch.jit.script(torch.nn.Linear(2, 2)), torch.nn.Linear.__new__(torch.nn.Linear)
 # Of another model, whose steps say nothing.
 other = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 settings = {"window": 5, "controller": None}
 state = None
-if asked.how in ("line", "disabled", "given", "unseen"):
+if asked.how not in ("plain", "agent"):
     more = (
         {"enabled": False}
         if asked.how == "disabled"
@@ -46,6 +51,9 @@ if asked.how in ("line", "disabled", "given", "unseen"):
     )
     state, hook = gravac.hook(asked.plan, **settings, **more)
     model.register_comm_hook(state, hook)
+    if asked.how == "twice":
+        second = DistributedDataParallel(torch.nn.Linear(64, 64))
+        second.register_comm_hook(state, hook)
 
 
 def step(number: int) -> None:
@@ -56,6 +64,8 @@ def step(number: int) -> None:
     torch.manual_seed(100 * number + rank)
     other.step()
     loss = called(torch.randn(8, 64)).square().mean()
+    if asked.how == "twice":
+        loss = loss + second(torch.ones(1, 64)).square().mean()
     loss.backward()
     if asked.how == "unseen":
         with torch.no_grad():
@@ -79,11 +89,13 @@ with contextlib.ExitStack() as around:
         )
     for number in range(1, asked.steps):
         step(number)
-        if number == asked.steps // 2:
+        if number == asked.steps // 2 and not asked.alone:  # a group of its own is not copied
             copy.deepcopy(model.module)
             copy.deepcopy(model)(torch.ones(1, 64))  # it has no agent
 if asked.how in ("line", "given"):
     assert state.agent.state.cf == float(asked.plan.partition("@")[2] or 1.0)
+if asked.end == "late" and rank == 0:
+    time.sleep(4)  # as one that saves the model
 if asked.end == "raised":
     raise RuntimeError("the training failed")
 if asked.end == "destroyed":

@@ -1,11 +1,13 @@
 """What came in is what arrived and what waits, and ranks agree to the bit."""
 
+import pytest
 import torch
 from torch import Tensor
 
 from tests.support.streams.compare import Outcome
+from tests.support.streams.lives import begin_backward
 from tests.support.streams.task import RATE, Net, Task
-from tests.support.streams.training import OnStreams, each_rank
+from tests.support.streams.training import OnStreams, each_rank, on_streams
 
 
 def check_conservation(task: Task, ranks: int = 2, tolerance: float = 2e-5) -> list[Outcome]:
@@ -43,3 +45,36 @@ def check_agreement(outcomes: list[Outcome]) -> None:
     for other in outcomes[1:]:
         for one, mine in zip(outcomes[0].parameters, other.parameters, strict=True):
             assert torch.equal(one, mine)
+
+
+def check_abandoned(task: Task, buckets: int, undone: bool) -> None:
+    """Abandon two backwards of a step, the second after some buckets, and check that the next one has nothing of them.
+
+    Args:
+        task: Of 12 steps or so.
+        buckets: How many of the second backward are handed over.
+        undone: Whether the agent undoes it; else the trainer just begins again.
+    """
+
+    def life(one: OnStreams) -> Outcome:
+        for step in range(len(task.cfs)):
+            if step == 5:
+                one.take_in()
+                one.executor.abandon()
+                begin_backward(one, step, buckets=buckets)
+                if undone:
+                    one.executor.abandon()
+            one.step(step)
+        return one.end()
+
+    spoilt, plain = each_rank(task, 1, life), on_streams(task, 1)
+    for mine, theirs in zip(spoilt, plain, strict=True):
+        for number, (result, other) in enumerate(zip(mine.results, theirs.results, strict=True)):
+            if undone or number < 5:
+                for name in ("gradient_sq", "compensated_sq", "sent_sq"):
+                    expected = pytest.approx(getattr(other.tick.sums, name), rel=1e-3)
+                    assert getattr(result.tick.sums, name) == expected, (number, name)
+            elif number == 5:  # the residual is lost, as the agent says
+                assert result.tick.sums.gradient_sq == pytest.approx(other.tick.sums.gradient_sq)
+            assert result.payload_bytes == other.payload_bytes
+    check_agreement(spoilt)
