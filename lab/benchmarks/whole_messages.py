@@ -5,8 +5,8 @@ sends what ``gravac.kernels.device.tiled`` chooses, in plain torch, with the sam
 codec on a CPU chooses; ``dense`` all. The residual memory is the same. ``--collective owners`` compares shards of tiles
 with shards of elements.
 
-It also prints η, the error of the mean of the first step, where nothing waits yet: the energy of what is missing, as a
-share of the mean gradient's; and the energy of what waits at the end, as a mean over ranks, next to a mean gradient's.
+It also prints what is missing in the mean of the first step, where nothing waits yet, and the mean over ranks of what
+waits at the end: energies, next to a mean gradient's.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def main() -> None:
     print(
         f"{asked.task} {asked.plan} {asked.way} {collective} seed {asked.seed}: held-out loss "
         f"{learner.evaluate().loss:.4f}, {sent / asked.steps:,.0f} bytes of payload a step, "
-        f"η {errors[0] / energies[0]:.4f}, waits {errors[-1] / energies[-1]:.3f}"
+        f"missing {errors[0] / energies[0]:.4f}, waits {errors[-1] / energies[-1]:.3f}"
     )
 
 
