@@ -48,6 +48,12 @@ def test_wheel(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+def test_two_builds_are_the_same_file(wheel: Path, tmp_path: Path) -> None:
+    """So that anybody can check that a published wheel is made of its source."""
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+
+
 def test_the_long_description_leads_nowhere_that_its_reader_does_not_have(wheel: Path) -> None:
     """An index of packages shows README.md without the repository: a link to a page of it would be broken there."""
     archive = zipfile.ZipFile(wheel)

@@ -31,7 +31,11 @@ Builder = Callable[[dist.ProcessGroup | Communicator], Aggregator]
 
 
 def parse(
-    text: str, collective: str = AUTO, network: Network | None = None, elements: int | None = None
+    text: str,
+    collective: str = AUTO,
+    network: Network | None = None,
+    elements: int | None = None,
+    aged: bool = False,
 ) -> Builder:
     """Check ``text`` and return what builds its aggregator on a process group.
 
@@ -40,6 +44,7 @@ def parse(
         collective: How a codec's payloads meet. Aggregators of several rounds have their own way.
         network: The measured network, for ``auto``; see ``OneShot``.
         elements: Gradient elements of the whole model; see ``OneShot``.
+        aged: Whether every optimizer is of ``gravac.optim``, for ``auto``; see ``OneShot``.
 
     Raises:
         ValueError: There is no such name, setting or value. The message names what is allowed.
@@ -52,7 +57,7 @@ def parse(
     if name not in COMPRESSORS and "+" not in text:
         raise COMPRESSORS.unknown(name, *AGGREGATORS.names())
     OneShot(build_compressor(text), ALONE, collective)
-    return lambda group: OneShot(build_compressor(text), group, collective, network, elements)
+    return lambda group: OneShot(build_compressor(text), group, collective, network, elements, aged)
 
 
 def build(
@@ -61,9 +66,10 @@ def build(
     collective: str = AUTO,
     network: Network | None = None,
     elements: int | None = None,
+    aged: bool = False,
 ) -> Aggregator:
     """Build the aggregator of ``text`` on ``group``; arguments and errors are those of ``parse``."""
-    return parse(text, collective, network, elements)(group)
+    return parse(text, collective, network, elements, aged)(group)
 
 
 def build_sharded(

@@ -126,6 +126,7 @@ class OneShot(OfCodec):
         collective: Name and settings of a collective; ``auto`` takes the quickest one on ``network``.
         network: Latency and bandwidth, equal on all ranks; None: ``auto`` gathers.
         elements: Elements of the whole model, for codecs that look beyond a bucket; None if a tensor is the whole.
+        aged: Whether every optimizer is of ``gravac.optim``, with a usual β₁, for which ``auto`` may choose ``owners``.
 
     Raises:
         ValueError: The collective is unknown, or the codec's payloads cannot meet that way.
@@ -138,10 +139,11 @@ class OneShot(OfCodec):
         collective: str = AUTO,
         network: Network | None = None,
         elements: int | None = None,
+        aged: bool = False,
     ) -> None:
         super().__init__(compressor, group, elements)
         check(collective, compressor)
-        self.chooser = CollectiveChooser(self.communicator, collective, network)
+        self.chooser = CollectiveChooser(self.communicator, collective, network, aged)
         self._open: WeakSet[CodecBucket] = WeakSet()  # channels keep them
 
     def open(self, bucket: Bucket) -> CodecBucket:

@@ -11,6 +11,7 @@ from gravac.collectives.choice import (
     CollectiveChooser,
     check,
     choose,
+    keeps_up,
     parse_collective,
 )
 from gravac.collectives.communicator import (
@@ -23,7 +24,7 @@ from gravac.collectives.communicator import (
     communicator,
 )
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce
-from gravac.collectives.cost import Network, crossing, ring_bytes, scatter_bytes
+from gravac.collectives.cost import Network, crossing, ring_bytes, scatter_bytes, small_sum_messages
 from gravac.collectives.gather import Gather
 from gravac.collectives.owners import Owners
 from gravac.collectives.shared import SharedSupport
@@ -53,7 +54,9 @@ __all__ = [
     "choose",
     "communicator",
     "crossing",
+    "keeps_up",
     "parse_collective",
     "ring_bytes",
     "scatter_bytes",
+    "small_sum_messages",
 ]

@@ -23,7 +23,7 @@ COLLECTIVES: Registry[Collective] = Registry(
 """Names in order of preference: of equally quick ones, the cost model takes the first. Plugins cannot add any."""
 AUTO = "auto"
 HANDICAP = 2.0
-"""Factor on the time of collectives that are not ``sends_all``. At the same CF their steps advance training less
+"""Factor on the time of collectives that ``keeps_up`` excepts. At the same CF their steps advance training less
 (docs/collectives.md has the measurements), while the rest of a step takes as long."""
 GATHERED_RANKS = 4
 """Up to this many ranks, nothing is chosen that is not ``sends_all``: efficiencies were simulated with that many ranks,
@@ -39,18 +39,30 @@ class Choice(NamedTuple):
     predicted: dict[str, float]
 
 
-def choose(network: Network, workload: Workload) -> Choice:
-    """Choose the collective that is quickest on a network, with ``HANDICAP`` counted; the first of equals. Up to
-    ``GATHERED_RANKS``, and for elements with coarse values, it is one that sends all.
+def keeps_up(kind: type[Collective], aged: bool) -> bool:
+    """Return whether steps by a collective advance training as much as gathered ones at the same CF.
 
-    ``gravac.optim`` knows of a gather how many ranks sent an element, and efficiencies were simulated so. Of ``owners``
-    one small model with 8 ranks says what they keep of coarse values (docs/collectives.md), which is too little.
+    Those that send all do. Those by ``owners`` do where the optimizer steps by how much of an element arrived: with up
+    to 32 ranks two tasks end where a gather ends, while under SGD they lose twice as much (docs/collectives.md).
+
+    Args:
+        kind: The collective.
+        aged: Whether every optimizer is of ``gravac.optim``, with a usual β₁.
+    """
+    return kind.sends_all or (aged and kind is Owners)
+
+
+def choose(network: Network, workload: Workload, aged: bool = False) -> Choice:
+    """Choose the collective that is quickest on a network, with ``HANDICAP`` counted; the first of equals.
+
+    Up to ``GATHERED_RANKS`` it is one that sends all, and for elements with coarse values one that ``keeps_up``.
 
     Equal arguments give equal choices, so ranks need not agree on the result.
 
     Args:
         network: The network, equal on all ranks.
         workload: The payloads.
+        aged: Whether every optimizer is of ``gravac.optim``, with a usual β₁.
     """
     fitting = {name: kind for name, kind in COLLECTIVES.items() if kind.fits(workload.codec)}
     if is_coarse(workload):
@@ -59,14 +71,16 @@ def choose(network: Network, workload: Workload) -> Choice:
     predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
 
     def weighed(name: str) -> float:
-        return predicted[name] * (1.0 if fitting[name].sends_all else HANDICAP)
+        return predicted[name] * (1.0 if keeps_up(fitting[name], aged) else HANDICAP)
 
     codecs = split_codec(workload.codec)
     coarse = codecs is not None and is_coarse(workload._replace(codec=codecs[1], cf=1.0))
-    whole = coarse or workload.ranks <= GATHERED_RANKS
-    return Choice(
-        min((name for name in predicted if fitting[name].sends_all or not whole), key=weighed), predicted
-    )
+    few = workload.ranks <= GATHERED_RANKS
+
+    def allowed(kind: type[Collective]) -> bool:
+        return kind.sends_all or not (few or (coarse and not keeps_up(kind, aged)))
+
+    return Choice(min((name for name in predicted if allowed(fitting[name])), key=weighed), predicted)
 
 
 def parse_collective(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective] | None:
@@ -121,11 +135,14 @@ class CollectiveChooser:
         group: The ranks.
         text: Name and settings of a collective, or ``auto`` for the cost model.
         network: The network, equal on all ranks so that they choose alike; None to gather.
+        aged: As in ``choose``, equal on all ranks.
     """
 
-    def __init__(self, group: Communicator, text: str, network: Network | None = None) -> None:
+    def __init__(
+        self, group: Communicator, text: str, network: Network | None = None, aged: bool = False
+    ) -> None:
         self.text = text
-        self._group, self._network = group, network
+        self._group, self._network, self._aged = group, network, aged
         self._made: dict[str, Collective] = {}
         self._unreported: dict[float, dict[int, str]] = {}  # CF: elements: name
 
@@ -138,7 +155,7 @@ class CollectiveChooser:
             return self._named(self.text)
         if self._network is None or workload.ranks <= 2:  # between two ranks, nothing moves fewer bytes
             return self._named(Gather.name)
-        name = choose(self._network, workload).name
+        name = choose(self._network, workload, self._aged).name
         self._unreported.setdefault(workload.cf, {})[workload.numel] = name
         return self._named(name)
 

@@ -9,6 +9,8 @@ ring one of them sends over it at a time, so that sharing costs nothing. Pure fu
 from dataclasses import dataclass
 from math import isfinite
 
+RING_RANKS = 4
+"""Most ranks among whom a small sum goes in a ring: doubling takes as many messages there."""
 ELEMENT_SECONDS = 3e-9
 """γ: adding one element to a tensor at its position, on one core. Other work is counted in these."""
 MESSAGE_SECONDS = 2e-4
@@ -93,6 +95,15 @@ def broadcast(network: Network, ranks: int, nbytes: int) -> float:
         min(shared, ranks - (1 << level)) if 1 << level >= shared else 1 for level in range(depth(ranks))
     )
     return network.seconds(depth(ranks), sent * nbytes)
+
+
+def small_sum_messages(ranks: int) -> int:
+    """Return the messages, one after the other, of a sum that is all latency, such as a tick: 2 (n-1) in a ring, and
+    log2 n by recursive doubling, with one more on each side where n is no power of two."""
+    if ranks <= RING_RANKS:
+        return 2 * (ranks - 1)
+    doublings = ranks.bit_length() - 1
+    return doublings + 2 * (ranks != 1 << doublings)
 
 
 def handling(messages: int, elements: float) -> float:

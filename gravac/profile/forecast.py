@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import hypot, log2, sqrt
 from typing import Any
 
-from gravac.collectives import AUTO, COLLECTIVES, Network
+from gravac.collectives import AUTO, COLLECTIVES, Network, keeps_up
 from gravac.collectives.compressed_all_reduce import COARSE
 from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
 from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
@@ -136,6 +136,7 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
         ranks,
         max(1, round(found.calls)) if found and found.sharded else 0,
         measured.gpu,
+        (question.kind or _optimizer(measured)[0]) == "adam-aged",
     )
     network = fitted = None
     if found is not None and own and own > 1 and found.seconds > 0.0:
@@ -177,6 +178,7 @@ class _Exchange:
         ranks: Ranks that take part.
         calls: Reduce-scatters of a step, where the gradient is sharded; 0: it is not.
         gpu: Whether it is on GPUs.
+        aged: Whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
     """
 
     elements: int
@@ -184,6 +186,7 @@ class _Exchange:
     ranks: int
     calls: int
     gpu: bool
+    aged: bool
 
     def volume(self, codec: str, cf: float, network: Network, collective: str = AUTO) -> Volume:
         """Return the exchange of a step. Raises UnknownSizes."""
@@ -193,7 +196,7 @@ class _Exchange:
             except ValueError as error:
                 raise UnknownSizes(str(error)) from None
         else:
-            found = volume(codec, self.elements, cf, self.ranks, network, collective)
+            found = volume(codec, self.elements, cf, self.ranks, network, collective, self.aged)
         scale = self.itemsize / VALUE_BYTES if cf == 1.0 else 1.0
         return replace(found, link_bytes=found.link_bytes * scale, payload_bytes=found.payload_bytes * scale)
 
@@ -204,7 +207,7 @@ class _Exchange:
             for name, kind in COLLECTIVES.items():
                 if (
                     kind.sync_free
-                    and kind.sends_all
+                    and keeps_up(kind, self.aged)
                     and not (name == "compressed-all-reduce" and cf > COARSE)
                 ):
                     yield name

@@ -217,6 +217,16 @@ class JobSpec(Record):
         return "unknown" if self.optimizer is None else self.optimizer.kind
 
     @property
+    def aged(self) -> bool:
+        """Whether every optimizer is of ``gravac.optim``, with a usual β₁: it steps by how much of an element came."""
+        found = self.optimizer
+        return (
+            found is not None
+            and found.kind == "adam-aged"
+            and all(name.startswith(OWN_OPTIMIZERS) for name in found.name.split(", "))
+        )
+
+    @property
     def senders(self) -> int:
         """Ranks whose payloads meet: all, or with two levels of links one of each host."""
         return self.world_size if self.hosts is None else self.hosts.hosts

@@ -19,6 +19,7 @@ from gravac.collectives import (
     choose,
     crossing,
     scatter_bytes,
+    small_sum_messages,
 )
 from gravac.collectives.communicator import ALONE
 from gravac.collectives.messages import HEADER_BYTES
@@ -28,8 +29,6 @@ from gravac.compressors.base import Size
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 """DDP's default bucket sizes. A trace does not hold the job's own."""
 VALUE_BYTES = 4
-TICK_ROUNDS = 2
-"""The tick is a ring all-reduce of one small message: 2 (n − 1) messages a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,13 @@ def keeps_largest(text: str) -> bool:
 
 
 def volume(
-    compressor: str, elements: int, cf: float, ranks: int, network: Network, collective: str = AUTO
+    compressor: str,
+    elements: int,
+    cf: float,
+    ranks: int,
+    network: Network,
+    collective: str = AUTO,
+    aged: bool = False,
 ) -> Volume:
     """Return the exchange of one gradient.
 
@@ -94,17 +99,18 @@ def volume(
         ranks: world size.
         network: by which the collective is chosen.
         collective: name of the job's collective; auto: chosen.
+        aged: whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
 
     Raises:
         UnknownSizes: ``compressor`` is a multi-round aggregator.
         ValueError: ``compressor`` is unknown.
     """
-    return _volume(compressor, elements, cf, ranks, network, collective)
+    return _volume(compressor, elements, cf, ranks, network, collective, aged)
 
 
 def volume_of_rounds(payload_bytes: float, ranks: int) -> Volume:
     """Return the exchange of a multi-round aggregator, taken as two ring all-reduces of ``payload_bytes`` in total."""
-    messages = 2.0 * 2 * (ranks - 1) + TICK_ROUNDS * (ranks - 1)
+    messages = 2.0 * 2 * (ranks - 1) + small_sum_messages(ranks)  # the tick
     return Volume(messages, 2 * (ranks - 1) / ranks * payload_bytes, payload_bytes, "rounds", 1)
 
 
@@ -140,7 +146,7 @@ def volume_of_shards(
     each = (
         2 if (summed and by_all_reduce) or not codec.traits.fixed_size else 1
     )  # where sizes vary, they are sent first
-    messages = (calls * each + TICK_ROUNDS) * (ranks - 1.0)
+    messages = calls * each * (ranks - 1.0) + small_sum_messages(ranks)  # the tick
     # Sums go in a ring, all else in an all-to-all.
     link = (
         scatter_bytes(payload, ranks, by_all_reduce)
@@ -153,18 +159,20 @@ def volume_of_shards(
 
 
 @lru_cache(maxsize=4096)
-def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Network, named: str) -> Volume:
+def _volume(
+    compressor: str, elements: int, cf: float, ranks: int, network: Network, named: str, aged: bool
+) -> Volume:
     codec = Dense() if cf == 1.0 else codec_of(compressor)
     if codec is None:
         raise UnknownSizes(
             f"compressor={compressor!r}: its payload depends on the shapes of the parameters, which no trace holds"
         )
-    messages = TICK_ROUNDS * (ranks - 1.0) if ranks > 1 else 0.0
+    messages = float(small_sum_messages(ranks))  # of the tick
     link = payload = 0.0
     collective = AllReduce.name
     for numel, times in Counter(buckets(elements)).items():  # in the order of the buckets
         load = Workload(codec, numel, cf, torch.float32, ranks)
-        collective = _collective(load, network, named)
+        collective = _collective(load, network, named, aged)
         kind = COLLECTIVES[collective](ALONE)
         count, nbytes = _linear(lambda at, load=load, kind=kind: kind.seconds(at, load), network)  # type: ignore[misc]
         messages, link = messages + times * count, link + times * nbytes
@@ -173,13 +181,13 @@ def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Netw
     return Volume(messages, link, payload, collective, decoded)
 
 
-def _collective(load: Workload, network: Network, named: str) -> str:
+def _collective(load: Workload, network: Network, named: str, aged: bool) -> str:
     """Return the collective that an agent with ``collective=named`` uses; auto is by the cost model."""
     if load.codec.traits.linear:
         return AllReduce.name
     if named != AUTO and COLLECTIVES[named.partition(":")[0]].fits(load.codec):
         return named.partition(":")[0]
-    return Gather.name if load.ranks <= 2 else choose(network, load).name
+    return Gather.name if load.ranks <= 2 else choose(network, load, aged).name
 
 
 def _linear(seconds: Callable[[Network], float], network: Network) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gravac.collectives import AUTO, Network, cost
+from gravac.collectives import Network, cost
 from gravac.protocol import JobSpec
 from gravac.whatif.exchange import VALUE_BYTES, Volume, volume, volume_of_rounds
 from gravac.wording import format_rate, format_seconds
@@ -60,10 +60,10 @@ class Levels:
         )
 
     def volume(
-        self, compressor: str, whole: int, cf: float, ranks: int, network: Network, collective: str = AUTO
+        self, compressor: str, whole: int, cf: float, ranks: int, network: Network, aged: bool
     ) -> Volume:
         """Return the exchange of a gradient of ``whole`` elements; all else as in ``gravac.whatif.exchange.volume``."""
-        found = volume(compressor, self.elements(whole), cf, self.hosts(ranks), network, collective)
+        found = volume(compressor, self.elements(whole), cf, self.hosts(ranks), network, aged=aged)
         return replace(found, inside_seconds=self.seconds(whole))
 
     def volume_of_rounds(self, payload_bytes: float, whole: int, ranks: int) -> Volume:

@@ -37,6 +37,7 @@ class NominalJob:
         collective: name of the job's collective; auto: chosen by the cost model.
         coding: seconds of encoding and decoding by plan, where they were measured; others take what they do on one core
             of an AMD EPYC.
+        aged: whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
     """
 
     elements: int
@@ -44,6 +45,7 @@ class NominalJob:
     compute_seconds: float
     collective: str = AUTO
     coding: Mapping[Plan, float] = field(default_factory=dict, hash=False)
+    aged: bool = False
 
     def step(
         self,
@@ -97,7 +99,7 @@ class NominalJob:
     ) -> Volume:
         """Return the exchange of a step by the cost model; arguments and errors are those of ``step``."""
         try:
-            return volume(compressor, self.elements, cf, self.ranks, network, self.collective)
+            return volume(compressor, self.elements, cf, self.ranks, network, self.collective, self.aged)
         except UnknownSizes:
             nbytes = VALUE_BYTES * self.elements / cf if payload_bytes is None else payload_bytes
             return volume_of_rounds(nbytes, self.ranks)

@@ -161,7 +161,9 @@ class Predictor:
     def _volume(self, scenario: Scenario, cf: float) -> Volume:
         levels, elements = self.recording.levels, self.recording.elements
         try:
-            sized = levels.volume(scenario.compressor, elements, cf, scenario.ranks, scenario.network)
+            sized = levels.volume(
+                scenario.compressor, elements, cf, scenario.ranks, scenario.network, self.recording.spec.aged
+            )
         except UnknownSizes:
             sent = [
                 each.observation.payload_bytes for each in self._sent(scenario.compressor) if each.cf == cf

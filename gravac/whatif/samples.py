@@ -69,7 +69,9 @@ def samples_of(recording: Recording, network: Network | None) -> list[Sample]:
         sent = expected = observation.payload_bytes
         try:
             codec = observation.codec or spec.compressor
-            sized = levels.volume(codec, elements, observation.cf, ranks, network or ASSUMED_NETWORK)
+            sized = levels.volume(
+                codec, elements, observation.cf, ranks, network or ASSUMED_NETWORK, spec.aged
+            )
             expected = sized.payload_bytes
             scale = sent / expected if expected else 1.0
             sized = replace(sized, link_bytes=sized.link_bytes * scale, payload_bytes=sent)

@@ -73,7 +73,7 @@ def compared(runs: Sequence[Run], members: Sequence[JobRow], target: float, note
         if run.collective and run.collective != chosen_collective(run, network):
             continue  # with their default setting agents do not exchange so on this link
         try:
-            times[run.plan, run.seed] = step_seconds(run, network, one.compute_seconds)
+            times[run.plan, run.seed] = step_seconds(run, network, one.compute_seconds, ring_ticks=True)
             known.append(run)
         except ValueError as error:
             notes.append(f"{one.task}, {run.plan}: left out, as its step time is not known ({error})")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from gravac.collectives import AUTO, COLLECTIVES, Network
+from gravac.collectives import AUTO, COLLECTIVES, Network, Owners, keeps_up
 from gravac.collectives.choice import HANDICAP
 from gravac.collectives.cost import all_reduce
 from gravac.policies.base import Plan
@@ -107,7 +107,11 @@ def progress(plan: tuple[str, float, str], cell: Cell, two_levels: bool) -> floa
     coding = {Plan(codec, cf): PUBLISHED[DEVICE].seconds(elements)} if cf > 1.0 else {}
     job = NominalJob(elements, members, COMPUTE_SECONDS, collective, coding)
     exchange = job.volume(codec, cf, network)
-    if exchange.collective in COLLECTIVES and not COLLECTIVES[exchange.collective].sends_all:
+    if exchange.collective in COLLECTIVES and not keeps_up(
+        COLLECTIVES[exchange.collective], kind == "adam-aged"
+    ):
+        if exchange.collective == Owners.name:
+            return 0.0  # no agent chooses it for coarse values
         exchange = replace(
             exchange, messages=HANDICAP * exchange.messages, link_bytes=HANDICAP * exchange.link_bytes
         )

@@ -39,6 +39,16 @@ def test_the_collective_is_the_same_on_all_ranks_and_is_logged(run_ranks: RunRan
     assert sum("compressor topk+bf16 -> topk+int8, collective shared -> owners." in n for n in measured) == 1
 
 
+def test_coarse_values_go_to_owners_where_the_optimizer_keeps_up(run_ranks: RunRanks, tmp_path: Path) -> None:
+    """Under SGD, and with a small β₁, they lose more than a gather. Small buckets are gathered: messages count."""
+    first, *others = run_ranks("collectives_of_optimizers", 5)
+    assert all(other == first for other in others)
+    for job, largest in (("sgd", "gather"), ("aged", "owners"), ("low", "gather")):
+        (said,) = [note for note in notes(tmp_path, job) if note.startswith("Collectives at CF 16.6")]
+        assert ("owners" in said) == (largest == "owners"), said
+        assert f"{largest} for 33,930" in said
+
+
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_owners_hand_over_what_the_formulas_say(run_each: RunEach, world: int) -> None:
     """Two operations a bucket of any size, and no sizes are exchanged."""

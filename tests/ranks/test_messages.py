@@ -22,6 +22,13 @@ def test_messages_of_a_start_and_of_ticks_grow_with_the_logarithm(run_ranks: Run
         assert before < after <= before + each
 
 
+@pytest.mark.parametrize("world", RANKS)
+def test_messages_that_measure_the_network_grow_with_the_logarithm(run_ranks: RunRanks, world: int) -> None:
+    for found in run_ranks("probed", world):
+        assert found["transfers"] >= 5
+        assert found["messages"] == found["transfers"] * ceil(log2(world))
+
+
 @pytest.mark.parametrize("world", [2, 5, 8])
 def test_sums_have_the_same_bits_on_all_ranks(run_ranks: RunRanks, world: int) -> None:
     first, *others = run_ranks("doubled", world)

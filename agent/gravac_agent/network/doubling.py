@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac.collectives import Done, ProcessGroupCommunicator, Work
+from gravac.collectives.cost import RING_RANKS
 
-RING_RANKS = 4
-"""Up to this many ranks a ring takes as few messages."""
 _TAG = 0x67726176
 """Tag of its messages. The trainer's own in the group have other tags."""
 

@@ -7,10 +7,12 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from gravac import aggregators
 from gravac.aggregators import Aggregator, OneShot
 from gravac.collectives import AUTO, Communicator, Network, ProcessGroupCommunicator
+from gravac.collectives.cost import depth
 from gravac_agent.network.doubling import Doubling
 from gravac_agent.network.link import Link
 
@@ -27,14 +29,18 @@ MOST_BYTES = 8 << 20
 
 
 def measure(
-    communicator: Communicator, device: torch.device | None = None, everyone: Communicator | None = None
+    communicator: ProcessGroupCommunicator,
+    device: torch.device | None = None,
+    everyone: Communicator | None = None,
 ) -> Network:
-    """Measure latency α and bandwidth β of ring all-gathers. All ranks call it and get the same result.
+    """Measure latency α and bandwidth β of a ring. All ranks call it and get the same result.
 
-    With n ranks, an empty message costs (n-1) α and one of S bytes (n-1) (α + S/β). β is the rate that the link keeps
-    up: messages double, right after each other, until one takes long enough, and more of that length follow until the
-    last two agree. So what a token bucket lets through at once, before or within the first long one, does not count. A
-    bucket that no message empties is not seen: of 16 MB, or of less on a fast link.
+    Every rank sends to the next one, m times one after the other: m empty messages cost m α, and those of S bytes m
+    (α + S/β). Of n ranks m is ⌈log2 n⌉, so that a start with many ranks takes few messages; on a device it is n-1, of
+    an all-gather. β is the rate that the link keeps up: messages double, right after each other, until they take long
+    enough, and more of that length follow until the last two agree. So what a token bucket lets through at once, before
+    or within the first long one, does not count. A bucket that no message empties is not seen: of 16 MB, or of less on
+    a fast link.
 
     Takes up to 0.3 s, and longer where latency alone takes longer, or where a slow link has a bucket: as long as that
     link takes for the message that empties it, which is no larger than the bucket.
@@ -48,10 +54,10 @@ def measure(
     Returns:
         α in seconds and β in bytes per second, of the slowest rank of all groups.
     """
-    others = communicator.size - 1
-    if others < 1:
+    if communicator.size < 2:
         raise ValueError("a network needs at least 2 ranks")
     device = torch.device("cpu") if device is None else device
+    hops = depth(communicator.size) if device.type == "cpu" else communicator.size - 1
     once = partial(_once, communicator, everyone, device)
     once(1)  # the first transfer opens connections
     empty = min(once(1) for _ in range(2))  # one may be slow as the machine is busy
@@ -62,7 +68,7 @@ def measure(
 
     nbytes, rates = LEAST_BYTES, [0.0]  # of long ones in a row
     while len(rates) <= MOST_CHECKS:
-        seconds = once(-(-nbytes // others))
+        seconds = once(-(-nbytes // hops))
         if seconds < enough and nbytes < MOST_BYTES:  # also after one that was long as the machine was busy
             nbytes, rates = min(MOST_BYTES, nbytes * times), [0.0]
             continue
@@ -75,22 +81,38 @@ def measure(
     if bandwidth >= AGREE * min(rates[-2:]):
         # It was in several. While none sent, a bucket may have filled, so that the quickest was too quick.
         bandwidth = sorted(rates[2:])[-2]
-    return Network(latency_seconds=_rounded(empty / others), bytes_per_second=_rounded(bandwidth))
+    return Network(latency_seconds=_rounded(empty / hops), bytes_per_second=_rounded(bandwidth))
 
 
 def _once(
-    communicator: Communicator, everyone: Communicator | None, device: torch.device, nbytes: int
+    communicator: ProcessGroupCommunicator, everyone: Communicator | None, device: torch.device, nbytes: int
 ) -> float:
-    """Return the time of an all-gather of ``nbytes`` a rank on the slowest rank."""
+    """Return the time in which each rank sends its messages of ``nbytes``, on the slowest rank."""
     mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-    every = torch.empty(communicator.size * nbytes, dtype=torch.uint8, device=device)
+    passed = device.type == "cpu"
+    came = torch.empty(nbytes * (1 if passed else communicator.size), dtype=torch.uint8, device=device)
     began = time.monotonic()
-    communicator.gather(every, mine).wait()
-    every[:1].tolist()  # on a device, ``wait`` only orders its streams
+    if passed:
+        _pass_on(communicator, mine, came)
+    else:
+        communicator.gather(came, mine).wait()
+        came[:1].tolist()  # on a device, ``wait`` only orders its streams
     device = device if everyone is None else torch.device("cpu")
     seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
     (everyone or communicator).maximum(seconds).wait()  # so that all ranks go on with the same message
     return float(seconds)
+
+
+def _pass_on(communicator: ProcessGroupCommunicator, mine: Tensor, came: Tensor) -> None:
+    """Send ``mine`` to the next rank, once for each hop, and wait for what the rank before sends."""
+    group, rank, size = communicator.group, communicator.rank, communicator.size
+    for _ in range(depth(size)):
+        sent = dist.isend(mine, group=group, group_dst=(rank + 1) % size)
+        arrived = dist.irecv(came, group=group, group_src=(rank - 1) % size)
+        assert sent is not None  # None: this rank is not in the group
+        assert arrived is not None
+        arrived.wait()
+        sent.wait()
 
 
 def _rounded(value: float) -> float:
@@ -111,6 +133,7 @@ class AggregatorBuilder:
         everyone: Ranks that measure in groups of their own at once; None: they are one group.
         device: Where the gradients are. Ranks may have different ones.
         ranks_per_link: Ranks of a group that share a host's link to the others.
+        aged: Whether every optimizer is of ``gravac.optim``, with a usual β₁, for which ``auto`` may choose ``owners``.
     """
 
     collective: str
@@ -121,12 +144,13 @@ class AggregatorBuilder:
     everyone: dist.ProcessGroup | None = field(default=None, repr=False)
     device: torch.device = field(default=torch.device("cpu"), repr=False)
     ranks_per_link: int = 1
+    aged: bool = False
 
     def build(self, compressor: str, group: ProcessGroupCommunicator) -> Aggregator:
         """Build an aggregator, without communication. Raises ValueError for an unknown or impossible one."""
         if self.sharded:
             return aggregators.build_sharded(compressor, group, self.elements)
-        return aggregators.build(compressor, group, self.collective, self.network, self.elements)
+        return aggregators.build(compressor, group, self.collective, self.network, self.elements, self.aged)
 
     def fit(self, aggregator: Aggregator, group: ProcessGroupCommunicator) -> None:
         """Let the aggregator choose its collective by the network, if that depends on it. All ranks call it.

@@ -168,6 +168,7 @@ def agree(
     with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, asked.policy, builder.device)
         spec = _spec(module, optimizers, settings, rule, link, job)
+        builder.aged = spec.aged
         rule = rule.fitted(spec)
         codecs = checked_codecs(rule, settings.collective)
         if by_rows:
@@ -202,6 +203,7 @@ def agree(
             "parameters": spec.model.model_dump(),
             "optimizer": spec.optimizer
             and spec.optimizer.name,  # torch's AdamW and gravac.optim's step differently
+            "kind of optimizer": spec.optimizer_kind,  # collectives follow from it
             "gravac": __version__,
             "Triton kernels": compiled,  # they make other messages
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
@@ -282,6 +284,7 @@ def agree(
             spec.memory.partition(":")[0] != "none",
             trained[0].dtype if compiled and sharded is None and served(encoder) else None,
             inside_seconds,
+            builder.aged,
         )
         gradient = Gradient(
             elements=elements,

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from gravac.collectives import ProcessGroupCommunicator
+from gravac.collectives.cost import RING_RANKS
 from gravac.kernels.backend import gpu_kernels
 from gravac.memories import Memory
 from gravac.protocol import JobSpec
@@ -22,7 +23,7 @@ from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.fsdp.attach import GradientHook
 from gravac_agent.network import link as links
-from gravac_agent.network.doubling import RING_RANKS, Doubling
+from gravac_agent.network.doubling import Doubling
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.reporting.http_reporter import HttpReporter

@@ -82,6 +82,7 @@ def plan_costs(
     remembers: bool = True,
     whole: torch.dtype | None = None,
     inside_seconds: float = 0.0,
+    aged: bool = False,
 ) -> tuple[PlanCost, ...]:
     """Return the cost of each plan, and what it is expected to keep. One whose codec cannot be used here is left out.
 
@@ -97,6 +98,7 @@ def plan_costs(
         remembers: Whether the job has an error memory. Without one, simulations say nothing of a codec that loses.
         whole: Of gradients whose device makes whole messages where a codec has them; None: it makes none.
         inside_seconds: In which the ranks of a host divide the gradients of a step and put the means together.
+        aged: Whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
     """
     found, known = [], network or ASSUMED_NETWORK
     for plan in plans:
@@ -104,7 +106,7 @@ def plan_costs(
         try:
             # Where nothing was measured, sizes still need a collective, and that is chosen for some network.
             if shards is None:
-                cost = _volume(codec, plan.cf, elements, ranks, known, collective)
+                cost = _volume(codec, plan.cf, elements, ranks, known, collective, aged)
             else:
                 cost = volume_of_shards(
                     codec, elements, plan.cf, ranks, *shards, ranks_per_link=known.ranks_per_link
@@ -173,8 +175,10 @@ def _seconds(cost: Volume, network: Network) -> float:
     return min(1e9, round(seconds, 6))
 
 
-def _volume(codec: str, cf: float, elements: int, ranks: int, network: Network, collective: str) -> Volume:
+def _volume(
+    codec: str, cf: float, elements: int, ranks: int, network: Network, collective: str, aged: bool
+) -> Volume:
     try:
-        return volume(codec, elements, cf, ranks, network, collective)
+        return volume(codec, elements, cf, ranks, network, collective, aged)
     except UnknownSizes:  # an aggregator with rounds of its own: what the CF leaves of the gradient
         return volume_of_rounds(VALUE_BYTES * elements / cf, ranks)

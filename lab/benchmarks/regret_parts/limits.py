@@ -182,7 +182,7 @@ def options(cells: Sequence[Cell], runs: Sequence[Run]) -> Iterator[dict[int, li
             found[run.seed].append(
                 Option(
                     run=run,
-                    seconds=step_seconds(run, network, compute),
+                    seconds=step_seconds(run, network, compute, ring_ticks=True),
                     time=plan.times[number],
                     efficiency=plan.efficiencies[number],
                     above_dense=run.curve.final / dense[where].final - 1.0,

@@ -1,8 +1,10 @@
 """The step time of a tournament's run on a link, with the collective by which the run learned."""
 
+from dataclasses import replace
+
 from gravac.aggregators import parse
-from gravac.collectives import AUTO, AllReduce, CompressedAllReduce, Gather, Network
-from gravac.whatif.exchange import TICK_ROUNDS, UnknownSizes, Volume, buckets, codec_of, volume
+from gravac.collectives import AUTO, AllReduce, CompressedAllReduce, Gather, Network, small_sum_messages
+from gravac.whatif.exchange import UnknownSizes, Volume, buckets, codec_of, volume
 from gravac.whatif.nominal import NominalJob
 from gravac_lab.tournament import Run
 from gravac_lab.tournament.rows import DENSE
@@ -13,7 +15,7 @@ LEAST_CF = 1.01
 """CF by which the coding of a run with several strengths is timed at least: at a CF of 1 nothing would be coded."""
 
 
-def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
+def step_seconds(run: Run, network: Network, compute_seconds: float, ring_ticks: bool = False) -> float:
     """Return the predicted duration of a step of a run.
 
     Where layers have several strengths it is that of the mean bytes.
@@ -22,6 +24,7 @@ def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
         run: of a tournament.
         network: between the ranks.
         compute_seconds: of a step of one rank without any exchange.
+        ring_ticks: whether ticks go in a ring, as in simulations before 2026-11-29, next to which the step may stand.
 
     Raises:
         ValueError: the plan names no codec that is known, or no strength.
@@ -30,6 +33,7 @@ def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
         return compute_seconds
     if (layered := run.layered_codec) is not None:
         exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
+        exchange = _ticked(exchange, run.ranks, ring_ticks)
         job = NominalJob(run.elements, run.ranks, compute_seconds)
         return job.step(layered, max(LEAST_CF, run.wire_cf), network, exchange=exchange).seconds
     if (sends := run.sends) is None:
@@ -39,7 +43,13 @@ def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
     else:
         parse(sends[0])
     job = NominalJob(run.elements, run.ranks, compute_seconds, collective_of(run, network))
-    return job.step(*sends, network, run.payload_bytes).seconds
+    exchange = job.volume(*sends, network, run.payload_bytes)
+    return job.step(*sends, network, exchange=_ticked(exchange, run.ranks, ring_ticks)).seconds
+
+
+def _ticked(exchange: Volume, ranks: int, ring_ticks: bool) -> Volume:
+    more = 2 * (ranks - 1) - small_sum_messages(ranks) if ring_ticks else 0
+    return replace(exchange, messages=exchange.messages + more)
 
 
 def collective_of(run: Run, network: Network) -> str:
@@ -91,7 +101,7 @@ def volume_of_layers(
     codec, others = codec_of(compressor), ranks - 1.0
     summed = codec is None or codec.traits.linear
     each = 4 if codec is None else 2 if summed else 1  # messages to each other rank, one after the other
-    messages = (each * len(buckets(elements)) + 2 + TICK_ROUNDS) * others
+    messages = (each * len(buckets(elements)) + 2) * others + small_sum_messages(ranks)
     if link_bytes is None:
         link_bytes = (2 / ranks if summed else 1) * others * payload_bytes
     return Volume(

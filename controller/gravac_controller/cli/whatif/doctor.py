@@ -190,8 +190,9 @@ def _of_sizes(
         from gravac.whatif.advice import advise, usual_plans
         from gravac.whatif.nominal import NominalJob, link
     latency, bits = network
-    job, between = NominalJob(elements, ranks, compute), link(bits, latency)
     named, kind = NAMES.get(optimizer, ""), KINDS[optimizer]
+    job = NominalJob(elements, ranks, compute, aged=kind == "adam-aged")
+    between = link(bits, latency)
     note = "encoding and decoding are taken to cost what they do on one core of an AMD EPYC"
     if device is not None:
         plain = job

@@ -74,6 +74,7 @@ from tests.support.ranks.scenarios.levels import (
 from tests.support.ranks.scenarios.lifetime import copied, one_leaves, sweep
 from tests.support.ranks.scenarios.members import (
     chosen_collectives,
+    collectives_of_optimizers,
     every_codec,
     momentum_in_the_memory,
     switched,
@@ -81,7 +82,7 @@ from tests.support.ranks.scenarios.members import (
     thresholds,
     unstable_memory,
 )
-from tests.support.ranks.scenarios.messages import doubled, messages_of_a_job
+from tests.support.ranks.scenarios.messages import doubled, messages_of_a_job, probed
 from tests.support.ranks.scenarios.misuse import (
     compiled,
     fails_alone,
@@ -162,6 +163,7 @@ __all__ = [
     "clipped",
     "clipped_alike",
     "closures",
+    "collectives_of_optimizers",
     "compiled",
     "conserved",
     "controller_dies",
@@ -231,6 +233,7 @@ __all__ = [
     "peer_dies",
     "perturbed",
     "plans_in_turn",
+    "probed",
     "progress",
     "progress_as_simulated",
     "progress_off",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+import gravac.optim
 from gravac.aggregators.oneshot import CodecBucket
 from gravac_agent import Agent, AgreementError, SetupError
 from gravac_agent.network.link import Link
@@ -176,6 +177,33 @@ def momentum_in_the_memory(rank: int, world: int, folder: str) -> dict[str, Any]
         b"".join(bytes(one.view(torch.uint8).flatten().tolist()) for one in whole)
     ).hexdigest()
     return {"apart": apart, "moved": moved, "cf": cf, "finite": finite, "parameters": digest}
+
+
+def collectives_of_optimizers(rank: int, world: int, folder: str) -> dict[str, str]:
+    """Coarse values by ``auto`` on a slow link, with three optimizers; the parameters that each ends with."""
+    found = {}
+    for name, kind, options in (
+        ("sgd", torch.optim.SGD, {}),
+        ("aged", gravac.optim.AdamW, {}),
+        ("low", gravac.optim.AdamW, {"betas": (0.5, 0.99)}),
+    ):
+        module = wrapped(buckets=4)
+        optimizer = kind(module.parameters(), lr=0.01, **options)
+        with Agent(
+            module,
+            optimizer,
+            data_dir=folder,
+            controller=None,
+            compressor="topk+twobit",
+            collective="auto",
+            policy="static:cf=16.6",
+            link=Link(bits_per_second=1e7),
+            window=3,
+            job=name,
+        ):
+            train(module, optimizer, rank, range(6))
+            found[name] = fingerprint(module)
+    return found
 
 
 def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:

@@ -8,9 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gravac.collectives import ProcessGroupCommunicator
 from gravac_agent import Agent
 from gravac_agent.exchange import agreement
 from gravac_agent.network.doubling import Doubling
+from gravac_agent.network.link import Link
+from gravac_agent.network.probe import measure
 from tests.support.ranks.scenarios.model import train, wrapped
 
 LARGE = 5000
@@ -69,7 +72,14 @@ def messages_of_a_job(rank: int, world: int, folder: str) -> dict[str, Any]:
     train(module, optimizer, rank, range(1))  # DDP says once how it divides buckets
     with Counting(world, rank) as counting:
         agent = Agent(
-            module, optimizer, data_dir=folder, controller=None, policy="static:cf=8", window=4, job="counted"
+            module,
+            optimizer,
+            data_dir=folder,
+            controller=None,
+            policy="static:cf=8",
+            window=4,
+            job="counted",
+            link=Link(bits_per_second=1e10),  # else it measures the network, as often as times need it
         )
         with agent:
             start = counting.pop()
@@ -78,6 +88,15 @@ def messages_of_a_job(rank: int, world: int, folder: str) -> dict[str, Any]:
             train(module, optimizer, rank, range(3, 5))
             window = counting.pop()
     return {"start": start, "3 steps": steps, "2 steps and a window": window}
+
+
+def probed(rank: int, world: int, folder: str) -> dict[str, int]:
+    """Measure the network."""
+    assert dist.group.WORLD is not None
+    with Counting(world, rank) as counting:
+        measure(ProcessGroupCommunicator(dist.group.WORLD))
+        counted = counting.pop()
+    return {"transfers": counted["all_reduce"] // (2 * (world - 1)), "messages": counted["isend"]}
 
 
 def doubled(rank: int, world: int, folder: str) -> dict[str, Any]:
