@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac import optim
 from gravac_agent.settings import AgentSettings, load
 from gravac_agent.setup import describe
+from tools.harness.builders import spec
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git (Debian: apt-get install git)")
@@ -103,8 +104,8 @@ def test_optimizers_are_described() -> None:
     weights = [torch.zeros(2, requires_grad=True)]
 
     def found(optimizer: object) -> tuple[object, ...]:
-        spec = describe.optimizer_spec(optimizer)
-        return (spec.name, spec.kind, spec.learning_rate, spec.momentum, spec.weight_decay)
+        one = describe.optimizer_spec(optimizer)
+        return (one.name, one.kind, one.learning_rate, one.momentum, one.weight_decay)
 
     sgd = torch.optim.SGD(weights, lr=0.5, momentum=0.9, weight_decay=1e-4)
     assert found(sgd) == ("SGD", "sgd", 0.5, 0.9, 1e-4)
@@ -135,8 +136,8 @@ def test_of_several_optimizers_the_most_careful_that_matters_counts() -> None:
     few, some, many = ([torch.zeros(size, requires_grad=True)] for size in (5, 40, 60))
 
     def kind(*optimizers: torch.optim.Optimizer) -> tuple[str, str]:
-        spec = describe.optimizer_spec(*optimizers)
-        return spec.name, spec.kind
+        one = describe.optimizer_spec(*optimizers)
+        return one.name, one.kind
 
     muon, adam = Muon(some), torch.optim.AdamW(many)
     assert kind(muon, adam) == ("Muon, AdamW", "matrix"), "though AdamW steps more"
@@ -144,6 +145,21 @@ def test_of_several_optimizers_the_most_careful_that_matters_counts() -> None:
     assert kind(optim.AdamW(some), torch.optim.SGD(many, lr=1.0))[1] == "adam-aged"
     assert kind(optim.AdamW(many), adam)[1] == "adam"
     assert kind(Muon(many), torch.optim.Rprop(some))[1] == "other", "of which nothing is known"
+
+
+def test_a_job_ages_only_where_all_its_optimizers_do() -> None:
+    """By this, ranks choose owners for coarse values, which under SGD lose more than a gather."""
+    few, many = ([torch.zeros(size, requires_grad=True)] for size in (40, 60))
+
+    def aged(*optimizers: torch.optim.Optimizer) -> bool:
+        return spec(optimizer=describe.optimizer_spec(*optimizers)).aged
+
+    assert aged(optim.AdamW(few))
+    assert aged(optim.AdamW(few), optim.Adam(many))
+    assert not aged(optim.AdamW(many), torch.optim.SGD(few, lr=1.0)), "though its kind is that of AdamW"
+    assert not aged(optim.AdamW(few, betas=(0.5, 0.99)))
+    assert not aged(torch.optim.AdamW(few))
+    assert not spec().aged
 
 
 def test_a_job_is_named_after_the_experiment_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ def test_dense_is_a_ring() -> None:
     exchange_volume = volume("topk", ONE, 1.0, 8, NETWORK)
     assert exchange_volume.payload_bytes == 4 * ONE
     assert exchange_volume.link_bytes == pytest.approx(2 * 7 / 8 * 4 * ONE)
-    assert exchange_volume.messages == 2 * 7 + 2 * 7  # the ring's, the tick's
+    assert exchange_volume.messages == 2 * 7 + 3  # the ring's, the tick's
     assert (exchange_volume.collective, exchange_volume.decoded) == ("all-reduce", 1)
 
 
@@ -33,6 +33,12 @@ def test_many_ranks_meet_another_way() -> None:
     exchange_volume = volume("topk", ONE, 10.0, 1000, NETWORK)
     assert exchange_volume.collective != "gather"
     assert exchange_volume.link_bytes < 3 * 4 * ONE
+
+
+def test_coarse_values_meet_at_owners_under_an_optimizer_that_ages() -> None:
+    gathered, owned = (volume("topk+twobit", 8 * ONE, 16.6, 64, NETWORK, aged=aged) for aged in (False, True))
+    assert (gathered.collective, owned.collective) == ("gather", "owners")
+    assert gathered.link_bytes > 20 * owned.link_bytes
 
 
 def test_nobody_to_send_to() -> None:
