@@ -69,7 +69,8 @@ def test_another_plan_on_one_rank_is_refused_before_its_collective(run_ranks: Ru
 
 def test_different_settings_are_named(run_ranks: RunRanks) -> None:
     """The message has what the user set, and not the codecs that follow from it."""
-    for window, *policies in run_ranks("settings_differ", 2):
+    for window, *policies, kind in run_ranks("settings_differ", 2):
+        assert "kind of optimizer: rank 0 has 'adam-aged', rank 1 has 'adam-low-beta'" in kind
         assert "window: rank 0 has 10, rank 1 has 11" in window
         assert len(policies) == 2
         for text in policies:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import gravac.optim
 from gravac_agent import Agent, AgreementError
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.setup import build
@@ -48,16 +49,18 @@ def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 
 def settings_differ(rank: int, world: int, folder: str) -> list[str]:
-    """Ranks started with different windows, and with different policies."""
+    """Ranks started with different windows, with different policies, and with a different β₁."""
     module = wrapped()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.05)
+    adamw = gravac.optim.AdamW(module.parameters(), betas=((0.9, 0.5)[rank], 0.99))
     errors = []
-    cases: list[dict[str, Any]] = [
-        {"policy": "dense", "window": 10 + rank},
-        {"policy": ("auto", "dense")[rank]},
-        {"policy": ("auto", "auto:plans=topk@10")[rank]},
+    cases: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = [
+        (sgd, {"policy": "dense", "window": 10 + rank}),
+        (sgd, {"policy": ("auto", "dense")[rank]}),
+        (sgd, {"policy": ("auto", "auto:plans=topk@10")[rank]}),
+        (adamw, {"policy": "static:cf=10"}),
     ]
-    for case in cases:
+    for optimizer, case in cases:
         try:
             with Agent(module, optimizer, data_dir=folder, controller=None, **case):
                 pass
