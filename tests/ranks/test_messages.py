@@ -24,7 +24,9 @@ def test_messages_of_a_start_and_of_ticks_grow_with_the_logarithm(run_ranks: Run
 
 @pytest.mark.parametrize("world", RANKS)
 def test_messages_that_measure_the_network_grow_with_the_logarithm(run_ranks: RunRanks, world: int) -> None:
-    for found in run_ranks("probed", world):
+    first, *others = run_ranks("probed", world)
+    assert all(other["network"] == first["network"] for other in others)
+    for found in (first, *others):
         assert found["transfers"] >= 5
         assert found["messages"] == found["transfers"] * ceil(log2(world))
 

@@ -3,7 +3,6 @@
 import logging
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -28,37 +27,84 @@ MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
 
 
-def measure(
-    communicator: ProcessGroupCommunicator,
-    device: torch.device | None = None,
-    everyone: Communicator | None = None,
-) -> Network:
-    """Measure latency α and bandwidth β of a ring. All ranks call it and get the same result.
+class Ring:
+    """Ranks that each send to the next one, all at once, and receive from the one before.
 
-    Every rank sends to the next one, m times one after the other: m empty messages cost m α, and those of S bytes m
-    (α + S/β). Of n ranks m is ⌈log2 n⌉, so that a start with many ranks takes few messages; on a device it is n-1, of
-    an all-gather. β is the rate that the link keeps up: messages double, right after each other, until they take long
-    enough, and more of that length follow until the last two agree. So what a token bucket lets through at once, before
-    or within the first long one, does not count. A bucket that no message empties is not seen: of 16 MB, or of less on
-    a fast link.
+    Args:
+        group: The ranks; nothing else may use it meanwhile.
+        device: Where the tensors are that it sends; None: in the host's memory.
+        everyone: The ranks of all rings that send at once, such as those that share a host's link: each message begins
+            when all of them have sent the one before. None: there is one ring.
+
+    Attributes:
+        hops: Messages after each other: ⌈log2 n⌉ of n ranks, so that a start with many ranks takes few. On a device
+            n-1, as there they are an all-gather's.
+
+    Raises:
+        ValueError: There is one rank.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroupCommunicator,
+        device: torch.device | None = None,
+        everyone: Communicator | None = None,
+    ) -> None:
+        if group.size < 2:
+            raise ValueError("a network needs at least 2 ranks")
+        self._group, self._everyone = group, everyone
+        self._device = torch.device("cpu") if device is None else device
+        self._single = self._device.type == "cpu"
+        self.hops = depth(group.size) if self._single else group.size - 1
+
+    def seconds(self, nbytes: int) -> float:
+        """Return the seconds in which each rank sends ``hops`` messages of ``nbytes``, on the slowest rank of all."""
+        mine = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
+        came = torch.empty(
+            nbytes * (1 if self._single else self._group.size), dtype=torch.uint8, device=self._device
+        )
+        began = time.monotonic()
+        if self._single:
+            for _ in range(self.hops):
+                self._pass_on(mine, came)
+        else:
+            self._group.gather(came, mine).wait()
+            came[:1].tolist()  # ``wait`` only orders the device's streams
+        device = self._device if self._everyone is None else torch.device("cpu")
+        seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
+        (self._everyone or self._group).maximum(
+            seconds
+        ).wait()  # so that all ranks go on with the same message
+        return float(seconds)
+
+    def _pass_on(self, mine: Tensor, came: Tensor) -> None:
+        group, rank, size = self._group.group, self._group.rank, self._group.size
+        sent = dist.isend(mine, group=group, group_dst=(rank + 1) % size)
+        arrived = dist.irecv(came, group=group, group_src=(rank - 1) % size)
+        assert sent is not None  # None: this rank is not in the group
+        assert arrived is not None
+        arrived.wait()
+        sent.wait()
+
+
+def measure(ring: Ring) -> Network:
+    """Measure latency α and bandwidth β of a ring's links. All ranks call it and get the same result.
+
+    m empty messages cost m α, and those of S bytes m (α + S/β). β is the rate that the link keeps up: messages double,
+    right after each other, until they take long enough, and more of that length follow until the last two agree. So
+    what a token bucket lets through at once, before or within the first long one, does not count. A bucket that no
+    message empties is not seen: of 16 MB, or of less on a fast link.
 
     Takes up to 0.3 s, and longer where latency alone takes longer, or where a slow link has a bucket: as long as that
     link takes for the message that empties it, which is no larger than the bucket.
 
     Args:
-        communicator: The group of ranks; nothing else may use it meanwhile.
-        device: Where the tensors are that it exchanges; None: in the host's memory.
-        everyone: The ranks of all groups that measure at once, such as those that share a host's link: each message
-            begins when all of them have sent the one before. None: there is one group.
+        ring: The ranks, and where they send from.
 
     Returns:
-        α in seconds and β in bytes per second, of the slowest rank of all groups.
+        α in seconds and β in bytes per second, of the slowest rank of all.
     """
-    if communicator.size < 2:
-        raise ValueError("a network needs at least 2 ranks")
-    device = torch.device("cpu") if device is None else device
-    hops = depth(communicator.size) if device.type == "cpu" else communicator.size - 1
-    once = partial(_once, communicator, everyone, device)
+    once, hops = ring.seconds, ring.hops
     once(1)  # the first transfer opens connections
     empty = min(once(1) for _ in range(2))  # one may be slow as the machine is busy
     if empty < LONG_ENOUGH:
@@ -82,37 +128,6 @@ def measure(
         # It was in several. While none sent, a bucket may have filled, so that the quickest was too quick.
         bandwidth = sorted(rates[2:])[-2]
     return Network(latency_seconds=_rounded(empty / hops), bytes_per_second=_rounded(bandwidth))
-
-
-def _once(
-    communicator: ProcessGroupCommunicator, everyone: Communicator | None, device: torch.device, nbytes: int
-) -> float:
-    """Return the time in which each rank sends its messages of ``nbytes``, on the slowest rank."""
-    mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-    passed = device.type == "cpu"
-    came = torch.empty(nbytes * (1 if passed else communicator.size), dtype=torch.uint8, device=device)
-    began = time.monotonic()
-    if passed:
-        _pass_on(communicator, mine, came)
-    else:
-        communicator.gather(came, mine).wait()
-        came[:1].tolist()  # on a device, ``wait`` only orders its streams
-    device = device if everyone is None else torch.device("cpu")
-    seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
-    (everyone or communicator).maximum(seconds).wait()  # so that all ranks go on with the same message
-    return float(seconds)
-
-
-def _pass_on(communicator: ProcessGroupCommunicator, mine: Tensor, came: Tensor) -> None:
-    """Send ``mine`` to the next rank, once for each hop, and wait for what the rank before sends."""
-    group, rank, size = communicator.group, communicator.rank, communicator.size
-    for _ in range(depth(size)):
-        sent = dist.isend(mine, group=group, group_dst=(rank + 1) % size)
-        arrived = dist.irecv(came, group=group, group_src=(rank - 1) % size)
-        assert sent is not None  # None: this rank is not in the group
-        assert arrived is not None
-        arrived.wait()
-        sent.wait()
 
 
 def _rounded(value: float) -> float:
@@ -188,5 +203,5 @@ class AggregatorBuilder:
     def _measure(self, group: ProcessGroupCommunicator) -> Network:
         # Not by the metered one: this is no time of a step.
         everyone = None if self.everyone is None else Doubling(self.everyone)
-        found = measure(ProcessGroupCommunicator(group.group, self.device.type), self.device, everyone)
-        return replace(found, ranks_per_link=self.ranks_per_link)
+        ring = Ring(ProcessGroupCommunicator(group.group, self.device.type), self.device, everyone)
+        return replace(measure(ring), ranks_per_link=self.ranks_per_link)

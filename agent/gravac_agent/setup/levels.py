@@ -14,7 +14,7 @@ from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.network.doubling import Doubling
 from gravac_agent.network.hosts import link_name
 from gravac_agent.network.metered import Metered
-from gravac_agent.network.probe import AGREE, measure
+from gravac_agent.network.probe import AGREE, Ring, measure
 
 AUTO, FLAT, HOST = "auto", "flat", "host"
 
@@ -136,5 +136,5 @@ def _connected(hosts: Sequence[Sequence[int]], group: dist.ProcessGroup, groups:
     between = groups.new([members[ranks[place]] for ranks in hosts], None, "gloo")
     # Not by the metered one: this is no time of a step.
     everyone = Doubling(group)
-    found = [measure(ProcessGroupCommunicator(one), everyone=everyone) for one in (gradients, between)]
+    found = [measure(Ring(ProcessGroupCommunicator(one), everyone=everyone)) for one in (gradients, between)]
     return TwoLevels(HostLevel(Metered(gradients), ProcessGroupCommunicator(means)), between, *found)

@@ -22,7 +22,7 @@ from gravac.collectives import (
 )
 from gravac.compressors import Key, Payload, build
 from gravac.compressors.base import Compressor
-from gravac_agent.network.probe import measure
+from gravac_agent.network.probe import Ring, measure
 from gravac_lab.programs.process import Answer, serve_requests
 
 DENSE = "dense all-reduce"
@@ -42,7 +42,7 @@ class Exchanger:
     _payload: Payload | None = None
 
     def __post_init__(self) -> None:
-        self.network = measure(self.group)  # while nothing else is in flight
+        self.network = measure(Ring(self.group))  # while nothing else is in flight
         self._dense = AllReduce(self.group)
 
     def load(self, n: int, cf: float) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tu
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "measure":
             dist.barrier()
-            return asdict(measure(exchanger.group))
+            return asdict(measure(Ring(exchanger.group)))
         if request["do"] == "load":
             return exchanger.load(request["n"], request["cf"])
         return exchanger.exchange(request["ways"])

@@ -13,7 +13,7 @@ from gravac_agent import Agent
 from gravac_agent.exchange import agreement
 from gravac_agent.network.doubling import Doubling
 from gravac_agent.network.link import Link
-from gravac_agent.network.probe import measure
+from gravac_agent.network.probe import Ring, measure
 from tests.support.ranks.scenarios.model import train, wrapped
 
 LARGE = 5000
@@ -90,13 +90,17 @@ def messages_of_a_job(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {"start": start, "3 steps": steps, "2 steps and a window": window}
 
 
-def probed(rank: int, world: int, folder: str) -> dict[str, int]:
+def probed(rank: int, world: int, folder: str) -> dict[str, Any]:
     """Measure the network."""
     assert dist.group.WORLD is not None
     with Counting(world, rank) as counting:
-        measure(ProcessGroupCommunicator(dist.group.WORLD))
+        network = measure(Ring(ProcessGroupCommunicator(dist.group.WORLD)))
         counted = counting.pop()
-    return {"transfers": counted["all_reduce"] // (2 * (world - 1)), "messages": counted["isend"]}
+    return {
+        "transfers": counted["all_reduce"] // (2 * (world - 1)),
+        "messages": counted["isend"],
+        "network": str(network),
+    }
 
 
 def doubled(rank: int, world: int, folder: str) -> dict[str, Any]:
