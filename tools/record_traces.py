@@ -164,7 +164,7 @@ def rank_of(name: str, folder: str) -> None:
         reporter = agent._parts.reporter if agent._parts else None
         for step in range(run.windows * run.window):
             if reporter is not None and step in run.killed:
-                os.kill(reporter._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+                os.kill(reporter._link.process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
             if reporter is not None and step in run.orders:
                 order(f"{agent.url}/v1/jobs/{name}/override", run.orders[step])
             agent.log(loss=training.step(step in run.spoilt and rank == world - 1))

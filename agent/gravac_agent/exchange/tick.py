@@ -119,7 +119,10 @@ NOT_READ = Tick(StepSums(), NOTHING, agreed=False)
 class DirectiveSource(Protocol):
     """What gives rank 0 its directive: its reporter."""
 
-    directive: Directive
+    @property
+    def directive(self) -> Directive:
+        """What the ranks should do now."""
+        ...
 
 
 class Announcement:

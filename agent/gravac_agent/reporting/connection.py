@@ -26,6 +26,8 @@ class NoAnswer(Exception):
 
     retry_after = 0.0
     """Least seconds to wait before the next attempt."""
+    lasting = False
+    """Whether another attempt would fail like this one, at the end of the training."""
 
 
 PASSING = (408, 425)

@@ -89,6 +89,60 @@ class JobLock(FileLock):
         raise AssertionError
 
 
+class HeldJob:
+    """A job under a name that no other run has.
+
+    Args:
+        spec: The job.
+        lock: On its name, until ``release``.
+        asked: The name that the user gave it; None: as in ``spec``.
+        left: Name that it had until a checkpoint was loaded, and whose end was not reported yet.
+    """
+
+    def __init__(
+        self, spec: JobSpec, lock: JobLock | None, asked: str | None = None, left: str | None = None
+    ) -> None:
+        self.spec, self._lock = spec, lock
+        self._asked, self.left = asked or spec.job, left
+
+    @property
+    def name(self) -> str:
+        return self.spec.job
+
+    def change(self, **changes: object) -> None:
+        """Change fields of the spec."""
+        self.spec = self.spec.model_copy(update=changes)
+
+    def rename(self, data_dir: Path, unreadable: str) -> None:
+        """Take a name of its own, because the journal of this one cannot be read. ``unreadable`` says why."""
+        before = self._lock
+        self.spec, self._lock = JobLock.named(data_dir, self.spec, unreadable)
+        if before is not None:
+            before.release()
+
+    def resumed(self, policy_state: str, window: int, data_dir: Path | None) -> "HeldJob":
+        """Return the job as a checkpoint continues it, under the name that the user gave it where that is free.
+
+        Args:
+            policy_state: The policy's state as JSON.
+            window: Number of the next window.
+            data_dir: Folder of the journals; None: the controller names the job when it is registered again.
+
+        Raises:
+            SetupError: Another run has that name.
+        """
+        spec = self.spec.model_copy(update={"policy_state": policy_state, "first_window": window})
+        if self.name == self._asked or (data_dir is not None and is_other(data_dir, self._asked, spec)):
+            return HeldJob(spec, self._lock, self._asked, self.left)
+        lock = None if data_dir is None else JobLock.acquire(data_dir, self._asked)
+        return HeldJob(spec.model_copy(update={"job": self._asked}), lock, self._asked, self.name)
+
+    def release(self) -> None:
+        """Give the name back; safe to repeat."""
+        if self._lock is not None:
+            self._lock.release()
+
+
 def is_other(data_dir: Path, name: str, spec: JobSpec) -> str:
     """Return why the journal of that name is of another training than ``spec``; empty where nothing shows it."""
     known = last_job(data_dir / name / ACTIVE)

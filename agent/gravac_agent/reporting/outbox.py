@@ -1,7 +1,10 @@
-"""The queue of records that the controller has not acknowledged, and the pauses between attempts to deliver them."""
+"""The queue of records that the controller has not acknowledged, and the time for attempts to deliver them."""
 
 import logging
+import math
 import random
+import threading
+import time
 from collections import deque
 
 from gravac.protocol import End, Event, WindowReport
@@ -30,6 +33,7 @@ class Outbox:
         self._records: deque[OutboxRecord] = deque()
         self._max_windows, self._max_events = max_windows, max_events
         self._in_flight: OutboxRecord | None = None
+        self._refusals = 0  # of the oldest record, in a row
         self.windows = 0
         """Queued records that are windows."""
         self.dropped_windows = 0
@@ -61,8 +65,14 @@ class Outbox:
         """Return the number of the oldest window."""
         return next((queued.window for queued in self._records if isinstance(queued, WindowReport)), None)
 
+    def refuse(self) -> int:
+        """Note that the record in flight was refused. Return how often it was, in a row."""
+        self._refusals += 1
+        return self._refusals
+
     def remove(self, record: OutboxRecord) -> bool:
         """Remove exactly this record. Return False when it is not in the queue any more."""
+        self._refusals = 0
         if record is self._in_flight:
             self._in_flight = None
         for place, queued in enumerate(self._records):
@@ -136,6 +146,33 @@ class RetryPauses:
         self._reasons.clear()
         if delivered:
             self._seconds = FIRST_PAUSE_SECONDS
+
+
+class Closing:
+    """The end of the training, which leaves a bounded time to deliver what is queued."""
+
+    def __init__(self) -> None:
+        self._began, self._until = threading.Event(), 0.0
+
+    @property
+    def began(self) -> bool:
+        """Whether the training has ended."""
+        return self._began.is_set()
+
+    def begin(self, seconds: float) -> None:
+        """End the training, with these seconds left."""
+        self._until = time.monotonic() + seconds
+        self._began.set()
+
+    def seconds_left(self) -> float:
+        """Return the seconds left; while the training goes on, infinitely many."""
+        return self._until - time.monotonic() if self.began else math.inf
+
+    def pause(self, seconds: float) -> None:
+        """Wait, even if records arrive. At the end of the training the pause is short, but never zero."""
+        began = time.monotonic()
+        if self._began.wait(seconds):
+            time.sleep(max(0.0, began + FIRST_PAUSE_SECONDS - time.monotonic()))
 
 
 def label(record: OutboxRecord) -> str:

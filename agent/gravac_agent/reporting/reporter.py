@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from gravac.fold import JobFold
 from gravac.policies import steering
@@ -18,6 +18,7 @@ from gravac.traces.parts import ACTIVE
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting.job_lock import JobLock, is_other
+from gravac_agent.reporting.numbering import renumbered
 from gravac_agent.sinks import Sink
 from gravac_agent.sinks.feed import Feeds
 
@@ -30,12 +31,20 @@ class Reporter(Protocol):
     No method may raise into the training, and none but ``wait_ready`` and ``close`` may wait for a network.
     """
 
-    directive: Directive
-    """What the ranks should do now. The exchange thread reads it once a step."""
-    url: str | None
-    """Address of the live page, once known."""
-    policy_state: str | None
-    """State of the policy as JSON, for checkpoints."""
+    @property
+    def directive(self) -> Directive:
+        """What the ranks should do now. The exchange thread reads it once a step."""
+        ...
+
+    @property
+    def url(self) -> str | None:
+        """Address of the live page, once known."""
+        ...
+
+    @property
+    def policy_state(self) -> str | None:
+        """State of the policy as JSON, for checkpoints."""
+        ...
 
     @property
     def job(self) -> str:
@@ -79,23 +88,6 @@ class Reporter(Protocol):
     def close(self, end: End) -> None:
         """End the job: deliver what is left, within a bounded time."""
         ...
-
-
-Numbered = TypeVar("Numbered", WindowReport, Event, WindowReport | Event | End)
-
-
-def renumbered(record: Numbered, job: str, offset: int) -> Numbered:
-    """Return the record with the job's name and window number.
-
-    A restarted trainer counts from 0, and its job continues. An end stays as it is: the journal's writer counts the
-    whole job.
-    """
-    changes: dict[str, object] = {}
-    if isinstance(record, WindowReport) and record.job != job:
-        changes["job"] = job
-    if not isinstance(record, End) and offset and record.window is not None:
-        changes["window"] = record.window + offset
-    return record.model_copy(update=changes) if changes else record
 
 
 def without_order(job: str, state: PolicyState) -> PolicyState:

@@ -88,7 +88,7 @@ def controller_dies(
         for step in range(steps):
             if step in kills and reporter is not None:
                 until = time.monotonic() + 60
-                process = reporter._process  # type: ignore[attr-defined]
+                process = reporter._link.process  # type: ignore[attr-defined]
                 # On a busy machine the last one killed may not have been started again yet.
                 while (not process.alive() or process.pid in killed) and time.monotonic() < until:
                     time.sleep(0.01)
@@ -104,7 +104,7 @@ def controller_dies(
             while reporter._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
                 time.sleep(0.05)
         dist.barrier()
-        last = reporter._process.pid if reporter is not None else None  # type: ignore[attr-defined]
+        last = reporter._link.process.pid if reporter is not None else None  # type: ignore[attr-defined]
         url = agent.url
     return {
         "parameters": fingerprint(module),
