@@ -287,7 +287,7 @@ def test_pages_are_right_while_parts_are_started_and_compressed(tmp_path: Path) 
 
     def reads() -> None:
         for _ in range(25):
-            end, least = journal.end, app.services.store.jobs["job"].live.totals.windows
+            end, least = journal.end, app.services.store.jobs["job"].live.counts.totals.windows
             found = [number for number, _ in journal.reader.windows(after=-1, end=end)]
             assert found == list(range(len(found)))
             assert len(found) >= least - 1

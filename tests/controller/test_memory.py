@@ -95,7 +95,7 @@ def test_streams_notice_dropped_history(app: InProcess) -> None:
     live.recent.drop(1 << 30)
     assert live.changes_after(line) is None, "so a reader who knows that line gets a snapshot"
     assert live.changes_after(live.line) == []
-    assert len(live.decisions) == 1
+    assert len(live.recent.decisions) == 1
     assert app.client.get("/v1/jobs/job").status_code == 200
 
 

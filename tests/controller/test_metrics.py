@@ -14,7 +14,8 @@ from gravac.policies import StaticPolicy
 from gravac.protocol import RULES, End, InsideHosts, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import figures, risk
 from gravac.signals.loss_slope import LossSlope
-from gravac_controller.live import projection as live
+from gravac_controller.live import presence
+from gravac_controller.live.projection import LiveJob
 from gravac_controller.metrics.service import ServiceMetrics
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.settings import ControllerSettings
@@ -190,9 +191,9 @@ def test_fallback_and_silence_are_visible(app: InProcess, monkeypatch: pytest.Mo
 
 def since_report(app: InProcess, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the clock to this long after the last report."""
-    last = app.services.store.jobs["job"].live.last_report_time
+    last = app.services.store.jobs["job"].live.presence.reported_time
     assert last is not None
-    monkeypatch.setattr(live, "unix_now", lambda: last + seconds)
+    monkeypatch.setattr(presence, "unix_now", lambda: last + seconds)
 
 
 def test_a_long_window_is_not_stale_too_soon(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,14 +338,14 @@ def test_promtool_finds_no_fault(app: InProcess) -> None:
 
 def test_rules_that_a_plugins_policy_names_count_as_other() -> None:
     """Else anyone's policy could make any number of series."""
-    job = live.LiveJob(ControllerSettings())
+    job = LiveJob(ControllerSettings())
     job.apply(1, 1.0, spec())
     first = StaticPolicy(cf=2).start().decision
     for line, rule in enumerate(("our_rule", "start", "theirs"), start=2):
         job.apply(line, 1.0, first.model_copy(update={"rule": rule}))
-    assert job.decisions_by_rule == {"other": 2, "start": 1}
+    assert job.counts.decisions_by_rule == {"other": 2, "start": 1}
     rows = {row.name: row for row in TABLE}
-    picture: Any = SimpleNamespace(decision=job.decision, decisions_by_rule=job.decisions_by_rule)
+    picture: Any = SimpleNamespace(decision=job.decision, decisions_by_rule=job.counts.decisions_by_rule)
     counts = dict(rows["gravac_decisions"].samples(picture))
     assert (counts[("start",)], counts[("other",)], sum(counts.values())) == (1, 2, 3)
     assert set(counts) == {(rule,) for rule in (*RULES, "other")}

@@ -51,7 +51,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, 
             if window == 70:
                 await job.order(Order(action="resume", actor="alice"), job.override_tag)
             if window == 80:
-                job.live.decided_time -= 60  # the start before it counts as dead
+                job.live.presence.decided_time -= 60  # the start before it counts as dead
                 again = await job.register(spec(incarnation="second"))
                 trainer, decision = Trainer(incarnation="second", window=trainer.window + 1), again.decision
             decision = (await job.window(trainer.report(decision, nonfinite_steps=int(window == 7)))).decision
@@ -117,7 +117,7 @@ def test_other_forms_of_the_same_trace(
     other = tmp_path / "downloaded.jsonl"
     other.write_bytes(made)
     job = ReplayedJob(other, folder, SETTINGS)
-    last = job.live.windows
+    last = job.live.counts.windows
     assert (last < WINDOWS) == (kind in ("torn", "cut gzip"))
     assert last > 5
     few = {window: seen[window] for window in list(seen)[: last - 1 : 7]}
@@ -139,7 +139,7 @@ def test_a_long_trace_is_shown_while_it_is_read(
     path, seen = recorded
     job = ReplayedJob(path, folder, SETTINGS, at_once=20)
     assert not job.done
-    assert (job.windows, job.live.windows) == (20, 20)
+    assert (job.windows, job.live.counts.windows) == (20, 20)
     assert 0 < job.share < 0.5
     assert shown(job.live) == seen[19], "with all that was known then"
     assert job_views.rank_heat(job.live).columns[-1].last_window == 19
@@ -149,9 +149,9 @@ def test_a_long_trace_is_shown_while_it_is_read(
     assert [decision.decision.window for decision in decisions] == list(range(-1, 20))
     job.read_on()
     assert (job.done, job.share, job.problem) == (True, 1.0, "")
-    assert job.live.windows == 20, "until it is drawn again"
+    assert job.live.counts.windows == 20, "until it is drawn again"
     windows, decisions = job.drawn()
-    assert job.live.windows == len(windows) == WINDOWS
+    assert job.live.counts.windows == len(windows) == WINDOWS
     assert differing(job, seen) == [29, 39, 69, 79]
 
 

@@ -107,7 +107,7 @@ def test_jobs_that_went_silent_are_read_after_the_start(
     assert (store.jobs["job"].asleep, store.jobs["job"].state()) == (True, "stale")
     asyncio.run(store.wake_silent())
     assert not store.jobs["job"].asleep
-    assert store.jobs["job"].live.totals.windows == json.loads(before[""])["windows"] == 5
+    assert store.jobs["job"].live.counts.totals.windows == json.loads(before[""])["windows"] == 5
 
 
 def test_a_torn_tail_is_cut_off_and_the_window_is_sent_again(open_app: Callable[..., InProcess]) -> None:

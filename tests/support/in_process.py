@@ -43,7 +43,7 @@ def post(app: InProcess, path: str, record: Record, status: int = 200) -> str:
 
 def silence(app: InProcess, job: str = "job", seconds: float = 60.0) -> None:
     """Make the job look silent for this long."""
-    app.services.store.jobs[job].live.decided_time -= seconds
+    app.services.store.jobs[job].live.presence.decided_time -= seconds
 
 
 def register(app: InProcess, **changes: object) -> JobAnswer:

@@ -131,7 +131,7 @@ def answers() -> dict[str, Record]:
         "GET /v1/jobs/{job}": job_views.job_view(live).model_copy(update=running),
         "GET /v1/jobs/{job}/windows": Page(items=tuple(live.all_windows()), next=None),
         "POST /v1/jobs/{job}/windows": fold.answer(),
-        "GET /v1/jobs/{job}/decisions": Page(items=tuple(live.decisions), next=None),
+        "GET /v1/jobs/{job}/decisions": Page(items=tuple(live.recent.decisions), next=None),
         "GET /v1/jobs/{job}/candidates": job_views.candidates(live),
         "GET /v1/jobs/{job}/ranks": job_views.ranks(live),
         "GET /v1/jobs/{job}/ranks/history": job_views.rank_heat(live),

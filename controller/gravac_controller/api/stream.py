@@ -54,7 +54,7 @@ class Streams:
         cursor, sent_state = after, job.live.state()
         while True:
             live = job.live
-            changed = live.changed
+            changed = live.recent.changed
             fresh = None if cursor is None else live.changes_after(cursor)
             state = live.state()
             if fresh is None or len(fresh) > MAX_CHANGES:

@@ -145,7 +145,8 @@ class FromTrace:
             self._live.apply(line.number, line.time, line.record)
         if follower.fold is None or self._live.decision is None:
             raise TraceError(str(path), None, "holds no job")
-        self._live.override = None if self._live.ended else follower.fold.override
+        ended = self._live.presence.ended
+        self._live.orders.in_force = None if ended else follower.fold.override
         self._written = being_written(path)
 
     @property

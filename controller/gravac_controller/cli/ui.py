@@ -30,7 +30,7 @@ def ui(trace: Path, port: int, open_it: bool) -> None:
     """
 
     def started(url: str, job: ReplayedJob) -> None:
-        windows = job.live.windows
+        windows = job.live.counts.windows
         last = "no window yet" if job.live.latest is None else f"{windows} windows"
         more = "" if job.done and job.windows == windows else " so far, still reading"
         click.echo(f"{printable(job.name)}, {last}{more}, at {url}")

@@ -61,6 +61,7 @@ def glance(path: Path, settings: ControllerSettings) -> LiveJob:
                     counted = Totals(windows=line.record.windows, steps=line.record.steps)
     if live.latest is not None:
         report = live.latest.report
-        live.totals = counted if live.ended else Totals(windows=report.window + 1, steps=report.last_step + 1)
-        live.windows, live.steps = live.totals.windows, live.totals.steps
+        counts, ended = live.counts, live.presence.ended
+        counts.totals = counted if ended else Totals(windows=report.window + 1, steps=report.last_step + 1)
+        counts.windows, counts.steps = counts.totals.windows, counts.totals.steps
     return live

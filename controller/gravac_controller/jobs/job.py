@@ -141,10 +141,11 @@ class Job:
             self.close()
             return False
         self._fold = fold
-        live.override = None if fold is None or live.ended else fold.override
+        ended = live.presence.ended
+        live.orders.in_force = None if fold is None or ended else fold.override
         previous, self.live = self.live, live
-        previous.notify()
-        if fold is None or live.ended:
+        previous.recent.notify()
+        if fold is None or ended:
             self.close()
         self.journal.tidy()
         return fold is not None
@@ -220,7 +221,7 @@ class Job:
                 raise self._not_registered(report.incarnation)
             if judgement == "conflict":
                 raise refusals.conflicting_window(report.window, fold.next_window)
-            if self.live.ended:
+            if self.live.presence.ended:
                 raise refusals.has_ended(report.incarnation)
             records: list[TraceRecord] = []
             if judgement == "gap":
@@ -239,20 +240,20 @@ class Job:
         async with self._exclusive():
             self._known()
             if event.window is not None:
-                for known in self.live.events:
+                for known in self.live.recent.events:
                     if known.event == event:
                         return known
             await self._write(event)
-            return self.live.events[-1]
+            return self.live.recent.events[-1]
 
     async def end(self, end: End) -> None:
         """Journal the end of the incarnation. A retry changes nothing. Raises Conflict, Unavailable."""
         async with self._exclusive():
             if end.incarnation != self._known().spec.incarnation:
                 raise self._not_registered(end.incarnation)
-            if self.live.ended:
+            if self.live.presence.ended:
                 return
-            await self._write(end.with_totals(self._known().next_window, self.live.steps))
+            await self._write(end.with_totals(self._known().next_window, self.live.counts.steps))
 
     # -- requests of operators -----------------------------------------------------------------------------------
 
@@ -282,12 +283,12 @@ class Job:
             Unavailable: The journal cannot be written.
         """
         async with self._exclusive():
-            fold = self._known()
+            fold, orders = self._known(), self.live.orders
             if seen != self.override_tag:
                 raise refusals.stale_order(self.override_tag, seen)
-            if order.action == "resume" and self.live.override is None and self.live.pending_override is None:
+            if order.action == "resume" and orders.in_force is None and orders.pending is None:
                 return
-            if self.live.ended:
+            if self.live.presence.ended:
                 raise refusals.job_has_ended()
             limit = pin_limit(fold)
             if order.cf is not None and limit is not None and order.cf > limit:
@@ -300,7 +301,10 @@ class Job:
             fold.order(override)
             await self._write(override)
             logger.warning(
-                "job %s, epoch %d: %s", fold.spec.job, override.epoch, self.live.events[-1].event.message
+                "job %s, epoch %d: %s",
+                fold.spec.job,
+                override.epoch,
+                self.live.recent.events[-1].event.message,
             )
 
     # -- internals ---------------------------------------------------------------------------------------
@@ -317,10 +321,10 @@ class Job:
     async def _resume(self, fold: JobFold, spec: JobSpec) -> str:
         """Return what the trainer's log should say."""
         same = spec.incarnation == fold.spec.incarnation
-        if same and self.live.ended:
+        if same and self.live.presence.ended:
             raise refusals.has_ended(spec.incarnation)
         if not same and self._settings.job is None:  # with --job, only the agent that started us reports here
-            holder, silent = fold.spec.incarnation, self.live.silent_seconds()
+            holder, silent = fold.spec.incarnation, self.live.presence.silent_seconds()
             if (wait := registration.wait_seconds(self.live)) > 0:
                 raise refusals.job_is_live(spec.incarnation, spec.job, holder, silent, wait)
         records, note = registration.resume(fold, spec)
@@ -355,14 +359,15 @@ class Job:
         self._stale = False
         if live is not None:
             previous, self.live = self.live, live
-            previous.notify()
+            previous.recent.notify()
         for line in lines:
             self.live.apply(line.number, line.time, line.record)
-        self.live.override = None if self.live.ended else self._known().override
-        if self.live.ended:  # also where a note comes after the end
+        ended = self.live.presence.ended
+        self.live.orders.in_force = None if ended else self._known().override
+        if ended:  # also where a note comes after the end
             self.close()
         self.update_budget()
-        self.live.notify()
+        self.live.recent.notify()
 
     async def _begin_part(self, fold: JobFold) -> None:
         """Continue in a new part of the journal. A thread compresses the full one while windows keep coming in."""
@@ -379,7 +384,7 @@ class Job:
 
     def _not_registered(self, incarnation: str) -> Conflict:
         spec = self._known().spec
-        if incarnation in self.live.earlier_incarnations:
+        if incarnation in self.live.presence.earlier_incarnations:
             return refusals.superseded(incarnation, spec.job, spec.incarnation)
         return refusals.wrong_incarnation(incarnation, spec.job)
 

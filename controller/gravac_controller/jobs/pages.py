@@ -63,7 +63,7 @@ async def windows(
         Unavailable: The journal cannot be read.
     """
     known = list(job.live.all_windows())
-    if _complete(known, job.live.windows, after):
+    if _complete(known, job.live.counts.windows, after):
         return _page(_known_windows(known, after, wanted), after, limit)
     end = job.journal.end
     floor = -1 if after is None else after.floor
@@ -78,8 +78,8 @@ async def decisions(
     Raises:
         Unavailable: The journal cannot be read.
     """
-    known = list(job.live.decisions)
-    if _complete(known, job.live.decisions_by_rule.total(), after):
+    known = list(job.live.recent.decisions)
+    if _complete(known, job.live.counts.decisions_by_rule.total(), after):
         return _page(_known_decisions(known, after, wanted), after, limit)
     end = job.journal.end
     floor = None if after is None else after.floor

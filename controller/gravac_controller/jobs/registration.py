@@ -19,9 +19,9 @@ window the upper bound holds, because the length of a window is not known yet.""
 
 def wait_seconds(live: LiveJob) -> float:
     """Return how long the registered run still counts as alive, in seconds; 0 or less: its job may be taken over."""
-    if live.ended:
+    if live.presence.ended:
         return 0.0
-    silent = live.silent_seconds()
+    silent = live.presence.silent_seconds()
     if silent < 0:  # the clock was set back, so the length of the silence is unknown
         return 0.0
     return patience_seconds(live.window_seconds) - silent

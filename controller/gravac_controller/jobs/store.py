@@ -66,7 +66,7 @@ class Store:
             except OSError as error:
                 self._refuse(name, f"the folder cannot be listed: {error.strerror}")
         awake = [job for job in self.jobs.values() if not job.asleep]
-        for job in sorted(awake, key=lambda job: job.live.decided_time):
+        for job in sorted(awake, key=lambda job: job.live.presence.decided_time):
             job.update_budget()  # again, in the order of their last reports
 
     async def wake_silent(self) -> None:

@@ -40,10 +40,10 @@ def summary(job: LiveJob) -> JobSummary:
         cf=cf,
         codec=codec,
         plan=plan_in_words(codec, cf),
-        windows=job.windows,
-        steps=job.steps,
-        started_time=job.started_time,
-        last_report_time=job.last_report_time,
+        windows=job.counts.windows,
+        steps=job.counts.steps,
+        started_time=job.presence.started_time,
+        last_report_time=job.presence.reported_time,
     )
 
 
@@ -57,23 +57,23 @@ def job_view(job: LiveJob) -> JobView:
         plans=tuple(view for view in plan_views(decision, spec) if view.notable),
         latest=job.latest,
         risk=_risk(job),
-        totals=job.totals,
+        totals=job.counts.totals,
         baseline_step_seconds=job.baseline_step_seconds,
         predicted_dense_step_seconds=job.predicted_dense_step_seconds,
-        gradient_diversity=job.gradient_diversity,
-        batch_bound_samples=job.batch_bound_samples,
-        events=tuple(job.events),
-        event_counts=dict(job.events_by_kind),
-        missing_windows=job.missing_windows,
+        gradient_diversity=job.learning.gradient_diversity,
+        batch_bound_samples=job.learning.batch_bound_samples,
+        events=tuple(job.recent.events),
+        event_counts=dict(job.counts.events_by_kind),
+        missing_windows=job.counts.missing_windows,
         stale_seconds=job.stale_seconds,
-        control_enabled=job.control_enabled,
-        override=job.override,
-        override_waiting=job.pending_override,
+        control_enabled=job.orders.enabled,
+        override=job.orders.in_force,
+        override_waiting=job.orders.pending,
     )
 
 
 def _risk(job: LiveJob) -> RiskView | None:
-    found = job.light.risk
+    found = job.learning.light.risk
     return None if found is None else RiskView(level=found.level, because=found.because, rule=risk.RULE)
 
 
@@ -81,7 +81,7 @@ def snapshot(job: LiveJob) -> Snapshot:
     """Return what a page needs to draw: the job, its last windows and decisions."""
     # The job has the rows of the latest window's ranks.
     windows = tuple(map(job.recent.without_many_ranks, job.all_windows()))[-SNAPSHOT_WINDOWS:]
-    decisions = tuple(islice(reversed(job.decisions), SNAPSHOT_DECISIONS))[::-1]
+    decisions = tuple(islice(reversed(job.recent.decisions), SNAPSHOT_DECISIONS))[::-1]
     return Snapshot(job=job_view(job), windows=windows, decisions=decisions)
 
 
@@ -91,9 +91,9 @@ def override(job: LiveJob) -> OverrideView:
     return OverrideView(
         job=spec.job,
         epoch=decision.epoch,
-        control_enabled=job.control_enabled,
-        in_force=job.override,
-        waiting=job.pending_override,
+        control_enabled=job.orders.enabled,
+        in_force=job.orders.in_force,
+        waiting=job.orders.pending,
     )
 
 
@@ -123,7 +123,7 @@ def ranks(job: LiveJob) -> RanksView:
 def rank_heat(job: LiveJob) -> RankHeatView:
     """Return the own time by rank and window."""
     spec, _ = job.spec_and_decision()
-    heat = job.heat
+    heat = job.recent.heat
     columns = (
         HeatColumn(
             first_window=column.first, last_window=column.last, percent=tuple(x or None for x in column.cells)

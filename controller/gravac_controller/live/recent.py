@@ -3,12 +3,15 @@
 Older ones are read from the journal on request, so any of these may be dropped to make room.
 """
 
+import asyncio
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
+from gravac_controller.views.heat import RankHeat
 from gravac_controller.views.models import DecisionView, EventView, WindowView
 
+KEPT_EVENTS = 100
 WINDOW_BYTES, DECISION_BYTES = 5_900, 1_650
 LEVEL_BYTES, RANK_BYTES, GAIN_BYTES, CURVE_BYTES, CANDIDATE_BYTES = 2_700, 2_300, 540, 2_500, 1_200
 """Bytes that each of these takes in memory, measured (tests/controller/test_memory.py)."""
@@ -43,7 +46,11 @@ class Recent:
         self.decisions: deque[DecisionView] = deque(
             maxlen=max(settings.limits.history_windows, SNAPSHOT_DECISIONS) + 1
         )
+        self.events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
+        self.heat = RankHeat()
         self.bytes = 0
+        self.changed = asyncio.Event()
+        """The event of the next change. Get it before reading, so that none is missed before waiting."""
         self._changes: deque[Change] = deque(maxlen=settings.limits.history_windows)
         self._complete_from = 0
 
@@ -71,6 +78,16 @@ class Recent:
             view = self.without_many_ranks(older.window)
             self._changes[-1] = Change(older.line, window=view, decision=older.decision, time=older.time)
         self._changes.append(change)
+
+    def add_event(self, line: int, view: EventView) -> None:
+        """Add an event from this journal line."""
+        self.events.append(view)
+        self.add_change(Change(line, event=view, time=view.time))
+
+    def notify(self) -> None:
+        """Wake all tasks that wait for a change."""
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
 
     def changes_after(self, line: int) -> list[Change] | None:
         """Return the changes after journal line ``line``; None when they are no longer known."""

@@ -29,7 +29,7 @@ JOB_PATH = "/v1/jobs/{job}/metrics"
 def job_values(jobs: Iterable[LiveJob], settings: ControllerSettings) -> tuple[JobValues, ...]:
     """Return the current values of the ``exposed`` jobs, by name. Call it on the event loop."""
     left, values = settings.limits.metrics_max_rank_series, list[JobValues]()
-    for job in sorted(exposed(jobs, settings), key=lambda job: job.started_time):
+    for job in sorted(exposed(jobs, settings), key=lambda job: job.presence.started_time):
         ranks = job.spec_and_decision()[0].world_size
         show = ranks <= min(settings.limits.metrics_max_ranks, left)
         left -= ranks if show else 0
@@ -39,7 +39,7 @@ def job_values(jobs: Iterable[LiveJob], settings: ControllerSettings) -> tuple[J
 
 def exposed(jobs: Iterable[LiveJob], settings: ControllerSettings) -> Iterator[LiveJob]:
     """Yield the jobs in /metrics: all but those that have been silent for ``metrics_silent_seconds``."""
-    return (job for job in jobs if job.silent_seconds() <= settings.limits.metrics_silent_seconds)
+    return (job for job in jobs if job.presence.silent_seconds() <= settings.limits.metrics_silent_seconds)
 
 
 def render(jobs: tuple[JobValues, ...], service: CollectorRegistry | None) -> bytes:

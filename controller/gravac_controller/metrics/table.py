@@ -10,7 +10,7 @@ from typing import get_args
 
 from gravac.protocol import OTHER_RULE, RULES, Event, Phase, rule_label
 from gravac.signals import figures, risk
-from gravac_controller.live.projection import PHASES
+from gravac_controller.live.counts import PHASES
 from gravac_controller.metrics.definitions import (
     JobMetric,
     JobValues,

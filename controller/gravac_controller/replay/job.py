@@ -40,16 +40,16 @@ class ReplayedLive(LiveJob):
     """A job whose clock is its trace, so it is never stale. An order is in force once a decision applied it."""
 
     def apply(self, line: int, time: float, record: TraceRecord) -> None:
-        waiting = self.pending_override
+        waiting, orders = self.orders.pending, self.orders
         super().apply(line, time, record)
-        if waiting is not None and self.pending_override is None and isinstance(record, Decision):
-            self.override = None if waiting.action == "resume" else waiting
+        if waiting is not None and orders.pending is None and isinstance(record, Decision):
+            orders.in_force = None if waiting.action == "resume" else waiting
 
     interrupted = False
     """True at the end of a trace that does not end with its job, and that no process writes to any more."""
 
     def state(self) -> State:
-        return "ended" if self.ended else "interrupted" if self.interrupted else "running"
+        return "ended" if self.presence.ended else "interrupted" if self.interrupted else "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Checkpoint:
         live.apply(0, self.time, Part(number=2, lines=0, digest="0" * 16, summary=self.summary))
         live.apply(0, self.time, self.spec.model_copy(update={"first_window": self.window}))
         live.apply(0, self.time, self.decision)
-        live.override, live.pending_override = self.override, self.pending_override
+        live.orders.in_force, live.orders.pending = self.override, self.pending_override
         return live
 
 
@@ -127,7 +127,7 @@ class ReplayedJob(Job):
     @property
     def windows(self) -> int:
         """Number of windows read so far."""
-        return self._ahead.windows
+        return self._ahead.counts.windows
 
     @property
     def share(self) -> float:
@@ -157,14 +157,14 @@ class ReplayedJob(Job):
             self._stream.sync()
             windows, decisions, done = list(self._history.windows), self._history.decisions(), self.done
             last = -1 if self._ahead.latest is None else self._ahead.latest.report.window
-            heat = copy.deepcopy(self._ahead.heat)
+            heat = copy.deepcopy(self._ahead.recent.heat)
             self._copied.set_end(JournalEnd(self._trace.part, self._offset))
         if done:
             self.live = self._ahead
             self.live.interrupted = not being_written(self._source)
         else:
             self.live = self.as_of(last)
-            self.live.heat = heat
+            self.live.recent.heat = heat
         return windows, decisions
 
     def as_of(self, window: int) -> LiveJob:
@@ -222,8 +222,8 @@ class ReplayedJob(Job):
         if isinstance(line.record, WindowReport):
             self._undecided = self._ahead.latest
         elif isinstance(line.record, Decision):
-            self._history.begin(self._ahead.decisions[-1])
-            self._add_to_history(self._ahead.decisions[-1])
+            self._history.begin(self._ahead.recent.decisions[-1])
+            self._add_to_history(self._ahead.recent.decisions[-1])
         self._offset = self._trace.good_bytes
 
     def _add_to_history(self, decision: DecisionView | None) -> None:
@@ -243,8 +243,8 @@ class ReplayedJob(Job):
             summary=live.carried(),
             spec=spec,
             decision=decision,
-            override=live.override,
-            pending_override=live.pending_override,
+            override=live.orders.in_force,
+            pending_override=live.orders.pending,
         )
 
 

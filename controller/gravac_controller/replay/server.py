@@ -112,5 +112,5 @@ def _history(job: ReplayedJob, known: int) -> str:
     if job.done or job.windows >= 2 * known:
         windows, decisions = job.drawn()
         drawn = plain(windows, decisions, exact=True)
-        answer |= {"windows": job.live.windows, "history": drawn}
+        answer |= {"windows": job.live.counts.windows, "history": drawn}
     return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -76,7 +76,7 @@ def windows_of(
         if isinstance(line.record, WindowReport):
             waiting = live.latest
         elif isinstance(line.record, Decision) and waiting is not None:
-            yield waiting, live.decisions[-1]
+            yield waiting, live.recent.decisions[-1]
             waiting = None
     if waiting is not None:
         yield waiting, None
@@ -96,13 +96,13 @@ def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
     live, history, sums, notes = empty_job(), History(most), _Sums(), list[str]()
     start, starts = "", 0
     for view, decision in windows_of(path, live, notes):
-        history.begin(live.decisions[0])
+        history.begin(live.recent.decisions[0])
         if view.report.incarnation != start:
             start, starts, sums = view.report.incarnation, starts + 1, _Sums()
         sums.add(view)
-        sums.totals = live.totals
+        sums.totals = live.counts.totals
         history.add(view, decision)
-    history.begin(live.decisions[0])
+    history.begin(live.recent.decisions[0])
     if starts > 1:
         notes.append(f"The training started {starts} times. Totals and figures are of its last start.")
     live.interrupted = not being_written(journal_path(path))
