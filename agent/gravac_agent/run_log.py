@@ -125,7 +125,7 @@ class RunLog:
             f"job {parts.reporter.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
         )
         state = parts.reporter.policy_state
-        if parts.spec.policy.name == ObservePolicy.name and state is not None and parts.loop.steps_at:
+        if parts.spec.policy.name == ObservePolicy.name and state is not None and parts.loop.totals.steps_at:
             for line in observe.lines(json.loads(state)["decision"]["reason"]):
                 log.info("%s", line)
         if not failed and (others := _other_optimizers(parts)):
@@ -158,23 +158,23 @@ class RunLog:
 
 def _sent(parts: Parts) -> str:
     """Describe the plan of most steps, and how many bytes were saved; after dense steps alone, what shows the rest."""
-    loop = parts.loop
-    if not loop.steps_at:
+    totals = parts.loop.totals
+    if not totals.steps_at:
         return ": no gradient was exchanged"
-    (codec, cf), steps = loop.steps_at.most_common(1)[0]
+    (codec, cf), steps = totals.steps_at.most_common(1)[0]
     sent = "stayed dense" if cf == 1.0 else f"held {format_plan(parts.encoder.codecs[codec], cf)}"
-    times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
+    times = totals.dense_bytes / totals.payload_bytes if totals.payload_bytes else 1.0
     fewer = f", {format_fewer(times)}" if times >= 1.05 else ""
-    text = f": {sent} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
+    text = f": {sent} for {100 * steps / totals.steps_at.total():.0f} % of steps{fewer}"
     path = None if parts.reporter is None or not parts.reporter.wait_ready(0) else parts.reporter.trace_path
-    if path is not None and path.is_file() and all(each == 1.0 for _, each in loop.steps_at):
+    if path is not None and path.is_file() and all(each == 1.0 for _, each in totals.steps_at):
         text += f", see what other plans would do with: gravac whatif {_quoted(path.parent)}"
     return text
 
 
 def _other_optimizers(parts: Parts) -> str:
     """Return what another optimizer would bring, by this run's windows; empty: nothing, or not known."""
-    recording = parts.loop.recording
+    recording = parts.loop.reports.recording
     try:
         return "" if recording is None else other_optimizers(recording)
     except Exception:  # a prediction that fails must not hide how the training ended

@@ -184,7 +184,7 @@ class Session:
             self._watch: Watch | None = None
             if isinstance(self.parts.executor, StreamExecutor):
                 executor = self.parts.executor
-                self._watch = Watch(executor.device, executor.hangs, self.parts.loop.lose)
+                self._watch = Watch(executor.device, executor.hangs, self.parts.loop.notes.lose)
                 made.callback(self._watch.close)
             self._arrivals = {
                 id(one): arrivals
@@ -197,7 +197,7 @@ class Session:
                     "same seed on all nodes, or load the same checkpoint before the first step"
                 )
             if settings.rescale:
-                self.parts.loop.residual_rate = max(self.rates.followed[1], default=0.0)
+                self.parts.loop.window.rate = max(self.rates.followed[1], default=0.0)
             self._slot.handler = self
             self._slot.take_over()
             for handle in (
@@ -265,13 +265,13 @@ class Session:
     def state(self) -> AgentState:
         """Return a snapshot; cheap enough for every step."""
         parts, loop, plan = self.parts, self.parts.loop, self.parts.loop.plan
-        report = loop.last_report
+        report = loop.reports.last
         useful = None
         if report is not None:
             kind, compressor = parts.spec.optimizer_kind, parts.encoder.compressor
             useful = figures.useful_samples_per_second(report, kind, compressor, parts.spec.senders)
         return AgentState(
-            job=loop.job if parts.reporter is None else parts.reporter.job,
+            job=loop.reports.job if parts.reporter is None else parts.reporter.job,
             rank=parts.rank,
             step=loop.step,
             window=loop.window.number,
@@ -279,10 +279,10 @@ class Session:
             phase=plan.directive.phase,
             codec=parts.encoder.codecs[plan.codec],
             cf=plan.cf,
-            gain=loop.tracker.gain(plan.cf, plan.codec),
-            dense_bytes=loop.dense_bytes,
-            payload_bytes=loop.payload_bytes,
-            nonfinite_steps=loop.nonfinite_steps,
+            gain=loop.schedule.tracker.gain(plan.cf, plan.codec),
+            dense_bytes=loop.totals.dense_bytes,
+            payload_bytes=loop.totals.payload_bytes,
+            nonfinite_steps=loop.totals.nonfinite_steps,
             memory_bytes=parts.memory.nbytes(),
             loss=None if report is None else report.loss,
             samples_per_second=None if report is None else figures.samples_per_second(report),
@@ -291,7 +291,7 @@ class Session:
 
     def figures(self) -> dict[str, float]:
         """Return figures for a logger. See ``Agent.figures``."""
-        plan, report = self.parts.loop.plan, self.parts.loop.last_report
+        plan, report = self.parts.loop.plan, self.parts.loop.reports.last
         if report is not None:
             return figures_of_window(report, self.parts.spec)
         return figures_of_plan(plan.directive.epoch, self.parts.encoder.codecs[plan.codec], plan.cf)
@@ -334,7 +334,7 @@ class Session:
             self._finish_unused_step()
         elif self._unused.ended and not usage.gradients_are_zero(self.module):
             self._unused.ended.clear()  # the next backward adds to them
-        if loop.window_full:
+        if loop.window.full:
             self._close_window()
         loop.clock.forward_began()
         if self._settings.rescale:
@@ -411,7 +411,7 @@ class Session:
         if self.without_state and not self.parts.loop.step and usage.have_stepped(self.optimizers):
             self._warn_of_lost("the optimizer has stepped before")
         # A forward closes it, but in a Join context this rank may have run out of inputs.
-        if self.parts.loop.window_full:
+        if self.parts.loop.window.full:
             self._close_window()
         if self._rates_now is not None:
             self._follow_rates(self._rates_now)
@@ -585,7 +585,7 @@ class Session:
         if before == self._exchanges:
             said = self._unexchanged.before_step(self._asked)
         # A parameter may be released at any time, so it is looked for again in each window.
-        if not said and self.layout and not self._left_out and (loop.step == 1 or loop.window_full):
+        if not said and self.layout and not self._left_out and (loop.step == 1 or loop.window.full):
             said = self._unexchanged.left_out({name for bucket in self.layout for name in bucket.names})
             self._left_out = bool(said)
         if said:
@@ -616,8 +616,8 @@ class Session:
         """Scale the residual by what rates and loss scale were when the forward began."""
         self._rates_now = None
         self.parts.executor.run_between_steps(partial(self.rates.follow, self.parts.memory, at=now))
-        self.parts.loop.residual_rate = max(
-            (rate for rate in now[1] if rate > 0.0), default=self.parts.loop.residual_rate
+        self.parts.loop.window.rate = max(
+            (rate for rate in now[1] if rate > 0.0), default=self.parts.loop.window.rate
         )
 
     def _close_window(self) -> None:

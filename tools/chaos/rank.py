@@ -79,7 +79,9 @@ def train(launch: Launch, rank: int, orders: Connection | None) -> None:
         with agent:
             reporter = agent._parts.reporter if agent._parts is not None else None
             if reporter is not None:
-                note(job=agent._parts.loop.job if agent._parts else "", incarnation=_incarnation(agent))
+                note(
+                    job=agent._parts.loop.reports.job if agent._parts else "", incarnation=_incarnation(agent)
+                )
                 recorded(reporter, launch.handed_in)
             while not stop.item():
                 began, began_at = time.monotonic(), time.time()

@@ -34,8 +34,10 @@ from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.agree import Agreement, Asked
 from gravac_agent.setup.describe import innermost
 from gravac_agent.streams.executor import StreamExecutor
+from gravac_agent.windows.notes import Notes
 from gravac_agent.windows.progress import Progress
-from gravac_agent.windows.step_loop import StepLoop
+from gravac_agent.windows.report import WindowReports
+from gravac_agent.windows.step_loop import PlanSchedule, StepLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +115,20 @@ def start(
     first = next_plan(agreed.start, agreed.tracker, encoder.learning_codecs())
     announcement = Announcement(f"{agreed.text}|{agreed.builder}", first, reporter)
     executor = _executor(agreed, settings, gradient_hook, announcement)
+    recording = None if reporter is None or not spec.torch_adam else Recording(spec)
+    notes = Notes(reporter, group, recording)
     loop = StepLoop(
         executor=executor,
-        announcement=announcement,
-        group=group,
         encoder=encoder,
-        tracker=agreed.tracker,
+        group=group,
+        schedule=PlanSchedule(announcement, agreed.tracker, encoder, notes, group, settings.settle_steps),
         progress=Progress(innermost(optimizer), agreed.followed, agreed.coordinates, encoder.note),
-        reporter=reporter,
-        job=job,
-        incarnation=spec.incarnation,
-        settings=settings,
-        recording=None if reporter is None or not spec.torch_adam else Recording(spec),
+        reports=WindowReports(group, encoder, reporter, job, spec.incarnation, settings.rank_rows, recording),
+        notes=notes,
+        window_steps=settings.window,
     )
     if agreed.links:
-        loop.inform(agreed.links)
+        notes.inform(agreed.links)
     loop.begin_step()
     return Parts(
         spec,

@@ -64,7 +64,7 @@ def save(
         rates: Learning rates and loss scale of the residual.
     """
     loop, encoder = parts.loop, parts.encoder
-    back = loop.trials.back
+    back = loop.schedule.trials.back
     return {
         "version": VERSION,
         "rank": parts.rank,
@@ -72,9 +72,9 @@ def save(
         "step": loop.step,
         "window": loop.window.number,
         "plan": _plain(loop.plan, encoder.codecs),
-        "following": _plain(loop.following, encoder.codecs),
+        "following": _plain(loop.schedule.following, encoder.codecs),
         "gone_back": None if back is None else _plain(StepPlan(back, back.cf_candidate), encoder.codecs),
-        "gain_averages": _averages(loop.tracker, 0),
+        "gain_averages": _averages(loop.schedule.tracker, 0),
         "policy": parts.spec.policy.name,
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
@@ -86,7 +86,10 @@ def save(
         "compressor": encoder.compressor,
         "learnt": encoder.aggregator.state_dict(),
         "other_codecs": {
-            codec: {"learnt": aggregator.state_dict(), "gain_averages": _averages(loop.tracker, number)}
+            codec: {
+                "learnt": aggregator.state_dict(),
+                "gain_averages": _averages(loop.schedule.tracker, number),
+            }
             for number, (codec, aggregator) in enumerate(
                 zip(encoder.codecs, encoder.aggregators, strict=True)
             )
@@ -143,7 +146,7 @@ def load_everywhere(
                 parts.reporter.resume(found.first["policy_state"], found.first["window"])
         # The job of the checkpoint, where that is another one.
         name = "" if parts.reporter is None else parts.reporter.job
-        parts.loop.job = text_of_first(name, parts.tick_group)
+        parts.loop.reports.job = text_of_first(name, parts.tick_group)
 
     parts.executor.run(agree)
     if found is not None:
@@ -265,7 +268,7 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     for aggregator, one in zip(aggregators, learnt, strict=True):
         aggregator.load_state_dict(dict(one))
     plan, following = (
-        (parts.loop.plan, parts.loop.following)
+        (parts.loop.plan, parts.loop.schedule.following)
         if begins_again
         else (_plan(first[name], encoder) for name in ("plan", "following"))
     )
@@ -307,11 +310,11 @@ def _restore(
     parts.builder.network = found.builder.network
     for aggregator in found.aggregators:
         parts.builder.fit(aggregator, parts.metered)  # the network is known, so this does not communicate
-    loop.announcement.add(learnt)
-    loop.announcement.add(str(parts.builder))
+    loop.schedule.announcement.add(learnt)
+    loop.schedule.announcement.add(str(parts.builder))
     encoder.change(found.memory, encoder.codecs, found.aggregators)
     loop.restore(found.plan, found.following, first["step"], first["window"], found.gone_back)
-    loop.tracker.averages = found.averages
+    loop.schedule.tracker.averages = found.averages
     loop.clipper.restore(first["clipping"])
     encoder.raw_mean.wanted, encoder.cuts = loop.clipper.in_use, loop.clipper.cuts
     loop.begin_step()

@@ -70,7 +70,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         if collective is not None:
             changes.append(f"collective {parts.builder.collective} -> {collective}")
         parts.builder.collective, parts.builder.network = builder.collective, builder.network
-        loop.announcement.add(str(builder))
+        loop.schedule.announcement.add(str(builder))
     codecs = (compressor or encoder.compressor, *encoder.codecs[1:])
     encoder.change(kept, codecs, (aggregator or encoder.aggregator, *others))
     loop.forget_gains(f"Step {loop.step}: {', '.join(changes)}. Gains are measured again.")

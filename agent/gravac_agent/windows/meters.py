@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from statistics import median
@@ -233,6 +233,10 @@ class WindowTotals:
 
     number: int
     first_step: int
+    rate: float = 0.0
+    """Largest learning rate of those that the residual follows now; 0: it follows none."""
+    full: bool = False
+    """Whether the window is over and waits to be closed."""
     own: RankTotals = field(default_factory=RankTotals)
     """This rank's."""
     levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
@@ -293,10 +297,10 @@ class WindowTotals:
             level.mean_sq += mean_sq
             level.mean_gradient_sq += sums.gradient_sq
 
-    def add_rate(self, rate: float, sums: StepSums) -> None:
+    def add_rate(self, sums: StepSums) -> None:
         """Add the learning rate that the residual of the step just added follows."""
         if not sums.nonfinite:
-            self.moved_sq += sums.residual_sq * rate * rate
+            self.moved_sq += sums.residual_sq * self.rate * self.rate
 
     def residual_rate(self) -> float | None:
         """Return the learning rate that the residual followed, by its energy; None: none, or there was no residual."""
@@ -346,6 +350,22 @@ class WindowTotals:
             return
         self.own.loss_sum += loss
         self.own.loss_count += 1
+
+
+@dataclass(slots=True)
+class RunTotals:
+    """What a rank adds up from the start of its agent on."""
+
+    steps_at: Counter[tuple[int, float]] = field(default_factory=Counter)
+    """Steps by codec and CF that they sent."""
+    dense_bytes: int = 0
+    """Bytes that dense gradients would have taken."""
+    payload_bytes: int = 0
+    """Bytes that were sent."""
+    nonfinite_steps: int = 0
+    failed_steps: int = 0
+    dropped_residuals: int = 0
+    """Residuals that overflowed and were dropped, by the memory in use."""
 
 
 def totals_of(vector: Tensor) -> RankTotals:

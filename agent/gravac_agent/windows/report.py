@@ -1,8 +1,12 @@
 """Rank 0's report of a window: the totals of all ranks as a record of the protocol."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import fields
 from statistics import median
+
+import torch
+import torch.distributed as dist
 
 from gravac.protocol import (
     GainCurve,
@@ -16,12 +20,82 @@ from gravac.protocol import (
     WindowReport,
     quantiles,
 )
+from gravac.whatif import Recording
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.tick import NAMES
-from gravac_agent.windows.meters import LevelTotals, ProgressSums, RankTotals, WindowTotals
+from gravac_agent.reporting.reporter import Reporter
+from gravac_agent.windows.meters import LevelTotals, ProgressSums, RankTotals, WindowTotals, totals_of
+
+log = logging.getLogger("gravac.agent")
 
 _FROM_TICKS = [name for name in GainSums.model_fields if name in NAMES]
 _FROM_PROGRESS = [energy.name for energy in fields(ProgressSums) if energy.name not in ("steps", "raw_sq")]
 """Sums that a record has by the same name; ``steps`` and ``raw_sq`` have other names there."""
+
+
+class WindowReports:
+    """Gathers the totals of all ranks, and reports each window on rank 0.
+
+    Args:
+        group: Group of the ticks.
+        encoder: The executor's encoder.
+        reporter: Rank 0's; None on the other ranks.
+        job: The job's name.
+        incarnation: Which run of the job this is.
+        rank_rows: How many ranks are listed one by one.
+        recording: Takes in all windows; None: nobody asks for it.
+
+    Attributes:
+        last: The newest window's report, on rank 0. The exchange thread sets it.
+        recording: What another optimizer would bring follows from it, at the end.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        encoder: Encoder,
+        reporter: Reporter | None,
+        job: str,
+        incarnation: str,
+        rank_rows: int,
+        recording: Recording | None,
+    ) -> None:
+        self._group, self._encoder, self._reporter = group, encoder, reporter
+        self.job, self._incarnation, self._rank_rows = job, incarnation, rank_rows
+        self.last: WindowReport | None = None
+        self.recording = recording
+
+    def gather(self, window: WindowTotals, gains: dict[float, float]) -> None:
+        """Gather the totals of all ranks on rank 0, which reports the window. Runs on the exchange thread.
+
+        Args:
+            window: This rank's totals.
+            gains: Smoothed gain by CF, of the last step's codec.
+        """
+        try:
+            mine = window.vector()
+            first = self._reporter is not None
+            vectors = [torch.empty_like(mine) for _ in range(self._group.size())] if first else []
+            dist.gather(mine, vectors or None, group=self._group, group_dst=0)
+            if self._reporter is not None:
+                assert window.last_plan is not None
+                aggregator = self._encoder.aggregators[window.last_plan.codec]
+                report = build_report(
+                    window,
+                    [totals_of(vector) for vector in vectors],
+                    gains,
+                    window.curve_over_ranks(vectors, own=aggregator.keeps_largest),
+                    self.job,
+                    self._incarnation,
+                    self._rank_rows,
+                    (None, *self._encoder.codecs[1:]),
+                )
+                self._reporter.report_window(report)
+                self.last = report
+                if self.recording is not None:
+                    self.recording.add(report)
+        except Exception:  # a missing report must not stop the training
+            log.exception("window %d could not be reported", window.number)
 
 
 def build_report(

@@ -55,7 +55,7 @@ def _train(
                     agent.log(loss=1.0)
                 parts = agent._parts
                 assert parts is not None
-                failed = parts.loop.failed_steps
+                failed = parts.loop.totals.failed_steps
                 state = agent.state_dict()
             found[f"{codec} {part}"] = [fingerprint(module), failed]
     return found

@@ -47,10 +47,10 @@ def any_default_dtype(
                 found[f"{compressor} {memory}"] = {
                     "parameters": fingerprint(module),
                     "loss": float(loss.detach()),
-                    "failed": loop.failed_steps - failed,
+                    "failed": loop.totals.failed_steps - failed,
                     "compressed": max(cfs) > 1.0,
                 }
-                failed = loop.failed_steps
+                failed = loop.totals.failed_steps
             buckets = len(agent._session.layout)
     finally:
         torch.set_default_dtype(torch.float32)

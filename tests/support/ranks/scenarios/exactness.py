@@ -128,7 +128,7 @@ def switching(
             sent.add(agent.state.cf if agent.state else None)
 
         loss = train(module, optimizer, rank, range(steps), switch)
-        dense, payload = parts.loop.dense_bytes, parts.loop.payload_bytes
+        dense, payload = parts.loop.totals.dense_bytes, parts.loop.totals.payload_bytes
     return {
         "parameters": fingerprint(module),
         "loss": loss,
@@ -306,7 +306,7 @@ def true_gains(
     options: dict[str, Any] = {"policy": policy, "collective": "gather"}
     with Agent(module, optimizer, data_dir=folder, controller=None, window=steps, **options) as agent:
         assert agent._parts is not None
-        memory, tracker = agent._parts.memory, agent._parts.loop.tracker
+        memory, tracker = agent._parts.memory, agent._parts.loop.schedule.tracker
         for step in range(steps):
             plain.load_state_dict(module.module.state_dict())
             plain.zero_grad()
@@ -356,7 +356,7 @@ def many_steps(
         "loss": loss,
         "buckets": seen,
         "steps": loop.step,
-        "saved": loop.dense_bytes / loop.payload_bytes,
+        "saved": loop.totals.dense_bytes / loop.totals.payload_bytes,
     }
 
 

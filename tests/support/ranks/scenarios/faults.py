@@ -38,7 +38,9 @@ def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
 
             def spoil(step: int) -> None:
                 if step == 20 and rank == 1:
-                    parts.loop.announcement.following = StepPlan(parts.loop.following.directive, 20.0)
+                    parts.loop.schedule.announcement.following = StepPlan(
+                        parts.loop.schedule.following.directive, 20.0
+                    )
 
             for step in range(40):
                 spoil(step)

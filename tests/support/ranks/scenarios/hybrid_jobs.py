@@ -194,7 +194,7 @@ def mean_of_kinds(rank: int, world: int, folder: str) -> dict[str, list[float]]:
         with Agent(model, optimizer, policy="dense", data_dir=folder, job=kind, window=4, **AGENT) as agent:
             trained(model, optimizer, rank, range(5))
             assert agent._parts is not None
-            report = agent._parts.loop.last_report
+            report = agent._parts.loop.reports.last
         sums = None if report is None else report.levels[0].sums
         found[kind] = [] if sums is None else [sums.mean_sq, sums.mean_gradient_sq]
     return found

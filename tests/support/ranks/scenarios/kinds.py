@@ -69,7 +69,7 @@ def narrow(
                 digests.append(float(p.grad.double().abs().sum()))
             optimizer.step()
             optimizer.zero_grad()
-        residuals, skipped = flat(agent)["residual"], parts.loop.nonfinite_steps
+        residuals, skipped = flat(agent)["residual"], parts.loop.totals.nonfinite_steps
         buckets, trace = len(agent._session.layout), agent.trace_path
         worst = 0.0
         for name, total, gone in zip(names, came, went, strict=True):
@@ -180,9 +180,9 @@ def mixed_kinds(rank: int, world: int, folder: str, **options: Any) -> dict[str,
         "words": [fingerprint(_mixed(one).words) for one in (plain[0], watched[0])],
         "off": float((here - there).norm() / (there - start).norm()),
         "pairs": state["agent"]["residual"].get("filter", torch.zeros(0)).numel(),
-        "failed": loop.failed_steps,
+        "failed": loop.totals.failed_steps,
         "buckets": buckets,
-        "saved": loop.dense_bytes / loop.payload_bytes,
+        "saved": loop.totals.dense_bytes / loop.totals.payload_bytes,
         "notes": sum("are sparse" in line for line in lines),
     }
 
@@ -228,8 +228,8 @@ def without_elements(rank: int, world: int, folder: str, **options: Any) -> dict
         train(module, optimizer, rank, range(14, 16))  # with the residual of a closed agent
         body = module.module.body if isinstance(module.module, Hollow) else module.module
         found[name] = fingerprint(body)  # type: ignore[arg-type]
-        found[f"{name} failed"] = loop.failed_steps
-        found[f"{name} saved"] = loop.dense_bytes / loop.payload_bytes
+        found[f"{name} failed"] = loop.totals.failed_steps
+        found[f"{name} saved"] = loop.totals.dense_bytes / loop.totals.payload_bytes
         found[f"{name} sizes"] = sizes
     return found
 
@@ -260,16 +260,16 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
             train(module, optimizer, rank, range(step, step + 1))
             if step == 1:
                 now["target"] = sum(agent._session.layout[0].numels)  # there is no other of this size
-            sent.append(parts.loop.payload_bytes - before)
-            before = parts.loop.payload_bytes
-        failed, names = parts.loop.failed_steps, agent._session.layout[0].names
+            sent.append(parts.loop.totals.payload_bytes - before)
+            before = parts.loop.totals.payload_bytes
+        failed, names = parts.loop.totals.failed_steps, agent._session.layout[0].names
         residuals = flat(agent)["residual"]
         buckets, trace = len(agent._session.layout), agent.trace_path
         agent.switch(compressor="topk")  # another codec is tried again
         train(module, optimizer, rank, range(14, 19))
-        before = parts.loop.payload_bytes
+        before = parts.loop.totals.payload_bytes
         train(module, optimizer, rank, range(19, 20))
-        late = parts.loop.payload_bytes - before
+        late = parts.loop.totals.payload_bytes - before
         others = [name for bucket in agent._session.layout if bucket.number for name in bucket.names]
     events = [] if trace is None else [json.loads(line) for line in trace.read_text().splitlines()]
     return {
@@ -329,8 +329,8 @@ def cannot_decode(rank: int, world: int, folder: str, culprits: list[int], **opt
             same.append([cf > 1.0, all(pairs[-4:]), all(pairs[:-4])])
             optimizer.step()
             optimizer.zero_grad()
-            sent.append(loop.payload_bytes - before)
-            before = loop.payload_bytes
+            sent.append(loop.totals.payload_bytes - before)
+            before = loop.totals.payload_bytes
         layout = [sum(bucket.numels) for bucket in agent._session.layout]
         residuals = flat(agent)["residual"]
         trace = agent.trace_path
@@ -398,7 +398,7 @@ def memory_fails(rank: int, world: int, folder: str, method: str, **options: Any
             optimizer.step()
             optimizer.zero_grad()
         residuals = flat(agent)["residual"]
-        failed, trace = loop.failed_steps, agent.trace_path
+        failed, trace = loop.totals.failed_steps, agent.trace_path
         held, others = (any(name in residual for residual in residuals) for name in (names[0], "0.weight"))
     logging.getLogger("gravac.agent").removeHandler(listener)
     lines = [] if trace is None else trace.read_text().splitlines()

@@ -369,7 +369,7 @@ def levels_bytes(rank: int, world: int, folder: str, cases: list[dict[str, Any]]
             dist.barrier()
             sent = bytes_sent() - sent
             assert agent._parts is not None
-            report, spec = agent._parts.loop.last_report, agent._parts.spec
+            report, spec = agent._parts.loop.reports.last, agent._parts.spec
         inside = None if report is None or report.inside is None else report.inside.model_dump()
         found.append(
             {
@@ -432,7 +432,7 @@ def levels_survive(rank: int, world: int, folder: str, how: str) -> dict[str, An
                 if rank == 3 and step == 5 and how == "raises":
                     raise ValueError("deliberate")
                 train(module, optimizer, rank, range(step, step + 1))
-            trace, failed = agent.trace_path, loop.failed_steps
+            trace, failed = agent.trace_path, loop.totals.failed_steps
     except Exception as caught:
         trace, failed, hits, error = None, 0, 0, f"{type(caught).__name__}: {caught}"
         began = time.monotonic() - began

@@ -60,8 +60,8 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
         "loss": loss,
         "cfs": cfs,
         "buckets": len(layouts[-1]),
-        "failed": loop.failed_steps,
-        "saved": loop.dense_bytes / loop.payload_bytes,
+        "failed": loop.totals.failed_steps,
+        "saved": loop.totals.dense_bytes / loop.totals.payload_bytes,
     }
     if rank == 0:
         options = {"compressor": codec, "collective": collective or "gather", "memory": "residual"}

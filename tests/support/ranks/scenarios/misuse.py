@@ -57,7 +57,7 @@ def uneven(
         **found,
         "steps": loop.step,
         "windows": loop.window.number,
-        "saved": loop.dense_bytes / loop.payload_bytes,
+        "saved": loop.totals.dense_bytes / loop.totals.payload_bytes,
         "samples": [] if trace is None else _samples(trace),
         "looks": looks,
     }

@@ -68,7 +68,7 @@ def plans_in_turn(
         "worst": worst,
         "residuals": residuals,
         "parameters": fingerprint(module),
-        "failed": loop.failed_steps,
+        "failed": loop.totals.failed_steps,
         "buckets": len(layouts[-1]),
         "payload": nbytes,
     }

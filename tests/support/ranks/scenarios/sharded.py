@@ -293,9 +293,9 @@ def pairs_of_members(
         for memory in memories:
             for codec in codecs:
                 agent.switch(compressor=codec, memory=memory)
-                before = agent._parts.loop.failed_steps
+                before = agent._parts.loop.totals.failed_steps
                 trained(model, optimizer, rank, range(3))
-                failed = agent._parts.loop.failed_steps - before
+                failed = agent._parts.loop.totals.failed_steps - before
                 kept = sum(len(one["residual"]) for one in unpack(agent.state_dict()))
                 if failed or bool(kept) == (memory == "none"):
                     found[f"{codec} with {memory}"] = [failed, kept]

@@ -52,7 +52,7 @@ def sharded_on_streams(
                     optimizer.param_groups[0]["lr"] = 0.05 * 0.9 ** (step // 5)
                     agent.log(loss=loss)
                 agent.state_dict()  # takes in the last step
-                state, report = agent.state, parts.loop.last_report
+                state, report = agent.state, parts.loop.reports.last
                 assert state is not None
                 residual = {name: one.clone() for name, one in parts.memory.state_dict().items()}
             executor = parts.executor

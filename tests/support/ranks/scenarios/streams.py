@@ -90,7 +90,7 @@ def on_streams(
                 state = flat(agent)
                 found = agent.state
                 assert found is not None
-                report = parts.loop.last_report
+                report = parts.loop.reports.last
             executor = parts.executor
         results[kind] = {
             "streams": isinstance(executor, StreamExecutor),

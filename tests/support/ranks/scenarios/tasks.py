@@ -61,7 +61,7 @@ def task_trained(rank: int, world: int, folder: str, steps: int) -> dict[str, An
             agent.clip_grad_norm_(recipe.clip_norm)
             optimizer.step()
             layout = [list(bucket.names) for bucket in agent._session.layout]
-        payload = loop.payload_bytes
+        payload = loop.totals.payload_bytes
     return {"sent": sent, "layout": layout, "payload_bytes": payload, "parameters": sums_of(model)}
 
 

@@ -116,7 +116,7 @@ def slow_trial(
             loop, reporter = agent._parts.loop, agent._parts.reporter
             decided = None
             for step in range(steps):
-                plan, began = loop.following if streams and step else loop.plan, time.monotonic()
+                plan, began = loop.schedule.following if streams and step else loop.plan, time.monotonic()
                 if reporter is not None and fallback is not None:
                     if step == fallback[0]:
                         decided = reporter.directive
