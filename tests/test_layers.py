@@ -90,6 +90,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"windows"},
         {"setup"},
         {"run_log", "state"},
+        {"steps"},
         {"session"},
         {"agent"},
         {"integrations"},

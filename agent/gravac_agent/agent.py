@@ -255,10 +255,10 @@ class Agent:
 
     @_ordinary
     def _start_in_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], resumed: bool) -> None:
-        """Start in a forward, after a step without the agent. See ``Session.begin_in_forward``."""
+        """Start in a forward, after a step without the agent. See ``Session.steps.begin_in_forward``."""
         self.start()
         if self._session is not None:
-            self._session.begin_in_forward(args, kwargs, resumed)
+            self._session.steps.begin_in_forward(args, kwargs, resumed)
 
     def __enter__(self) -> Self:
         self.start()
@@ -342,7 +342,7 @@ class Agent:
         if not self.settings.enabled:
             parameters = self._module.parameters()
             return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
-        return self._running().clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, foreach)
+        return self._running().steps.clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, foreach)
 
     def finish_backward(self) -> None:
         """End the step's exchange between backward and the update, where ``optimizer.step(closure)`` runs backward.
@@ -357,7 +357,7 @@ class Agent:
             PeerError: When a collective of the step failed.
         """
         if self.settings.enabled:
-            self._running().finish_backward()
+            self._running().steps.finish_backward()
 
     @property
     def state(self) -> AgentState | None:
@@ -398,7 +398,7 @@ class Agent:
         if not self.settings.enabled and not self._closed:
             return {by_rank.FORMAT: by_rank.VERSION}
         session = self._running()
-        session.finish_step()
+        session.steps.finish_step()
         session.parts.executor.abandon()  # a backward that ended in an exception
         state = checkpoint.save(session.parts, session.layout, session.module, session.rates)
         return by_rank.pack(state, by_rank.key_of(session.module))
@@ -423,8 +423,10 @@ class Agent:
         session = self._running()
         if session.parts.loop.step:
             raise SetupError("call load_state_dict before the first step")
-        session.regrouper = checkpoint.load_everywhere(state, session.parts, session.module, session.rates)
-        session.without_state = False
+        session.steps.regrouper = checkpoint.load_everywhere(
+            state, session.parts, session.module, session.rates
+        )
+        session.steps.without_state = False
 
     @_ordinary
     def switch(
@@ -442,9 +444,9 @@ class Agent:
             AgreementError: On all ranks, when their arguments differ.
         """
         session = self._running()
-        session.finish_step()
+        session.steps.finish_step()
         if memory is not None:
-            usage.check_memory(memory, session.module, session.optimizers)
+            usage.check_memory(memory, session.module, self._optimizers)
         switch(session.parts, compressor, memory, collective)
 
     @property

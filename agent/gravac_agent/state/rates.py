@@ -31,6 +31,7 @@ class LearningRates:
 
     Attributes:
         followed: What the residual follows already: the loss scale, and the last rate above 0 of each group.
+        pending: What it will follow from the next step on; None: nothing changed.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class LearningRates:
         self._optimizers, self._scaler, self._names = optimizers, scaler, names
         self._pieces = pieces
         self.followed = self.now()
+        self.pending: RateValues | None = None
 
     def now(self) -> RateValues:
         """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""

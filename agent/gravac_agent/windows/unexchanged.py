@@ -18,26 +18,29 @@ class Unexchanged:
     Args:
         module: Has the parameters.
         names: Names of the parameters by their ``id``.
+
+    Attributes:
+        stepped: ``id`` of the optimizers that stepped since the last exchange; None: there was none yet.
+        asked: Whether a forward since then was outside of no_sync(); None: no forward went through the module.
     """
 
     def __init__(self, module: DataParallel, names: Mapping[int, str]) -> None:
         self._module, self._names = module, names
+        self.stepped: set[int] | None = None
+        self.asked: bool | None = None
         self._steps = 0
+        self._left_out = False  # that was said
 
-    def before_step(self, asked: bool | None) -> str:
-        """Return what to say before an optimizer steps that has stepped since the last exchange.
-
-        Args:
-            asked: Whether a forward since then was outside of no_sync(); None: no forward went through the module.
-        """
+    def before_step(self) -> str:
+        """Return what to say before an optimizer steps that has stepped since the last exchange."""
         if self._steps >= STEPS or not self._has_gradients():
             return ""
         self._steps += 1
-        return self._sentence(asked) if self._steps == STEPS else ""
+        return self._sentence() if self._steps == STEPS else ""
 
     def left_out(self, exchanged: Collection[str]) -> str:
-        """Return what to say of parameters that have a gradient and are not among the ``exchanged`` ones."""
-        if isinstance(self._module, ShardedModel):
+        """Return what to say, once, of parameters that have a gradient and are not among the ``exchanged`` ones."""
+        if self._left_out or isinstance(self._module, ShardedModel):
             return ""
         ignored = self._module.parameters_to_ignore
         trained = [(self._names[id(one)], one) for one in self._module.parameters() if one.requires_grad]
@@ -48,6 +51,7 @@ class Unexchanged:
         ]
         if not out:
             return ""
+        self._left_out = True
         more = ", …" if len(out) > SHOWN else ""
         return (
             f"{len(out)} of {len(trained)} trainable parameters ({', '.join(map(repr, out[:SHOWN]))}{more}) are not "
@@ -60,17 +64,17 @@ class Unexchanged:
         gradients = (one.grad for one in self._module.parameters())
         return any(one is not None and (not _is_readable(one) or bool(one.any())) for one in gradients)
 
-    def _sentence(self, asked: bool | None) -> str:
+    def _sentence(self) -> str:
         if isinstance(self._module, ShardedModel):
             why = (
                 "Call the model that the Agent was given, and set_requires_gradient_sync(True) before the last "
                 "backward of each step."
             )
-        elif asked is None:
+        elif self.asked is None:
             why = (
                 "No forward went through it: call the DistributedDataParallel module itself, not its .module."
             )
-        elif not asked:
+        elif not self.asked:
             why = "Each backward was inside no_sync(): leave the last backward before each step out of it."
         else:
             why = (

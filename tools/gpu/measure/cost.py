@@ -146,17 +146,17 @@ def _submitting(training: Training, around: Callable[[], AbstractContextManager[
     assert training.agent is not None
     session = training.agent._session
     assert session is not None
-    submit = session.submit
+    submit = session.steps.submit
 
     def surrounded(bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         with around():
             return submit(bucket, buffer, last)
 
-    session.submit = surrounded  # type: ignore[method-assign]
+    session.steps.submit = surrounded  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del session.submit
+        del session.steps.submit
 
 
 def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[float]]:
@@ -164,7 +164,7 @@ def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[floa
     assert training.agent is not None
     session = training.agent._session
     assert session is not None
-    finish_step = session.finish_step
+    finish_step = session.steps.finish_step
     hooks: list[list[float]] = []
     ends: list[float] = []
 
@@ -179,13 +179,13 @@ def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[floa
         finish_step(dropped)
         ends[-1] += time.perf_counter() - begun
 
-    session.finish_step = timed_end  # type: ignore[method-assign]
+    session.steps.finish_step = timed_end  # type: ignore[method-assign]
     with _submitting(training, timed):
         for _ in range(steps):
             hooks.append([])
             ends.append(0.0)
             training.step()
-    del session.finish_step
+    del session.steps.finish_step
     synchronize(training.device)
     return hooks, ends
 

@@ -251,7 +251,7 @@ def perturbed(
         after = _residual(agent, world)
         parts = agent._parts
         assert parts is not None
-        looks = agent._session is not None and agent._session._unused.on
+        looks = agent._session is not None and agent._session.steps._unused.on
         notes = [note for note in parts.encoder._noted if "put back" in note]
     names = [name for name, _ in it.module.module.named_parameters()]
     missing = sum(
