@@ -31,6 +31,7 @@ from gravac_agent.setup.describe import number
 from gravac_agent.setup.usage import Scaler
 from gravac_agent.state import by_rank, checkpoint
 from gravac_agent.state.switch import switch
+from gravac_agent.windows.meters import logged
 
 _ordinary = torch.inference_mode(False)
 """What a method makes outlives an ``inference_mode`` around the call, in which it would make inference tensors."""
@@ -284,7 +285,7 @@ class Agent:
         """
         if self._closed:
             raise ClosedError("this Agent is closed: log inside its `with` block")
-        figures = usage.figures(loss, samples)
+        figures = logged(loss, samples)
         if self.settings.enabled:
             self._running().log(*figures)
 

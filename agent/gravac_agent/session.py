@@ -30,6 +30,7 @@ from gravac_agent.setup.describe import decisive, innermost, trained_shapes
 from gravac_agent.sinks.base import figures_of_plan, figures_of_window
 from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates
+from gravac_agent.steps.optimizers import around_steps
 from gravac_agent.steps.trainer_steps import ExchangedStep, OptimizerSteps, TrainerSteps
 from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.watch import Watch
@@ -189,7 +190,7 @@ class Session:
             for handle in (
                 # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
                 module.register_forward_pre_hook(ForwardHook(self.steps.before_forward), with_kwargs=True),
-                *usage.around_steps(optimizers, self.steps.before_step, self.steps.after_step),
+                *around_steps(optimizers, self.steps.before_step, self.steps.after_step),
                 # After the hooks of all optimizers, and before them.
                 *(one.register_step_pre_hook(stepping.before_own) for one in optimizers),
                 *(one.register_step_post_hook(stepping.after_own) for one in optimizers),

@@ -24,7 +24,7 @@ from gravac_agent.exchange.hook import HookState, gravac_hook, keep
 from gravac_agent.integrations.attachment import check_keywords
 from gravac_agent.session import ForwardHook
 from gravac_agent.settings import AgentSettings, load
-from gravac_agent.setup import usage
+from gravac_agent.steps.optimizers import have_stepped
 
 Module = TypeVar("Module", bound=nn.Module)
 log = logging.getLogger("gravac.agent")
@@ -146,7 +146,7 @@ class WaitingState(HookState):
             called.register_forward_pre_hook(ForwardHook(self._before_forward), with_kwargs=True)
         ]
         if self._given:
-            self._resumed = usage.have_stepped(self._given)
+            self._resumed = have_stepped(self._given)
         else:
             self._handles += [
                 register_optimizer_step_pre_hook(self._before_step),
@@ -155,7 +155,7 @@ class WaitingState(HookState):
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._stepped and self._shared(optimizer):
-            self._resumed = self._resumed or usage.have_stepped([optimizer])
+            self._resumed = self._resumed or have_stepped([optimizer])
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Note an optimizer of the module, instead of those around which it was made: theirs end first."""

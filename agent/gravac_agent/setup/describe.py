@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +185,8 @@ def number(value: Any, most: float = 1e15) -> float | None:
     except Exception:  # whatever the value's own class raises
         return None
     return found if 0.0 <= found <= most else None
+
+
+def groups_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+    """Return the parameter groups of all optimizers."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]

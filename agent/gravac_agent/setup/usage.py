@@ -1,15 +1,13 @@
 """Checks what an agent is attached to, with clear errors before anything starts."""
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from operator import index
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from gravac import memories
@@ -20,7 +18,7 @@ from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, has_replicas, is_sharded, wrapper
 from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
 from gravac_agent.network.link import Link
-from gravac_agent.setup.describe import innermost, number
+from gravac_agent.setup.describe import groups_of, innermost, number
 
 log = logging.getLogger("gravac.agent")
 
@@ -31,8 +29,6 @@ ALONE = {
 """Wrappers by the name of their class, so that nothing of them is imported."""
 INSIDE = ("optimizer", "optim", "base_optimizer", "base", "original_optimizer")
 """What wrappers call the optimizer inside, such as Accelerate's, ``PostLocalSGDOptimizer`` and copies of Lookahead."""
-MOST_SAMPLES = 10**12
-"""Most samples in a step. Sums over windows and ranks stay exact as float64."""
 
 
 class Scaler(Protocol):
@@ -207,45 +203,6 @@ def check_instances(policy: object, link: object, data_dir: object) -> None:
         raise SetupError(f"data_dir={data_dir!r:.100} is not a path: write a folder, such as 'gravac-runs'")
 
 
-def figures(loss: Any, samples: Any) -> tuple[float | Tensor | None, int | None]:
-    """Return what a trainer logs as plain numbers; a loss on a GPU as a tensor, for which the host does not wait yet.
-
-    Raises:
-        SetupError: It is no number.
-    """
-    return (None if loss is None else _loss(loss)), (None if samples is None else _samples(samples))
-
-
-def _loss(loss: Any) -> float | Tensor:
-    try:
-        if isinstance(loss, Tensor) and loss.is_cuda and loss.numel() == 1 and not loss.is_complex():
-            return loss.detach()
-        value = loss.item() if hasattr(loss, "item") else loss
-        if hasattr(value, "__float__") and not isinstance(value, bool):
-            return float(value)
-    except Exception as error:  # whatever the value's own class raises
-        raise SetupError(_no_loss(loss)) from error
-    raise SetupError(_no_loss(loss))
-
-
-def _no_loss(loss: Any) -> str:
-    shape = getattr(loss, "shape", ())
-    shown = f" of shape {tuple(shape)}" if shape else f"={loss!r:.100}"
-    return f"loss{shown} is not one number: pass the loss of the step, such as agent.log(loss=loss.mean())"
-
-
-def _samples(samples: Any) -> int:
-    try:
-        count = -1 if isinstance(samples, bool) else index(samples)
-    except TypeError:
-        count = -1
-    if not 0 <= count <= MOST_SAMPLES:
-        raise SetupError(
-            f"samples={samples!r:.100} is not a number of samples: pass those of this rank's step, len(x)"
-        )
-    return count
-
-
 def check_devices(module: DataParallel) -> None:
     """Check that all gradients are on the CPU, or on one GPU. Raises SetupError."""
     devices = {str(parameter.device) for parameter in module.parameters() if parameter.requires_grad}
@@ -400,15 +357,6 @@ def _check_reducer(module: DataParallel) -> None:
         )
 
 
-def check_division(module: DistributedDataParallel) -> None:
-    """Raise SetupError in a ``Join`` context that divides gradients by the number of ranks that still have inputs."""
-    if not getattr(module, "_divide_by_initial_world_size", True):
-        raise SetupError(
-            "divide_by_initial_world_size=False does not work with a communication hook such as the agent's: leave it "
-            "out of Join(...)"
-        )
-
-
 def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
     """Warn once when the optimizer steps while the agent does not run. Remove the handle to stop that."""
     warned = False
@@ -424,86 +372,3 @@ def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
 
     handle: RemovableHandle = optimizer.register_step_pre_hook(warn)
     return handle
-
-
-def around_steps(
-    optimizers: Sequence[torch.optim.Optimizer], before: Any, after: Any
-) -> list[RemovableHandle]:
-    """Call hooks around each step of every optimizer, outside of the optimizer's own hooks.
-
-    Args:
-        optimizers: The agent's; torch's global hooks do not see one that only looks like one, so it gets its own.
-        before: Called with the optimizer and the arguments of its step.
-        after: The same.
-    """
-    looking = [one for one in optimizers if not isinstance(one, torch.optim.Optimizer)]
-    found = [one.register_step_pre_hook(before) for one in looking]
-    found += [one.register_step_post_hook(after) for one in looking]
-    if len(looking) < len(optimizers):
-        found += [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-    return found
-
-
-def has_closure(args: Any, kwargs: Any) -> bool:
-    """Return whether an optimizer's step, whose arguments these are, evaluates a closure."""
-    return any(callable(one) for one in (*args[1:], *kwargs.values()))
-
-
-def is_foreign(stepped: torch.optim.Optimizer, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    """Return whether ``stepped`` steps parameters of ``optimizers`` by groups of its own, as a new one does.
-
-    One inside the other, as in SAM, shares its groups.
-    """
-    groups = {id(group) for group in groups_of(optimizers)}
-    if any(id(group) in groups for group in stepped.param_groups):
-        return False
-    theirs = {id(param) for group in stepped.param_groups for param in group["params"]}
-    return any(id(param) in theirs for group in groups_of(optimizers) for param in group["params"])
-
-
-def have_stepped(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-    """Return whether an optimizer has a state that only a step can have left. Reads nothing on a GPU."""
-
-    def stepped(found: dict[str, Any]) -> bool:
-        count = found.get("step")
-        if isinstance(count, torch.Tensor) and count.device.type != "cpu":
-            return True
-        return any(value is not None for value in found.values()) if count is None else float(count) > 0.0
-
-    return any(
-        stepped(found) for one in optimizers for found in one.state.values() if isinstance(found, dict)
-    )
-
-
-def groups_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[dict[str, Any]]:
-    """Return the parameter groups of all optimizers."""
-    return [group for optimizer in optimizers for group in optimizer.param_groups]
-
-
-def gradients_are_zero(module: DataParallel) -> bool:
-    """Return whether every gradient is None or zero, as after ``zero_grad``."""
-    gradients = [param.grad for param in module.parameters() if param.grad is not None]
-    if isinstance(module, ShardedModel):
-        return not gradients  # a shard of zeros says nothing of the others
-    return not any(gradient.is_sparse or bool(gradient.any()) for gradient in gradients)
-
-
-def drop_gradients(
-    module: DataParallel, optimizer: torch.optim.Optimizer, spared: Container[int] = (), zeros: bool = False
-) -> None:
-    """Set all gradients to None, so that the optimizer's step does nothing.
-
-    Args:
-        module: Its gradients.
-        optimizer: Those of the other parameters that it steps.
-        spared: ``id`` of parameters to leave alone: those of other agents, which decide for themselves.
-        zeros: Set them to zero instead, for a step that computes new ones by a closure and needs some to begin with.
-    """
-    stepped = (
-        param for group in optimizer.param_groups for param in group["params"] if id(param) not in spared
-    )
-    for parameter in (*module.parameters(), *stepped):
-        if not zeros:
-            parameter.grad = None
-        elif parameter.grad is not None:
-            parameter.grad.detach().zero_()

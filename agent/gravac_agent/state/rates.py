@@ -13,8 +13,8 @@ import torch
 
 from gravac import optim
 from gravac.memories import Memory
-from gravac_agent.setup.describe import innermost, number
-from gravac_agent.setup.usage import Scaler, groups_of
+from gravac_agent.setup.describe import groups_of, innermost, number
+from gravac_agent.setup.usage import Scaler
 
 RateValues = tuple[float, list[float]]
 """A loss scale, and the rate of each parameter group."""

@@ -12,16 +12,24 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
+from gravac_agent.errors import SetupError
 from gravac_agent.exchange.hook import HookState
 from gravac_agent.fsdp.attach import GradientHook
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 from gravac_agent.settings import AgentSettings
-from gravac_agent.setup import running, usage
+from gravac_agent.setup import running
 from gravac_agent.setup.build import Parts
 from gravac_agent.setup.running import RunningAgent
 from gravac_agent.state.arrivals import Arrivals
 from gravac_agent.state.rates import LearningRates, RateValues
 from gravac_agent.state.regroup import Regrouper
+from gravac_agent.steps.optimizers import (
+    drop_gradients,
+    gradients_are_zero,
+    has_closure,
+    have_stepped,
+    is_foreign,
+)
 from gravac_agent.windows.meters import TrainerInput
 from gravac_agent.windows.step_loop import StepLoop
 from gravac_agent.windows.unexchanged import Unexchanged
@@ -101,7 +109,7 @@ class OptimizerSteps:
         loop, arrivals = self._loop, self._arrivals.get(id(optimizer))
         if loop.progress.on and optimizer is self._followed:
             loop.progress.before_step(self._rates.loss_scale(), loop.clipper.in_use)
-        if arrivals is not None and not usage.has_closure(args, kwargs):  # which makes the gradients
+        if arrivals is not None and not has_closure(args, kwargs):  # which makes the gradients
             arrivals.before_step()
 
     def after_own(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -115,7 +123,7 @@ class OptimizerSteps:
 
     def is_foreign(self, optimizer: Any) -> bool:
         """Return whether an optimizer that steps the module's parameters is none of the agent's."""
-        return optimizer not in self.optimizers and usage.is_foreign(optimizer, self.optimizers)
+        return optimizer not in self.optimizers and is_foreign(optimizer, self.optimizers)
 
 
 class TrainerSteps:
@@ -186,7 +194,7 @@ class TrainerSteps:
         if not (torch.is_grad_enabled() and any(one.requires_grad for one in self._module.parameters())):
             return
         if isinstance(self._module, DistributedDataParallel) and self._module._join_config.enable:
-            usage.check_division(self._module)
+            _check_division(self._module)
         unexchanged = self._unexchanged
         synced = getattr(self._module, "require_backward_grad_sync", True)
         unexchanged.asked = bool(unexchanged.asked) or synced
@@ -200,7 +208,7 @@ class TrainerSteps:
                 self.finish_step()
             else:
                 self._finish_unused_step()
-        elif self._unused.ended and not usage.gradients_are_zero(self._module):
+        elif self._unused.ended and not gradients_are_zero(self._module):
             self._unused.ended.clear()  # the next backward adds to them
         if loop.window.full:
             self.close_window()
@@ -276,7 +284,7 @@ class TrainerSteps:
         """Begin the step of a backward, at its first bucket."""
         if self.step.phase is StepPhase.IN_FLIGHT or self._parts.executor.defers_result:
             self.finish_step()  # the optimizer did not step since the last backward, or need not know the result
-        if self.without_state and not self._parts.loop.step and usage.have_stepped(self._stepping.optimizers):
+        if self.without_state and not self._parts.loop.step and have_stepped(self._stepping.optimizers):
             self._warn_of_lost("the optimizer has stepped before")
         # A forward closes it, but in a Join context this rank may have run out of inputs.
         if self._parts.loop.window.full:
@@ -311,7 +319,7 @@ class TrainerSteps:
         elif self.step.phase is StepPhase.IN_FLIGHT:
             self._finish_stepped(optimizer)
         if self.step.phase in REFUSED:
-            self._skip(optimizer, zeros=usage.has_closure(args, kwargs))
+            self._skip(optimizer, zeros=has_closure(args, kwargs))
         self._say_unexchanged(optimizer)
         self._stepping.own &= bool(self._stepping.running)
         self._stepping.running.add(id(optimizer))
@@ -403,7 +411,7 @@ class TrainerSteps:
         """
         unused = self._unused
         end = frozenset(self._stepping.running)  # an optimizer's closure has ends of its own
-        zeroed = self._stepping.begun and usage.gradients_are_zero(self._module)
+        zeroed = self._stepping.begun and gradients_are_zero(self._module)
         put_back = end in unused.put_back
         still = zeroed and not end and unused.on and not put_back and not unused.moved()
         self.finish_step(dropped=still or (zeroed and put_back))
@@ -462,7 +470,7 @@ class TrainerSteps:
             if self.step.phase is StepPhase.REFUSED:
                 log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
             self.step.phase = StepPhase.SKIPPED
-            usage.drop_gradients(self._module, optimizer, running.parameters_of_others(self._entry), zeros)
+            drop_gradients(self._module, optimizer, running.parameters_of_others(self._entry), zeros)
 
     def _follow_rates(self, now: RateValues) -> None:
         """Scale the residual by what rates and loss scale were when the forward began."""
@@ -491,3 +499,12 @@ class TrainerSteps:
                 "step",
                 sign,
             )
+
+
+def _check_division(module: DistributedDataParallel) -> None:
+    """Raise SetupError in a ``Join`` context that divides gradients by the number of ranks that still have inputs."""
+    if not getattr(module, "_divide_by_initial_world_size", True):
+        raise SetupError(
+            "divide_by_initial_world_size=False does not work with a communication hook such as the agent's: leave it "
+            "out of Join(...)"
+        )

@@ -5,6 +5,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
+from operator import index
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -13,10 +14,13 @@ from torch import Tensor
 
 from gravac.protocol import GainCurve
 from gravac.signals.spectrum import LADDER, Curve
+from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import NAMES, StepSums
 
+MOST_SAMPLES = 10**12
+"""Most samples in a step. Sums over windows and ranks stay exact as float64."""
 _USUAL_STEPS = 9
 """Steps whose median computing time is the usual one: few, and still no two long ones change it."""
 
@@ -138,6 +142,45 @@ class TrainerInput:
         if loss is None or not math.isfinite(value := float(loss)):
             return None
         return value
+
+
+def logged(loss: Any, samples: Any) -> tuple[float | Tensor | None, int | None]:
+    """Return what a trainer logs as plain numbers; a loss on a GPU as a tensor, for which the host does not wait yet.
+
+    Raises:
+        SetupError: It is no number.
+    """
+    return (None if loss is None else _loss(loss)), (None if samples is None else _samples(samples))
+
+
+def _loss(loss: Any) -> float | Tensor:
+    try:
+        if isinstance(loss, Tensor) and loss.is_cuda and loss.numel() == 1 and not loss.is_complex():
+            return loss.detach()
+        value = loss.item() if hasattr(loss, "item") else loss
+        if hasattr(value, "__float__") and not isinstance(value, bool):
+            return float(value)
+    except Exception as error:  # whatever the value's own class raises
+        raise SetupError(_no_loss(loss)) from error
+    raise SetupError(_no_loss(loss))
+
+
+def _no_loss(loss: Any) -> str:
+    shape = getattr(loss, "shape", ())
+    shown = f" of shape {tuple(shape)}" if shape else f"={loss!r:.100}"
+    return f"loss{shown} is not one number: pass the loss of the step, such as agent.log(loss=loss.mean())"
+
+
+def _samples(samples: Any) -> int:
+    try:
+        count = -1 if isinstance(samples, bool) else index(samples)
+    except TypeError:
+        count = -1
+    if not 0 <= count <= MOST_SAMPLES:
+        raise SetupError(
+            f"samples={samples!r:.100} is not a number of samples: pass those of this rank's step, len(x)"
+        )
+    return count
 
 
 @dataclass(slots=True)
