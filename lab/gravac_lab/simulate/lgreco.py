@@ -1,8 +1,8 @@
 """L-GreCo (Markov et al. 2024, MLSys, arXiv 2210.17357): a strength for each layer, within an error budget.
 
 At the end of each interval the error of each layer's gradient is computed at every strength that is offered, and
-``gravac.signals.allocation`` chooses the strengths with the fewest bytes whose errors add up to no more than those of
-one strength for all layers. Biases and the weights of norms (1-D parameters) are always sent dense.
+``allocation`` chooses the strengths with the fewest bytes whose errors add up to no more than those of one strength for
+all layers. Biases and the weights of norms (1-D parameters) are always sent dense.
 
 Gradients are summed over an interval, as in the paper. Only Top-k: its error follows from the gradient by sorting.
 """
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gravac.memories import Bucket
-from gravac.signals.allocation import LayerOption, allocate
 from gravac_agent.exchange.plan import StepPlan
+from gravac_lab.simulate.allocation import LayerOption, allocate
 from gravac_lab.simulate.plans import PlanError, StaticPlan, parse
 from gravac_lab.simulate.ranks import is_layer
 from gravac_lab.tournament.rows import LGRECO

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gravac.signals.allocation import Allocation, LayerOption, allocate
+from gravac_lab.simulate.allocation import Allocation, LayerOption, allocate
 
 OPTIONS = st.builds(
     LayerOption,
