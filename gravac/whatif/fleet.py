@@ -1,8 +1,6 @@
-"""A simulated fleet: window reports of ranks that do not exist, for real policies and a real controller."""
+"""A simulated fleet: window reports of ranks that do not exist, for real policies."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
 
 from gravac.protocol import (
     Decision,
@@ -11,20 +9,13 @@ from gravac.protocol import (
     JobSpec,
     LevelSums,
     PhaseSeconds,
-    RankRow,
     SmoothedGain,
-    Spread,
     WindowReport,
-    quantiles,
 )
 from gravac.whatif.gains import GainModel
 from gravac.whatif.predict import Prediction, Predictor, Scenario
 
 SETTLE_STEPS = 5
-JITTER = 0.03
-"""Standard deviation of a rank's computing over a window, relative."""
-STRAGGLER = 1.3
-"""Computing time of the last rank, relative to the others."""
 
 
 class GainUnknown(ValueError):
@@ -38,17 +29,12 @@ class Fleet:
         predictor: predicts steps and gains.
         scenario: where and how to train.
         spec: the job.
-        rows: ranks that the reports list; 0: neither rows nor the spread over ranks, which take long for thousands.
-        seed: of the random differences between ranks. The last rank is slow.
     """
 
-    def __init__(
-        self, predictor: Predictor, scenario: Scenario, spec: JobSpec, rows: int = 0, seed: int = 0
-    ) -> None:
+    def __init__(self, predictor: Predictor, scenario: Scenario, spec: JobSpec) -> None:
         self.spec = spec
-        self._predictor, self._scenario, self._rows = predictor, scenario, rows
+        self._predictor, self._scenario = predictor, scenario
         self._model: GainModel = predictor.gains(scenario.compressor)
-        self._random = Random(seed)
         self._predictions: dict[tuple[str | None, float], Prediction] = {}
 
     def predict(self, cf: float, codec: str | None = None) -> Prediction:
@@ -80,16 +66,15 @@ class Fleet:
         return 1.0
 
     def report(self, window: int, decision: Decision) -> WindowReport:
-        """Return the report of a window under ``decision``. Its sums give the gain, but no backlog."""
+        """Return the report of a window under ``decision``. Its sums give the gain, but no backlog.
+
+        It lists no ranks.
+        """
         cf, steps, ranks = self.sent(decision), self.spec.window_steps, self._scenario.ranks
         predicted = self.predict(cf, decision.codec)
         seconds = steps * predicted.step.seconds
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
         samples = round(steps * ranks * self._predictor.recording.samples_per_step)
-        everyone = [
-            self._row(rank, predicted, samples // ranks) for rank in range(ranks if self._rows else 0)
-        ]
-        phases = _phases(predicted, steps)
         dense = 4 * self._predictor.fit.model.elements * steps * ranks
         payload = dense if cf == 1.0 else round(predicted.volume.payload_bytes * steps * ranks)
         return WindowReport(
@@ -110,9 +95,8 @@ class Fleet:
             failed_steps=0,
             levels=(self._level(decision, predicted, dense, payload),),
             gains=tuple(SmoothedGain(cf=one, gain=self.gain(one, decision)) for one in measured),
-            phases=phases,
-            spread=_spread(everyone) if everyone else None,
-            ranks=tuple(everyone[: self._rows]),
+            phases=_phases(predicted, steps),
+            ranks=(),
             curve=self._curve(cf),
         )
 
@@ -151,29 +135,6 @@ class Fleet:
         gains = tuple(None if gain is None else min(1.0, gain) for gain in self._model.curves[near])
         return GainCurve(steps=3, own=True, gains=gains)
 
-    def _row(self, rank: int, predicted: Prediction, samples: int) -> RankRow:
-        """Return one rank's row. A rank that computes longer waits less, as whole steps take equally long."""
-        steps = self.spec.window_steps
-        pace = max(0.5, self._random.gauss(1.0, JITTER)) * (
-            STRAGGLER if rank == self._scenario.ranks - 1 else 1.0
-        )
-        even = _phases(predicted, steps)
-        compute = even.compute * pace
-        phases = even.model_copy(
-            update={"compute": compute, "communicate": max(0.0, even.communicate + even.compute - compute)}
-        )
-        return RankRow(
-            rank=rank,
-            steps=steps,
-            step_seconds=sum(phases.model_dump().values()),
-            phases=phases,
-            samples=samples,
-            nonfinite_steps=0,
-            failed_steps=0,
-            memory_bytes=4 * self.spec.model.elements,
-            agent_cpu_seconds=0.1 * steps * predicted.step.seconds,
-        )
-
 
 def _phases(predicted: Prediction, steps: int) -> PhaseSeconds:
     return PhaseSeconds(
@@ -183,9 +144,3 @@ def _phases(predicted: Prediction, steps: int) -> PhaseSeconds:
         communicate=steps * predicted.step.exposed,
         decompress=steps * predicted.step.decompress,
     )
-
-
-def _spread(rows: Sequence[RankRow]) -> Spread:
-    times = {"step_seconds": [row.step_seconds for row in rows]}
-    times |= {name: [getattr(row.phases, name) for row in rows] for name in PhaseSeconds.model_fields}
-    return Spread(**{name: quantiles(values) for name, values in times.items()})

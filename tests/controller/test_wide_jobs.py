@@ -1,4 +1,4 @@
-"""A controller takes the windows of a job with 1,024 ranks, and nothing of it grows faster than the ranks."""
+"""A controller takes the windows of jobs with thousands of ranks, and nothing of it grows faster than the ranks."""
 
 import json
 import time
@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gravac.protocol import JobAnswer, WindowAnswer
+from gravac.fold import JobFold
+from gravac.protocol import JobAnswer, PhaseSeconds, Spread, WindowAnswer, quantiles
+from gravac.traces.replay import check
 from tests.support.sse import Reader
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
@@ -16,6 +18,8 @@ from tools.harness.controller import Controller
 pytestmark = pytest.mark.distributed
 WINDOWS = 12
 FEW, MANY = 64, 1024
+RANKS, LISTED = 10_000, 1024
+"""``LISTED``: as many as an agent lists by default, with the controller's limits as they are by default."""
 PAGE = "", "/ranks", "/ranks/history", "/windows?limit=50&ranks=false", "/decisions?limit=50"
 """What the live page asks for, after ``/v1/jobs/{job}``."""
 
@@ -102,3 +106,32 @@ def test_a_thousand_ranks_cost_no_more_each_than_few(
             assert getattr(many, name) <= 1.3 * more * getattr(few, name), name
     assert many.seconds < 1.0
     assert many.event < 1.2 * many.report, "the rows of the ranks are sent once"
+
+
+def test_a_job_of_ten_thousand_ranks_lists_a_thousand(
+    start: Callable[..., Controller], tmp_path: Path
+) -> None:
+    """The last rank computes longest: it is not listed, but seen in the spread."""
+    controller, trainer = start(data_dir=tmp_path), Trainer("wide", world_size=RANKS)
+    job = spec("wide", world_size=RANKS)
+    here = JobFold(job)
+    answer = controller.ask("POST", "/v1/jobs", job)
+    decision = JobAnswer.model_validate_json(answer.body).decision
+    for _ in range(4):
+        report = trainer.report(decision)
+        times = {"step_seconds": [row.step_seconds for row in report.ranks]}
+        times |= {
+            name: [getattr(row.phases, name) for row in report.ranks] for name in PhaseSeconds.model_fields
+        }
+        spread = Spread(**{name: quantiles(values) for name, values in times.items()})
+        report = report.model_copy(update={"ranks": report.ranks[:LISTED], "spread": spread})
+        answer = controller.ask("POST", "/v1/jobs/wide/windows", report)
+        assert answer.status == 200, answer.body[:300]
+        decision = WindowAnswer.model_validate_json(answer.body).decision
+        assert decision == here.decide(report)
+    assert len(controller.ask("GET", "/v1/jobs/wide/ranks").json["ranks"]) == LISTED
+    assert report.spread is not None
+    assert report.spread.compute[-1] == 5.0 + RANKS - 1
+    controller.stop()
+    (journal,) = tmp_path.rglob("journal.jsonl")
+    assert check(journal).ok
