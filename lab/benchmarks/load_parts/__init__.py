@@ -1,1 +1,0 @@
-"""Parts of ``lab/benchmarks/load.py``."""
