@@ -41,7 +41,7 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "redecide",
     "replay",
     "testing",
-    "whatif",
+    "predict",
     # extend
     "Aggregator",
     "Bucket",
@@ -79,7 +79,7 @@ _MODULES = {
     "policies",
     "protocol",
     "testing",
-    "whatif",
+    "predict",
 }
 _HOMES = {
     "Agent": "gravac_agent",

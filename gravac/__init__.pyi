@@ -19,13 +19,13 @@ from gravac import (
     policies as policies,
 )
 from gravac import (
+    predict as predict,
+)
+from gravac import (
     protocol as protocol,
 )
 from gravac import (
     testing as testing,
-)
-from gravac import (
-    whatif as whatif,
 )
 from gravac.aggregators import Aggregator as Aggregator
 from gravac.collectives import Collective as Collective

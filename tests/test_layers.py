@@ -63,7 +63,7 @@ ALLOWED = {"gravac/collectives/simulated.py": {"threading"}, "gravac/token_conne
 Agents and clients of the controller have one way to keep a token from programs that do not know it."""
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
-        {"offers", "proof", "transaction", "version", "wording"},
+        {"offers", "proof", "step_time", "transaction", "version", "wording"},
         {"registry", "token_connection"},
         {"protocol"},
         {"kernels"},
@@ -75,7 +75,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"policies"},
         {"fold"},
         {"traces"},
-        {"whatif"},
+        {"predict"},
         {"profile"},
         {"catalogue", "testing"},
         {"pytest_plugin"},
@@ -96,7 +96,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"integrations"},
     ),
     "gravac_controller": (
-        {"errors", "extras", "hosts", "safe_text"},
+        {"errors", "hosts", "safe_text"},
         {"lock", "settings"},
         {"page", "views"},
         {"live"},

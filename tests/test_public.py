@@ -20,7 +20,7 @@ PUBLIC = """
     Agent AgentSettings AgentState Link LoadPlanner hook integrations observe optim
     AgentError AgreementError ClosedError PeerError SetupError
     Client ControllerError NoController NotAController Refused
-    TraceError check read_trace redecide replay testing whatif
+    TraceError check read_trace redecide replay testing predict
     Aggregator Bucket Collective Compressor ConfiguredPolicy Key Memory Payload
     Policy PolicySettings PolicyState Traits Verdict
     Decision WindowReport protocol

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gravac import kernels
 from gravac.policies import ObservePolicy, observe
-from gravac.whatif.advice import other_optimizers
+from gravac.predict.advice import other_optimizers
 from gravac.wording import display_path, format_fewer, format_plan, format_rate, printable
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings

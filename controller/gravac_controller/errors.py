@@ -1,7 +1,10 @@
-"""Errors that clients get an answer for: what was refused, why, and what to do about it.
+"""Errors that clients get an answer for: what was refused, why, and what to do about it; and a missing extra.
 
 Domain code raises these. Only ``api/`` knows HTTP: ``api/problems.py`` gives each class its status.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gravac.protocol import Record
 
@@ -70,3 +73,18 @@ class LimitReached(RequestError):
 
 class Unavailable(RequestError):
     """This cannot be done at the moment."""
+
+
+class MissingExtra(RuntimeError):
+    """A package of an extra is not installed; the message names the command that installs it."""
+
+
+@contextmanager
+def needs(extra: str, package: str) -> Iterator[None]:
+    """Wrap the import of ``package``, which ``gravac[extra]`` installs. Raises MissingExtra."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(
+            f"this needs {package}, which is not installed ({error}); install it with: pip install 'gravac[{extra}]'"
+        ) from None

@@ -1,7 +1,7 @@
 """What steps of a profiled job would take with other plans, ranks and networks. Needs torch, for sizes.
 
 A step is that of the traces, but for the exchange of gradients, which follows the formula of
-``gravac.whatif.timemodel``. Its terms are such that the recorded exchange takes what it took.
+``gravac.predict.timemodel``. Its terms are such that the recorded exchange takes what it took.
 """
 
 from collections.abc import Iterator
@@ -11,16 +11,17 @@ from typing import Any
 
 from gravac.collectives import AUTO, COLLECTIVES, Network, keeps_up
 from gravac.collectives.compressed_all_reduce import COARSE
+from gravac.predict.advice import Advice, PlanOption, advise, usual_plans
+from gravac.predict.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_shards
+from gravac.predict.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, PUBLISHED, NominalJob, link
+from gravac.predict.predictor import DOUBLING_ERROR, ELSEWHERE_ERROR, MIN_ERROR
+from gravac.predict.terms import HANDLING_SECONDS_PER_BYTE
+from gravac.predict.timemodel import TCP_GOODPUT, TimeModel
 from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
 from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
 from gravac.protocol.job import decisive, optimizer_kind
 from gravac.signals.efficiency import UNSIMULATED
-from gravac.whatif.advice import Advice, PlanOption, advise, usual_plans
-from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_shards
-from gravac.whatif.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, PUBLISHED, NominalJob, link
-from gravac.whatif.predict import DOUBLING_ERROR, ELSEWHERE_ERROR, MIN_ERROR
-from gravac.whatif.terms import HANDLING_SECONDS_PER_BYTE
-from gravac.whatif.timemodel import TCP_GOODPUT, StepTime, TimeModel
+from gravac.step_time import StepTime
 from gravac.wording import format_number, format_percent, format_rate, format_seconds
 
 GPU = PUBLISHED["h100"]

@@ -5,6 +5,7 @@ from math import sqrt
 from typing import Any
 
 from gravac.policies.observe import COUNTS
+from gravac.predict.exchange import BUCKET_BYTES
 from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
 from gravac.profile.measure import INSIDE, Gradients, Measurement, Row
 from gravac.profile.patterns import (
@@ -21,7 +22,6 @@ from gravac.profile.patterns import (
     WEIGHTS,
     WORDS,
 )
-from gravac.whatif.exchange import BUCKET_BYTES
 from gravac.wording import (
     format_bytes,
     format_fewer,

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from predict_parts.measured import Measured, MeasuredPlan, read_again, run
 
 from gravac.collectives import Network
-from gravac.whatif import Prediction, Predictor, Recording, Scenario
+from gravac.predict import Prediction, Predictor, Recording, Scenario
 from gravac_lab.bench.network import parse_rate
 
 FITTED, LINKS = "1gbit", "30mbit 40mbit 50mbit 75mbit 100mbit 150mbit 200mbit 300mbit 500mbit 750mbit"

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from gravac.collectives import Network
 from gravac.collectives.cost import RING_RANKS
-from gravac.whatif.exchange import volume
+from gravac.predict.exchange import volume
 from gravac_lab.bench.member import NAMESPACE
 from gravac_lab.bench.network import INTERFACE, HostNetwork
 from gravac_lab.bench.wire import FRAME_BYTES

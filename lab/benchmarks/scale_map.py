@@ -14,8 +14,8 @@ from gravac.collectives import AUTO, COLLECTIVES, Network, Owners, keeps_up
 from gravac.collectives.choice import HANDICAP
 from gravac.collectives.cost import all_reduce
 from gravac.policies.base import Plan
+from gravac.predict.nominal import PUBLISHED, NominalJob
 from gravac.signals import efficiency
-from gravac.whatif.nominal import PUBLISHED, NominalJob
 
 ELEMENTS, COMPUTE_SECONDS = 124_000_000, 0.25
 """A GPT-2 of the smallest size, and a step of it without any exchange."""

@@ -11,7 +11,7 @@ from gravac.compressors.base import kept_count
 from gravac.kernels.device import rounded, tiled
 from gravac.kernels.device.owned import OwnedLayout
 from gravac.policies import AutoPolicy, Plan
-from gravac.whatif.exchange import BUCKET_BYTES
+from gravac.predict.exchange import BUCKET_BYTES
 from gravac_agent.setup.plan_costs import ShardedGradient, plan_costs, without_waits
 
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=12.5e6)

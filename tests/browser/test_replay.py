@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gravac.whatif.nominal import link
+from gravac.predict.nominal import link
 from tests.support.browser import TraceServer, only_failed_requests, open_trace, texts_of
 from tests.support.lab import needs_lab
 from tools.harness.chromium import OpenPage

@@ -11,16 +11,16 @@ from click.testing import CliRunner
 
 from gravac import offers
 from gravac.policies.base import Plan
+from gravac.predict import Recording
+from gravac.predict.advice import advise, other_optimizers, usual_plans
 from gravac.signals import efficiency
 from gravac.signals.efficiency import LEAST_KEPT
+from gravac.step_time import StepTime
 from gravac.traces import read_trace
-from gravac.whatif import Recording
-from gravac.whatif.advice import advise, other_optimizers, usual_plans
-from gravac.whatif.timemodel import StepTime
 from gravac.wording import format_number, plan_in_words
 from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
-from tests.support.whatif import HOSTS, NETWORK, job_trace, trace
+from tests.support.predicted import HOSTS, NETWORK, job_trace, trace
 
 JOB = ("--ranks", "4", "--elements", "3.5e6", "--compute", "0.25")
 

@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from gravac.predict import Recording
+from gravac.predict.advice import other_optimizers
 from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
-from gravac.whatif import Recording
-from gravac.whatif.advice import other_optimizers
 from gravac.wording import format_bytes
 from gravac_controller.cli import main
 from gravac_controller.cli.screen import screen
@@ -30,8 +30,8 @@ from gravac_controller.client import discovery
 from gravac_controller.settings import DEFAULT_PORT
 from gravac_controller.views.models import WindowView
 from tests.support.efficiencies import fixed_efficiencies
+from tests.support.predicted import job_trace
 from tests.support.traces_made import make
-from tests.support.whatif import job_trace
 from tools.harness.builders import PostedJob, two_hosts
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 from tools.harness.recorded import RecordedJob

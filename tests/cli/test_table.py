@@ -15,7 +15,7 @@ from gravac.traces import TraceWriter
 from gravac.wording import plan_in_words
 from gravac_controller.cli import main
 from gravac_controller.cli.wording import Listing, printer
-from tests.support.whatif import spec, windows
+from tests.support.predicted import spec, windows
 
 SENT = "dither-subtractive:levels=3,coding=huffman"
 WIDTHS = (60, 80, 100, 140)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.figures import markers, parts, texts
-from tests.support.whatif import CFS, HOSTS, NETWORK, RANKS, trace
+from tests.support.predicted import CFS, HOSTS, NETWORK, RANKS, trace
 
 TRACES = Path(__file__).parents[1] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")

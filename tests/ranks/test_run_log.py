@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gravac.predict import Recording
+from gravac.predict.advice import other_optimizers
 from gravac.traces import read_trace
 from gravac.traces.replay import check
-from gravac.whatif import Recording
-from gravac.whatif.advice import other_optimizers
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed

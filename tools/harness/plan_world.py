@@ -18,6 +18,7 @@ from gravac.fold import JobFold
 from gravac.policies import Plan, parse
 from gravac.policies.auto import plans as auto_plans
 from gravac.policies.base import DENSE
+from gravac.predict.exchange import volume
 from gravac.protocol import (
     Decision,
     GainCurve,
@@ -31,7 +32,6 @@ from gravac.protocol import (
     WindowReport,
 )
 from gravac.signals import efficiency
-from gravac.whatif.exchange import volume
 from tools.harness.cluster import job_spec, level_sums, window_report
 
 LAG_STEPS = 3

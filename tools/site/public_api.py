@@ -16,7 +16,7 @@ GROUPS = (
     ("In the trainer", ("gravac_agent", "gravac.optim")),
     ("Client of the controller", ("gravac_controller",)),
     ("Traces and replay", ("gravac.traces", "gravac.replay", "gravac.testing", "gravac.fold")),
-    ("What if", ("gravac.whatif",)),
+    ("What if", ("gravac.predict",)),
     ("Policies and signals", ("gravac.policies", "gravac.signals")),
     ("Compression", ("gravac.compressors", "gravac.memories", "gravac.aggregators", "gravac.collectives")),
     ("Gradient estimators", ("gravac_lab.estimators",)),

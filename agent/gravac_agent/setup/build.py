@@ -9,8 +9,8 @@ from gravac.collectives import ProcessGroupCommunicator
 from gravac.collectives.cost import RING_RANKS
 from gravac.kernels.backend import gpu_kernels
 from gravac.memories import Memory
+from gravac.predict import Recording
 from gravac.protocol import JobSpec
-from gravac.whatif import Recording
 from gravac_agent import sinks
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import text_of_first

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from gravac import optim
 from gravac.collectives import backend_of
+from gravac.predict.exchange import FIRST_BUCKET_BYTES
 from gravac.protocol import Environment, ModelShape, OptimizerKind, OptimizerSpec, job
 from gravac.version import __version__
-from gravac.whatif.exchange import FIRST_BUCKET_BYTES
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 

@@ -18,9 +18,7 @@ from gravac.kernels.device.rounded import RoundedLayout
 from gravac.kernels.device.tiled import TiledLayout
 from gravac.memories import Bucket
 from gravac.policies import Plan
-from gravac.protocol import CodecSize, JobSpec, PlanCost
-from gravac.signals import efficiency
-from gravac.whatif.exchange import (
+from gravac.predict.exchange import (
     BUCKET_BYTES,
     UnknownSizes,
     Volume,
@@ -29,7 +27,9 @@ from gravac.whatif.exchange import (
     volume_of_rounds,
     volume_of_shards,
 )
-from gravac.whatif.samples import ASSUMED_NETWORK
+from gravac.predict.samples import ASSUMED_NETWORK
+from gravac.protocol import CodecSize, JobSpec, PlanCost
+from gravac.signals import efficiency
 
 log = logging.getLogger("gravac.agent")
 

@@ -5,8 +5,8 @@ import threading
 
 import torch.distributed as dist
 
+from gravac.predict import Recording
 from gravac.protocol import Event
-from gravac.whatif import Recording
 from gravac_agent.exchange.agreement import missing_ranks
 from gravac_agent.reporting.reporter import Reporter
 

@@ -8,6 +8,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
+from gravac.predict import Recording
 from gravac.protocol import (
     GainCurve,
     GainSums,
@@ -20,7 +21,6 @@ from gravac.protocol import (
     WindowReport,
     quantiles,
 )
-from gravac.whatif import Recording
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.tick import NAMES
 from gravac_agent.reporting.reporter import Reporter

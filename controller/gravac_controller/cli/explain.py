@@ -220,8 +220,8 @@ def _other_optimizers(source: Source, job: JobView) -> str:
     """Return what another optimizer would bring, by the last windows of this start; empty: nothing, or not known."""
     if job.latest is None or not job.spec.torch_adam or find_spec("torch") is None:
         return ""
-    from gravac.whatif.advice import other_optimizers  # torch takes seconds to load
-    from gravac.whatif.recording import MAX_WINDOWS_PER_CF, Recording
+    from gravac.predict.advice import other_optimizers  # torch takes seconds to load
+    from gravac.predict.recording import MAX_WINDOWS_PER_CF, Recording
 
     recording, last = Recording(job.spec), job.latest.report.window
     for each in job.events:

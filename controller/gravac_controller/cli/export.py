@@ -8,9 +8,9 @@ import click
 from gravac.traces import TraceError
 from gravac.wording import display_path, printable
 from gravac_controller.cli.source import CannotUse, TraceFile
+from gravac_controller.errors import MissingExtra
 from gravac_controller.export.series import write_openmetrics, write_tensorboard
 from gravac_controller.export.tables import of_windows, write_csv, write_parquet
-from gravac_controller.extras import MissingExtra
 from gravac_controller.report.summary import empty_job, windows_of
 from gravac_controller.views.models import WindowView
 

@@ -8,7 +8,7 @@ from gravac.traces import TraceError
 from gravac.wording import display_path, printable
 from gravac_controller.cli.source import CannotUse, TraceFile
 from gravac_controller.cli.wording import size
-from gravac_controller.extras import MissingExtra
+from gravac_controller.errors import MissingExtra
 from gravac_controller.report.figure import lines_of, write_figure
 from gravac_controller.report.page import page
 from gravac_controller.report.summary import (

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from gravac_controller.extras import needs
+from gravac_controller.errors import needs
 from gravac_controller.metrics.definitions import JobMetric, JobValues
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.replay.job import ReplayedLive

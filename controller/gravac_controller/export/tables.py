@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from gravac_controller.extras import needs
+from gravac_controller.errors import needs
 from gravac_controller.views.columns import COLUMNS, Value, row_of
 from gravac_controller.views.models import WindowView
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gravac.wording import printable
-from gravac_controller.extras import needs
+from gravac_controller.errors import needs
 from gravac_controller.report.summary import TraceSummary
 
 if TYPE_CHECKING:

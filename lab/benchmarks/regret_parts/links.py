@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gravac.collectives import Network
-from gravac.whatif.nominal import LATENCY_SECONDS, link
+from gravac.predict.nominal import LATENCY_SECONDS, link
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gravac.whatif.nominal import NominalJob, link
+from gravac.predict.nominal import NominalJob, link
 
 ELEMENTS, COMPUTE_SECONDS = 3_511_616, 0.64
 """The LSTM of ``gravac bench train`` and what a step of it computes on one core (its method ``none``)."""

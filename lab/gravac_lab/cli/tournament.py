@@ -10,7 +10,7 @@ from rich.console import Console
 from gravac.wording import format_percent, printable
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.wording import Listing, number, seconds
-from gravac_controller.extras import MissingExtra
+from gravac_controller.errors import MissingExtra
 from gravac_lab.bench import tournament as runs
 from gravac_lab.bench.tournament import PRESETS, Tournament
 from gravac_lab.cli import options, output
@@ -195,7 +195,7 @@ def predicted(run: Run, bits_per_second: float, compute_seconds: float) -> float
     Raises:
         RowError: The plan of the run is not known.
     """
-    from gravac.whatif.nominal import link
+    from gravac.predict.nominal import link
     from gravac_lab.tournament.run_steps import step_seconds
 
     try:

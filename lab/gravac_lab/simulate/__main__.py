@@ -14,7 +14,7 @@ from typing import Any
 
 from gravac import policies
 from gravac.collectives import AUTO
-from gravac.whatif.nominal import link
+from gravac.predict.nominal import link
 from gravac_agent.errors import SetupError
 from gravac_lab.programs.process import run_program
 from gravac_lab.simulate.clock import ModelClock, Phase, measure_compute

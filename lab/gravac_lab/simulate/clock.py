@@ -6,7 +6,7 @@ from statistics import median
 from typing import Protocol
 
 from gravac.collectives import AUTO, Network
-from gravac.whatif.nominal import NominalJob
+from gravac.predict.nominal import NominalJob
 from gravac_agent.windows.meters import StepTimes
 from gravac_lab.tasks import Recipe, loss_of
 
@@ -48,7 +48,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ModelClock:
-    """Step times by ``gravac.whatif.nominal``.
+    """Step times by ``gravac.predict.nominal``.
 
     Args:
         elements: Of the gradient.

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from gravac.aggregators import parse
 from gravac.collectives import AUTO, AllReduce, CompressedAllReduce, Gather, Network, small_sum_messages
-from gravac.whatif.exchange import UnknownSizes, Volume, buckets, codec_of, volume
-from gravac.whatif.nominal import NominalJob
+from gravac.predict.exchange import UnknownSizes, Volume, buckets, codec_of, volume
+from gravac.predict.nominal import NominalJob
 from gravac_lab.tournament import Run
 from gravac_lab.tournament.rows import DENSE
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gravac.predict.nominal import NominalJob, link
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.signals import figures
 from gravac.traces import read_trace
 from gravac.traces.replay import replay
-from gravac.whatif.nominal import NominalJob, link
 from gravac_agent.errors import SetupError
 from gravac_controller.cli import main
 from gravac_lab.demo.figures import collect

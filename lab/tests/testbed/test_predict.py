@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gravac.collectives import Network
-from tests.support.whatif import RANKS, spec, windows
+from tests.support.predicted import RANKS, spec, windows
 
 CFS, FITTED = (1.0, 4.0, 10.0, 30.0, 100.0, 1000.0), (1.0, 10.0, 30.0, 1000.0)
 LINKS = ("50mbit", "200mbit", "1gbit")

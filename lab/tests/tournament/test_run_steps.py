@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gravac.whatif.exchange import volume
-from gravac.whatif.nominal import NominalJob, link
+from gravac.predict.exchange import volume
+from gravac.predict.nominal import NominalJob, link
 from gravac_lab.tournament import Run
 from gravac_lab.tournament.curves import curve_of
 from gravac_lab.tournament.run_steps import chosen_collective, step_seconds

@@ -8,8 +8,7 @@ from gravac import policies
 from gravac.collectives import Network
 from gravac.policies.auto.plans import read, size_of
 from gravac.policies.base import Policy
-from gravac.traces import Line, TraceError
-from gravac.whatif import (
+from gravac.predict import (
     GainUnknown,
     Prediction,
     Predictor,
@@ -20,10 +19,11 @@ from gravac.whatif import (
     best,
     simulate,
 )
-from gravac.whatif.advice import usual_plans
-from gravac.whatif.exchange import Volume, codec_of, reached
-from gravac.whatif.levels import Levels
-from gravac.whatif.timemodel import CODING_POWER
+from gravac.predict.advice import usual_plans
+from gravac.predict.exchange import Volume, codec_of, reached
+from gravac.predict.levels import Levels
+from gravac.predict.timemodel import CODING_POWER
+from gravac.traces import Line, TraceError
 
 FACTORS = (1.0, 4.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 STRETCHES = 40

@@ -14,7 +14,7 @@ from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.plot import draw
 from gravac_controller.cli.whatif.show import show
 from gravac_controller.cli.wording import printer
-from gravac_controller.extras import MissingExtra
+from gravac_controller.errors import MissingExtra
 
 
 def _policy(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -133,7 +133,7 @@ def _answered(trace: Path, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_codec(text: str, option: str) -> None:
-    from gravac.whatif.exchange import codec_of
+    from gravac.predict.exchange import codec_of
 
     try:
         known = codec_of(text)

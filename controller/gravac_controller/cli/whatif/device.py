@@ -47,8 +47,8 @@ def times_on(
         CannotUse: This machine has no such device, and none was measured elsewhere.
     """
     with needing_torch("measuring needs"):
-        from gravac.whatif.exchange import buckets
-        from gravac.whatif.nominal import PUBLISHED
+        from gravac.predict.exchange import buckets
+        from gravac.predict.nominal import PUBLISHED
     every = list(plans)
     asked = {
         "device": device,

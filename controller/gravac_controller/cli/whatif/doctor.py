@@ -20,7 +20,7 @@ from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
 
 if TYPE_CHECKING:
-    from gravac.whatif.advice import Advice
+    from gravac.predict.advice import Advice
 
 KINDS = {
     "sgd": "sgd",
@@ -187,8 +187,8 @@ def _of_sizes(
 ) -> dict[str, Any]:
     """Advise on a job that was never run. ``network``: latency, and bits a second."""
     with needing_torch("predictions need"):
-        from gravac.whatif.advice import advise, usual_plans
-        from gravac.whatif.nominal import NominalJob, link
+        from gravac.predict.advice import advise, usual_plans
+        from gravac.predict.nominal import NominalJob, link
     latency, bits = network
     named, kind = NAMES.get(optimizer, ""), KINDS[optimizer]
     job = NominalJob(elements, ranks, compute, aged=kind == "adam-aged")
@@ -235,8 +235,8 @@ def _of_trace(
 ) -> dict[str, Any]:
     """Advise on the job of a trace."""
     with needing_torch("predictions need"):
-        from gravac.whatif import Predictor, Recording
-        from gravac.whatif.advice import advise_job
+        from gravac.predict import Predictor, Recording
+        from gravac.predict.advice import advise_job
     try:
         recording = Recording.from_trace(read_trace(active_part(trace)))
         predictor = Predictor([(recording, None)])

@@ -1,9 +1,8 @@
 """Step times of a job of which no trace exists, from what coding and handling cost on one core of an AMD EPYC, or on a
 GPU where that was measured once.
 
-The formula is that of ``gravac.whatif.timemodel``. Coding has the terms by which the auto policy predicts plans that it
-has not tried (``gravac.offers``): a quantizer touches every element of every payload, a selector those
-that it kept.
+The formula is that of ``gravac.predict.timemodel``. Coding has the terms by which the auto policy predicts plans that
+it has not tried (``gravac.offers``): a quantizer touches every element of every payload, a selector those that it kept.
 """
 
 from collections.abc import Mapping
@@ -13,9 +12,10 @@ from gravac import offers
 from gravac.collectives import AUTO, Network
 from gravac.offers import MEMORY_NS, pass_ns
 from gravac.policies.base import Plan
-from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, buckets, volume, volume_of_rounds
-from gravac.whatif.terms import HANDLING_SECONDS_PER_BYTE
-from gravac.whatif.timemodel import StepTime, TimeModel, coded
+from gravac.predict.exchange import VALUE_BYTES, UnknownSizes, Volume, buckets, volume, volume_of_rounds
+from gravac.predict.terms import HANDLING_SECONDS_PER_BYTE
+from gravac.predict.timemodel import TimeModel, coded
+from gravac.step_time import StepTime
 from gravac.wording import format_number, format_seconds
 
 HIDDEN_RATIO = 0.3

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from gravac.predict.gains import GainModel
+from gravac.predict.predictor import Prediction, Predictor, Scenario
 from gravac.protocol import (
     Decision,
     GainCurve,
@@ -12,8 +14,6 @@ from gravac.protocol import (
     SmoothedGain,
     WindowReport,
 )
-from gravac.whatif.gains import GainModel
-from gravac.whatif.predict import Prediction, Predictor, Scenario
 
 SETTLE_STEPS = 5
 

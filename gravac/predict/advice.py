@@ -7,13 +7,13 @@ from typing import Any
 from gravac.policies.auto.plans import DEFAULT_COMPRESSOR, DEFAULT_MEMORY, plans, size_of
 from gravac.policies.auto.table import MOST_LOST
 from gravac.policies.base import Plan
+from gravac.predict.exchange import UnknownSizes
+from gravac.predict.predictor import Predictor, Scenario
+from gravac.predict.recording import Recording
 from gravac.protocol.job import TORCH_ADAM
 from gravac.signals import efficiency
 from gravac.signals.risk import accepted_loss
-from gravac.whatif.exchange import UnknownSizes
-from gravac.whatif.predict import Predictor, Scenario
-from gravac.whatif.recording import Recording
-from gravac.whatif.timemodel import StepTime
+from gravac.step_time import StepTime
 from gravac.wording import (
     format_fewer,
     format_number,

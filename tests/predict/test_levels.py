@@ -6,10 +6,10 @@ import pytest
 
 from gravac.collectives import Network
 from gravac.fold import JobFold
-from gravac.whatif import Fleet, Predictor, Scenario
-from gravac.whatif.recording import Recording
-from gravac.whatif.samples import network_of
-from tests.support.whatif import ELEMENTS, HOSTS, NETWORK, recording, true_step, true_volume
+from gravac.predict import Fleet, Predictor, Scenario
+from gravac.predict.recording import Recording
+from gravac.predict.samples import network_of
+from tests.support.predicted import ELEMENTS, HOSTS, NETWORK, recording, true_step, true_volume
 
 SLOW = Network(latency_seconds=1e-3, bytes_per_second=3e6)
 

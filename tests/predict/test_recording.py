@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gravac.predict import NothingRecorded, Recording
+from gravac.predict.recording import MAX_WINDOWS_PER_CF
 from gravac.protocol import LinkSpec, ModelShape, WindowReport
 from gravac.traces import Line, TraceRecord
 from gravac.traces.line import kind_of
-from gravac.whatif import NothingRecorded, Recording
-from gravac.whatif.recording import MAX_WINDOWS_PER_CF
 from gravac_controller.cli.whatif.answer import Unanswerable, WhatIfQuestion, answer
-from tests.support.whatif import CFS, HOSTS, NETWORK, recording, spec, windows
+from tests.support.predicted import CFS, HOSTS, NETWORK, recording, spec, windows
 
 
 def lines(*records: TraceRecord) -> list[Line]:

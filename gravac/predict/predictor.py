@@ -8,16 +8,16 @@ from statistics import median
 
 from gravac import offers
 from gravac.collectives import COLLECTIVES, Network
+from gravac.predict import exchange
+from gravac.predict.exchange import UnknownSizes, Volume
+from gravac.predict.fit import Fit, fit, fit_samples
+from gravac.predict.gains import GainEstimate, GainModel
+from gravac.predict.nominal import NominalJob
+from gravac.predict.recording import Recording
+from gravac.predict.samples import Sample, network_of
 from gravac.protocol import PlanCost
 from gravac.signals.efficiency import CERTAIN, Efficiency, of_job
-from gravac.whatif import exchange
-from gravac.whatif.exchange import UnknownSizes, Volume
-from gravac.whatif.fit import Fit, fit, fit_samples
-from gravac.whatif.gains import GainEstimate, GainModel
-from gravac.whatif.nominal import NominalJob
-from gravac.whatif.recording import Recording
-from gravac.whatif.samples import Sample, network_of
-from gravac.whatif.timemodel import StepTime
+from gravac.step_time import StepTime
 
 MIN_ERROR = 0.02
 """Relative standard error of any predicted step, at least."""
@@ -88,7 +88,7 @@ class Predictor:
         error: relative standard error of a predicted step in the recorded scenario.
 
     Raises:
-        ValueError: the recordings do not fit together (see ``gravac.whatif.fit.fit``).
+        ValueError: the recordings do not fit together (see ``gravac.predict.fit.fit``).
     """
 
     def __init__(self, recordings: Sequence[tuple[Recording, Network | None]]) -> None:

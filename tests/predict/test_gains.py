@@ -6,9 +6,9 @@ from statistics import median
 import pytest
 import torch
 
+from gravac.predict.gains import USUAL_DECAY, GainModel
 from gravac.signals.spectrum import LADDER
-from gravac.whatif.gains import USUAL_DECAY, GainModel
-from tests.support.whatif import recording, true_gain
+from tests.support.predicted import recording, true_gain
 
 
 def model(**options: object) -> GainModel:

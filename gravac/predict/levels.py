@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from gravac.collectives import Network, cost
+from gravac.predict.exchange import VALUE_BYTES, Volume, volume, volume_of_rounds
 from gravac.protocol import JobSpec
-from gravac.whatif.exchange import VALUE_BYTES, Volume, volume, volume_of_rounds
 from gravac.wording import format_rate, format_seconds
 
 
@@ -62,11 +62,11 @@ class Levels:
     def volume(
         self, compressor: str, whole: int, cf: float, ranks: int, network: Network, aged: bool
     ) -> Volume:
-        """Return the exchange of a gradient of ``whole`` elements; all else as in ``gravac.whatif.exchange.volume``."""
+        """Return the exchange of a gradient of ``whole`` elements; see ``gravac.predict.exchange.volume``."""
         found = volume(compressor, self.elements(whole), cf, self.hosts(ranks), network, aged=aged)
         return replace(found, inside_seconds=self.seconds(whole))
 
     def volume_of_rounds(self, payload_bytes: float, whole: int, ranks: int) -> Volume:
-        """Return that of a multi-round aggregator; see ``gravac.whatif.exchange.volume_of_rounds``."""
+        """Return that of a multi-round aggregator; see ``gravac.predict.exchange.volume_of_rounds``."""
         found = volume_of_rounds(payload_bytes, self.hosts(ranks))
         return replace(found, inside_seconds=self.seconds(whole))

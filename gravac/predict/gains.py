@@ -12,9 +12,9 @@ from itertools import pairwise
 from statistics import median
 from typing import TypeVar
 
+from gravac.predict.recording import MIN_GAIN, Recording
 from gravac.protocol import GainCurve
 from gravac.signals.spectrum import LADDER
-from gravac.whatif.recording import MIN_GAIN, Recording
 
 T = TypeVar("T")
 USUAL_DECAY = 0.35

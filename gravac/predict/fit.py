@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from gravac.collectives import Network
-from gravac.whatif.recording import Recording
-from gravac.whatif.robust import MAD_OF_A_NORMAL
-from gravac.whatif.samples import Sample, medians, noise_of, samples_of
-from gravac.whatif.terms import coding_terms, exchange_terms
-from gravac.whatif.timemodel import TimeModel
+from gravac.predict.recording import Recording
+from gravac.predict.robust import MAD_OF_A_NORMAL
+from gravac.predict.samples import Sample, medians, noise_of, samples_of
+from gravac.predict.terms import coding_terms, exchange_terms
+from gravac.predict.timemodel import TimeModel
 
 
 @dataclass(frozen=True)

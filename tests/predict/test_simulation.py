@@ -7,10 +7,10 @@ import pytest
 
 from gravac.collectives import Network
 from gravac.policies import parse
+from gravac.predict import Fleet, GainUnknown, Predictor, Scenario, SimulatedRun, best, simulate
 from gravac.signals.efficiency import Efficiency, expected
-from gravac.whatif import Fleet, GainUnknown, Predictor, Scenario, SimulatedRun, best, simulate
 from tests.support.efficiencies import fixed_efficiencies
-from tests.support.whatif import CFS, NETWORK, RANKS, SAMPLES, STEPS, recording, true_gain
+from tests.support.predicted import CFS, NETWORK, RANKS, SAMPLES, STEPS, recording, true_gain
 
 SLOW = Network(latency_seconds=1e-4, bytes_per_second=6e6)
 

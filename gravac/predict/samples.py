@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from gravac.collectives import Network
-from gravac.whatif.exchange import UnknownSizes, Volume, buckets
-from gravac.whatif.recording import Observation, Recording
-from gravac.whatif.robust import MAD_OF_A_NORMAL
-from gravac.whatif.timemodel import TCP_GOODPUT
+from gravac.predict.exchange import UnknownSizes, Volume, buckets
+from gravac.predict.recording import Observation, Recording
+from gravac.predict.robust import MAD_OF_A_NORMAL
+from gravac.predict.timemodel import TCP_GOODPUT
 
 ASSUMED_NETWORK = Network(latency_seconds=5e-5, bytes_per_second=1.25e8)
 """Stands for an unknown network: gives its latency and the collective that was chosen. Its bandwidth is fitted."""

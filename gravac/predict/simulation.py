@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from gravac.fold import JobFold
 from gravac.policies.base import Policy
+from gravac.predict.exchange import UnknownSizes, codec_of, sizes_of
+from gravac.predict.fleet import Fleet
+from gravac.predict.predictor import Predictor, Scenario
 from gravac.protocol import CodecSize, Decision, JobSpec, PlanCost
-from gravac.whatif.exchange import UnknownSizes, codec_of, sizes_of
-from gravac.whatif.fleet import Fleet
-from gravac.whatif.predict import Predictor, Scenario
 
 STEADY_WINDOWS = 60
 """Windows in hold without a change after which the rest of the run is assumed to be like them."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from gravac.collectives import Network
-from gravac.whatif import robust
-from gravac.whatif.robust import LinearFit
-from gravac.whatif.samples import ASSUMED_NETWORK, Sample
-from gravac.whatif.timemodel import CODING_POWER, TCP_GOODPUT, coded
+from gravac.predict import robust
+from gravac.predict.robust import LinearFit
+from gravac.predict.samples import ASSUMED_NETWORK, Sample
+from gravac.predict.timemodel import CODING_POWER, TCP_GOODPUT, coded
 
 COMPRESS_SECONDS_PER_ELEMENT = 2e-9
 COMPRESS_SECONDS_PER_CODED = 1e-8
@@ -157,7 +157,7 @@ class _Remainder:
 def exchange_terms(
     samples: Sequence[Sample], coding: CodingTerms, elements: int, noise: float
 ) -> ExchangeTerms:
-    """Fit rest = compute + waiting + max(last · T, T − hidden), T the transfer time (``gravac.whatif.timemodel``).
+    """Fit rest = compute + waiting + max(last · T, T − hidden), T the transfer time (``gravac.predict.timemodel``).
 
     Without overlap two different transfers suffice. A single one is determined by what the step waited for.
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gravac.whatif import robust
+from gravac.predict import robust
 
 ONES = [1.0] * 8
 

@@ -9,11 +9,11 @@ from statistics import median
 from typing import TypeVar
 
 from gravac.collectives import Network
+from gravac.predict.levels import Levels
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import figures
 from gravac.signals.efficiency import LEAST_STEPS, Efficiency
 from gravac.traces import Line
-from gravac.whatif.levels import Levels
 from gravac.wording import format_rate, format_seconds, plan_in_words
 
 K = TypeVar("K")

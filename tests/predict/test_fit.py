@@ -7,13 +7,13 @@ import torch
 
 from gravac import compressors
 from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
+from gravac.predict import Predictor, Scenario
+from gravac.predict.exchange import volume
+from gravac.predict.fit import fit
+from gravac.predict.recording import Recording
+from gravac.predict.samples import network_of
 from gravac.protocol import Event, LinkSpec, PlanCost
-from gravac.whatif import Predictor, Scenario
-from gravac.whatif.exchange import volume
-from gravac.whatif.fit import fit
-from gravac.whatif.recording import Recording
-from gravac.whatif.samples import network_of
-from tests.support.whatif import CFS, ELEMENTS, NETWORK, RANKS, TRUTH, recording
+from tests.support.predicted import CFS, ELEMENTS, NETWORK, RANKS, TRUTH, recording
 
 FAST = Network(latency_seconds=2e-5, bytes_per_second=125e6)
 SLOW = Network(latency_seconds=1e-3, bytes_per_second=6e6)

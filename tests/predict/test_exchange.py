@@ -3,8 +3,8 @@
 import pytest
 
 from gravac.collectives import Network
-from gravac.whatif import exchange
-from gravac.whatif.exchange import UnknownSizes, buckets, volume
+from gravac.predict import exchange
+from gravac.predict.exchange import UnknownSizes, buckets, volume
 
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=1e7)
 ONE = 1 << 18

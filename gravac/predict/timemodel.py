@@ -1,18 +1,18 @@
-"""Time model of a step: own work by CF, and an exchange that hides partly behind backward. Pure.
+"""Terms of a step's time: own work by CF, and an exchange that hides partly behind backward. Pure.
 
-    step = compute + compressing + coding · coded + exposed
-    exposed = waiting + max(last · T, T - hidden),  T = messages · α + bytes · (1/(goodput · β) + handling) + inside
+    step = compute + compressing + coding · coded + exposed     (``gravac.step_time``)
+    T = messages · α + bytes · (1/(goodput · β) + handling) + inside
 
 T is the α-β model of communication (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994)
-with α and β as latency and bandwidth of a rank's link. ``coded`` = elements / CF^0.75. Transfers overlap with backward,
-for at most ``hidden`` seconds, and with the encoding of later buckets. The last bucket's share of T (``last``) overlaps
-with neither. ``inside``: what ranks of a host exchange first and last, where there are two levels of links.
+with α and β as latency and bandwidth of a rank's link. ``coded`` = elements / CF^0.75. ``inside``: what ranks of a host
+exchange first and last, where there are two levels of links.
 """
 
 from dataclasses import dataclass
 
 from gravac.collectives import Network
-from gravac.whatif.exchange import Volume
+from gravac.predict.exchange import Volume
+from gravac.step_time import StepTime, exposed
 
 TCP_GOODPUT = 0.956
 """Share of a link's bits that are payload: 1448 of 1514 bytes in a full Ethernet frame with TCP/IP."""
@@ -23,22 +23,8 @@ encoding and decoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
-    """Parts of one step in seconds. They add up to ``seconds``, which is never 0."""
-
-    compute: float
-    compress: float
-    exposed: float
-    decompress: float
-
-    @property
-    def seconds(self) -> float:
-        return max(1e-9, self.compute + self.compress + self.exposed + self.decompress)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeModel:
-    """Terms of the formula, fitted by ``gravac.whatif.fit``.
+    """Terms of the formula, fitted by ``gravac.predict.fit``.
 
     Attributes:
         elements: of the gradient.
@@ -78,7 +64,7 @@ class TimeModel:
         return StepTime(
             compute=self.compute_seconds,
             compress=compress,
-            exposed=self.waiting_seconds + max(self.last_ratio * transfer, transfer - hidden),
+            exposed=self.waiting_seconds + exposed(transfer, hidden, self.last_ratio),
             decompress=count * volume.decoded * self.decompress_seconds_per_coded,
         )
 
