@@ -146,7 +146,7 @@ class RunLog:
         page = "decided in process, without a page" if reporter.url is None else f"page {reporter.url}"
         journal = "" if reporter.trace_path is None else f", journal {display_path(reporter.trace_path)}"
         sends = reporter.directive
-        codec, cf = parts.encoder.codecs[sends.codec], sends.cf_candidate
+        codec, cf = parts.channels.codecs[sends.codec], sends.cf_candidate
         wire_cf = parts.spec.wire_cf(codec, cf)
         fewer = f", {format_fewer(wire_cf)}" if wire_cf is not None and cf > 1.0 else ""
         plan = f"{format_plan(codec, cf)}{fewer}"
@@ -162,7 +162,7 @@ def _sent(parts: Parts) -> str:
     if not totals.steps_at:
         return ": no gradient was exchanged"
     (codec, cf), steps = totals.steps_at.most_common(1)[0]
-    sent = "stayed dense" if cf == 1.0 else f"held {format_plan(parts.encoder.codecs[codec], cf)}"
+    sent = "stayed dense" if cf == 1.0 else f"held {format_plan(parts.channels.codecs[codec], cf)}"
     times = totals.dense_bytes / totals.payload_bytes if totals.payload_bytes else 1.0
     fewer = f", {format_fewer(times)}" if times >= 1.05 else ""
     text = f": {sent} for {100 * steps / totals.steps_at.total():.0f} % of steps{fewer}"

@@ -159,7 +159,7 @@ class Session:
             arrivals = {
                 id(one): found
                 for one in optimizers
-                if (found := Arrivals.of(innermost(one), self.module, self.parts.encoder)) is not None
+                if (found := Arrivals.of(innermost(one), self.module, self.parts.channels)) is not None
             }
             if isinstance(self.module, ReplicatedModel) and self.module.differ():
                 log.warning(
@@ -213,7 +213,7 @@ class Session:
                 self.steps.finish_step()
                 if loop.window.own.steps:
                     self.steps.close_window()
-                statistics = len(parts.encoder.aggregators[loop.plan.codec].local_statistics())
+                statistics = len(parts.channels.aggregators[loop.plan.codec].local_statistics())
                 parts.executor.enqueue(lambda: self._part(statistics))
         finally:
             message = "ended by an error in the training" if failed else "finished"
@@ -233,7 +233,7 @@ class Session:
         self._parted = ended and self._parted
         # Where it still waits for another rank, reading the memory of a device would wait, too.
         self._slot.release(executor.detached(self._leftover()) if ended else NoMemory())
-        self.parts.encoder.close()
+        self.parts.channels.close()
 
     def _leftover(self) -> Memory:
         """Return the residual that plain DDP or FSDP2 sends with the next gradients."""
@@ -251,7 +251,7 @@ class Session:
         report = loop.reports.last
         useful = None
         if report is not None:
-            kind, compressor = parts.spec.optimizer_kind, parts.encoder.compressor
+            kind, compressor = parts.spec.optimizer_kind, parts.channels.compressor
             useful = figures.useful_samples_per_second(report, kind, compressor, parts.spec.senders)
         return AgentState(
             job=loop.reports.job if parts.reporter is None else parts.reporter.job,
@@ -260,7 +260,7 @@ class Session:
             window=loop.window.number,
             epoch=plan.directive.epoch,
             phase=plan.directive.phase,
-            codec=parts.encoder.codecs[plan.codec],
+            codec=parts.channels.codecs[plan.codec],
             cf=plan.cf,
             gain=loop.schedule.tracker.gain(plan.cf, plan.codec),
             dense_bytes=loop.totals.dense_bytes,
@@ -277,7 +277,7 @@ class Session:
         plan, report = self.parts.loop.plan, self.parts.loop.reports.last
         if report is not None:
             return figures_of_window(report, self.parts.spec)
-        return figures_of_plan(plan.directive.epoch, self.parts.encoder.codecs[plan.codec], plan.cf)
+        return figures_of_plan(plan.directive.epoch, self.parts.channels.codecs[plan.codec], plan.cf)
 
     @property
     def layout(self) -> list[Bucket]:

@@ -81,12 +81,12 @@ class Other(Clipper):
         own, dense = (min(1.0, max_norm / one) for one in (float(norm), self._all.true_norm))
         factor = {"true": dense, "dgc": 1.0}.get(self._recipe, own)
         back = {"back": 1.0 - own, "surplus": max(0.0, dense - own)}.get(self._recipe, 0.0)
-        for encoder in self._all.encoders if back else ():
+        for channels in self._all.channels if back else ():
             for bucket in self._buckets:
                 grads = [self._named[name].grad for name in bucket.names]
                 flat = torch.cat([grad.flatten() for grad in grads if grad is not None])
-                encoder.memory.open(bucket).hold_back(flat * back)
-            encoder.memory.commit()
+                channels.memory.open(bucket).hold_back(flat * back)
+            channels.memory.commit()
         for one in parameters:
             if one.grad is not None:
                 one.grad.mul_(factor)

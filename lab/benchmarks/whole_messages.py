@@ -43,12 +43,12 @@ class WholeRanks(SimulatedRanks):
         step: int,
         surveyed: bool,
     ) -> OfRank:
-        encoder, done = self.encoders[communicator.rank], OfRank(Survey(False), mean_sq=None)
-        encoder.gradients_stay = encoder.counts_senders = True
-        messages, counts = Messages(encoder, True, Work.wait), torch.ones((), dtype=torch.bool, device="cpu")
+        channels, done = self.channels[communicator.rank], OfRank(Survey(False), mean_sq=None)
+        channels.gradients_stay = channels.counts_senders = True
+        messages, counts = Messages(channels, True, Work.wait), torch.ones((), dtype=torch.bool, device="cpu")
         row = torch.zeros(step_sums.ROW, dtype=torch.float64, device="cpu")
         for bucket, gradient, plan in zip(buckets, gradients, plans, strict=True):
-            channel = encoder.begin(bucket, plan)
+            channel = channels.begin(bucket, plan)
             layout = messages.layout(channel, plan, gradient)
             assert layout is not None, f"{plan} sends no whole messages"
             offer = GroupOffer(channel, layout, gradient, gradient)
@@ -90,7 +90,7 @@ def main() -> None:
     learner = Learner(recipe, asked.ranks, asked.seed, asked.steps, ranks, observe=observe)
     for _ in range(asked.steps):
         sent += learner.train(chosen.plan()).exchanged.payload_bytes
-        waits = [one.memory.state_dict() for one in ranks.encoders]
+        waits = [one.memory.state_dict() for one in ranks.channels]
         errors.append(_energy_of_mean([list(one.values()) for one in waits]))
     print(
         f"{asked.task} {asked.plan} {asked.way} {collective} seed {asked.seed}: held-out loss "

@@ -16,8 +16,8 @@ from gravac.compressors import Compressor, Dense, Key, Payload, Stack
 from gravac.kernels import tally
 from gravac.memories import Bucket
 from gravac.signals.spectrum import LADDER
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import SURVEYED_STEPS, Survey, is_surveyed
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
 from tests.support.maths.backends import on
@@ -53,10 +53,12 @@ class Twins(Communicator):
         return Done()
 
 
-def encoder(compressor: str, memory: str, group: Communicator | None = None) -> Encoder:
+def channels(compressor: str, memory: str, group: Communicator | None = None) -> Channels:
     codec, _, collective = compressor.partition(" by ")
     group = Twins() if group is None else group
-    return Encoder(memories.build(memory), (codec,), (aggregators.build(codec, group, collective or "auto"),))
+    return Channels(
+        memories.build(memory), (codec,), (aggregators.build(codec, group, collective or "auto"),)
+    )
 
 
 def gradients(scale: float = 1.0) -> Iterator[torch.Tensor]:
@@ -82,7 +84,7 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
 
 
 def check_sums(compressor: str, memory: str, group: Communicator) -> None:
-    ours, follower = encoder(compressor, memory, group), memories.build(memory)
+    ours, follower = channels(compressor, memory, group), memories.build(memory)
     part = follower.open(BUCKET)
     for step, gradient in zip(range(4), gradients(), strict=False):
         key = Key(0, step, 0, group.rank)
@@ -134,7 +136,7 @@ def test_a_payload_is_decoded_at_most_once_and_its_tensor_is_freed(
 
     Codecs by ``nearest``'s kernel sum the energies while they round, and subtract while they read.
     """
-    ours, gradient = encoder(compressor, "residual"), next(gradients())
+    ours, gradient = channels(compressor, "residual"), next(gradients())
     assert isinstance(ours.aggregator, OneShot)
     codec = ours.aggregator.compressor
     codec = codec.quantizer if isinstance(codec, Stack) else codec
@@ -156,7 +158,7 @@ def test_a_payload_is_decoded_at_most_once_and_its_tensor_is_freed(
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])
 def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
     with on(kernels):
-        ours = encoder("topk", "residual")
+        ours = channels("topk", "residual")
         for step, gradient in zip(range(6), gradients(), strict=False):
             sums, survey = StepSums(), Survey(True)
             ours.channel(BUCKET).encode(plan(10.0, 10.0, 100.0), gradient, Key(0, step, 0, 0), sums, survey)
@@ -170,7 +172,7 @@ def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
 
 
 def test_a_dense_step_without_a_residual_is_surveyed_too() -> None:
-    ours, survey = encoder("topk", "residual"), Survey(True)
+    ours, survey = channels("topk", "residual"), Survey(True)
     gradient = next(gradients())
     ours.channel(BUCKET).encode(plan(1.0, 1.0, 1.0), gradient, Key(0, 0, 0, 0), StepSums(), survey)
     assert survey.curve is not None
@@ -180,7 +182,7 @@ def test_a_dense_step_without_a_residual_is_surveyed_too() -> None:
 
 @pytest.mark.parametrize("cf", [1.0, 10.0])
 def test_a_non_finite_step_has_no_curve(cf: float, caplog: pytest.LogCaptureFixture) -> None:
-    ours, survey, sums, gradient = encoder("topk", "residual"), Survey(True), StepSums(), next(gradients())
+    ours, survey, sums, gradient = channels("topk", "residual"), Survey(True), StepSums(), next(gradients())
     gradient[3] = torch.nan
     ours.channel(BUCKET).encode(plan(cf, cf, cf), gradient, Key(0, 0, 0, 0), sums, survey)
     assert sums.nonfinite == 1
@@ -193,7 +195,7 @@ def test_a_curve_that_fails_does_not_fail_the_step(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("no spectrum today")
 
     monkeypatch.setattr("gravac.signals.spectrum.Spectrum.of", broken)
-    ours, survey, sums = encoder("topk", "residual"), Survey(True), StepSums()
+    ours, survey, sums = channels("topk", "residual"), Survey(True), StepSums()
     encoded = ours.channel(BUCKET).encode(
         plan(10.0, 10.0, 10.0), next(gradients()), Key(0, 0, 0, 0), sums, survey
     )
@@ -205,7 +207,7 @@ def test_a_curve_that_fails_does_not_fail_the_step(monkeypatch: pytest.MonkeyPat
 
 def test_a_sum_that_fails_half_way_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The residual stays as it was; what the buffer holds of an earlier step must not become part of it."""
-    ours, source = encoder("topk", "residual"), gradients()
+    ours, source = channels("topk", "residual"), gradients()
     hold = plan(10.0, 10.0, 10.0)
     for step in range(3):
         ours.channel(BUCKET).encode(hold, next(source), Key(0, step, 0, 0), StepSums())
@@ -243,7 +245,7 @@ def test_a_step_like_the_last_one_makes_no_histogram(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("gravac_agent.exchange.compensation.tally", counting)
     with on("cpu"):
-        ours, source = encoder("topk", "residual"), gradients()
+        ours, source = channels("topk", "residual"), gradients()
         for step in range(40):
             ours.channel(BUCKET).encode(plan(50.0, 50.0, 50.0), next(source), Key(0, step, 0, 0), StepSums())
             ours.commit()
@@ -292,7 +294,7 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
 def test_no_step_allocates_a_tensor_of_gradient_size(compressor: str) -> None:
     """After the first step: hold, both levels, and dense, with a residual."""
     with on("cpu"):
-        ours, source = encoder(compressor, "residual"), gradients()
+        ours, source = channels(compressor, "residual"), gradients()
         for step, cf in enumerate((10.0, 10.0, 100.0, 1.0, 1.0, 10.0)):
             gradient = next(source)
             with Fresh(4 * N) as fresh:

@@ -15,7 +15,7 @@ from gravac.collectives import AllReduce, ProcessGroupCommunicator
 from gravac.collectives.communicator import Communicator, Done
 from gravac.memories import Bucket
 from gravac_agent.exchange import host_executor
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.overflow import Float16Means
 from gravac_agent.exchange.plan import Directive, StepPlan
@@ -71,7 +71,7 @@ def executor_on(network: Alone, dtype: torch.dtype = torch.float32) -> HostExecu
     world = dist.group.WORLD
     assert world is not None
     return HostExecutor(
-        encoder=Encoder(
+        channels=Channels(
             memories.build("residual"), ("topk",), (aggregators.build("topk", network),), gradients_stay=True
         ),
         dense=AllReduce(world),
@@ -105,7 +105,7 @@ def one_step(running: HostExecutor, number: int) -> None:
     for future in submit(running, gradients(number)):
         future.wait()
     running.wait_step()
-    running.encoder.commit()
+    running.channels.commit()
 
 
 def eventually(condition: Any) -> None:
@@ -130,7 +130,7 @@ def test_no_gradient_is_overwritten_before_the_last_bucket_is_there() -> None:
             future.wait()
         assert running.wait_step().tick.sums.nonfinite == 0
         assert all(int((one != 0).sum()) == N // 10 for one in given)
-        residuals = running.encoder.memory.state_dict()
+        residuals = running.channels.memory.state_dict()
         for number, (one, was) in enumerate(zip(given, before, strict=True)):
             assert torch.equal(one + residuals[f"w{number}"], was)
     finally:
@@ -142,7 +142,7 @@ def test_a_non_finite_bucket_undoes_the_others_before_they_are_decoded(poisoned:
     running, given = executor_on(Alone()), gradients(7)
     try:
         one_step(running, 0)
-        before = running.encoder.memory.state_dict()
+        before = running.channels.memory.state_dict()
         running.begin_step(PLAN, 1, surveyed=False)
         given[poisoned][3] = torch.inf
         for future in submit(running, given):
@@ -150,12 +150,12 @@ def test_a_non_finite_bucket_undoes_the_others_before_they_are_decoded(poisoned:
         result = running.wait_step()
         assert result.tick.sums.nonfinite == 1
         assert not given[poisoned].isfinite().all(), "a GradScaler must see it"
-        after = running.encoder.memory.state_dict()
-        running.encoder.rollback()
-        assert before.keys() == after.keys() == running.encoder.memory.state_dict().keys()
+        after = running.channels.memory.state_dict()
+        running.channels.rollback()
+        assert before.keys() == after.keys() == running.channels.memory.state_dict().keys()
         for name, residual in before.items():
             torch.testing.assert_close(after[name], residual, rtol=0.0, atol=1e-6)
-        assert running.encoder.memory.dropped == 0
+        assert running.channels.memory.dropped == 0
     finally:
         running.close()
 
@@ -168,7 +168,7 @@ def test_whatever_fails_all_futures_complete_and_the_step_is_undone(breaks: int,
     running, given = executor_on(network), gradients(7)
     try:
         one_step(running, 0)
-        before = running.encoder.memory.state_dict()
+        before = running.channels.memory.state_dict()
         network.breaks, network.at_once = BUCKETS + breaks, at_once
         running.begin_step(PLAN, 1, surveyed=False)
         for future in submit(running, given):
@@ -176,7 +176,7 @@ def test_whatever_fails_all_futures_complete_and_the_step_is_undone(breaks: int,
         with pytest.raises(RuntimeError, match="the network is gone"):
             running.wait_step()
         assert not given[breaks].any()
-        after = running.encoder.memory.state_dict()
+        after = running.channels.memory.state_dict()
         for name in after:
             torch.testing.assert_close(after[name], before[name], rtol=0.0, atol=1e-6)
         if at_once:  # before the tick: nothing was decoded yet
@@ -194,7 +194,7 @@ def test_a_tick_that_fails_completes_all_futures(monkeypatch: pytest.MonkeyPatch
             eventually(future.done)
         with pytest.raises(RuntimeError, match="the network is gone"):
             running.wait_step()
-        assert running.encoder.memory.state_dict() == {}
+        assert running.channels.memory.state_dict() == {}
     finally:
         running.close()
 
@@ -209,13 +209,13 @@ def test_a_backward_that_did_not_end_is_undone_while_its_gradients_are_there(how
     running, given = executor_on(Alone()), gradients(7)
     try:
         one_step(running, 0)
-        before = running.encoder.memory.state_dict()
+        before = running.channels.memory.state_dict()
         running.begin_step(PLAN, 1, surveyed=False)
         submit(running, given, BUCKETS - 1)  # perhaps not encoded yet
         running.abandon() if how == "abandon" else running.close()
-        for name, residual in running.encoder.memory.state_dict().items():
+        for name, residual in running.channels.memory.state_dict().items():
             torch.testing.assert_close(residual, before[name], rtol=0.0, atol=1e-6)
-        assert before.keys() == running.encoder.memory.state_dict().keys()
+        assert before.keys() == running.channels.memory.state_dict().keys()
     finally:
         running.close()
 
@@ -229,8 +229,8 @@ def test_a_mean_that_overflows_float16_undoes_the_buckets_before_it(monkeypatch:
         for future in submit(running, [gradient.half() for gradient in gradients(0)]):
             future.wait()
         running.wait_step()
-        running.encoder.commit()
-        before = running.encoder.memory.state_dict()
+        running.channels.commit()
+        before = running.channels.memory.state_dict()
         running.begin_step(PLAN, 1, surveyed=False)
         is_finite = Float16Means.is_finite
         last = given[-1]
@@ -242,8 +242,8 @@ def test_a_mean_that_overflows_float16_undoes_the_buckets_before_it(monkeypatch:
         for future in submit(running, given):
             future.wait()
         running.wait_step()
-        running.encoder.rollback()
-        for name, residual in running.encoder.memory.state_dict().items():
+        running.channels.rollback()
+        for name, residual in running.channels.memory.state_dict().items():
             torch.testing.assert_close(residual, before[name], rtol=0.0, atol=1e-6)
     finally:
         running.close()

@@ -15,7 +15,7 @@ from gravac.collectives import AllReduce, ProcessGroupCommunicator
 from gravac.collectives.all_reduce import InPlace
 from gravac.collectives.communicator import Communicator
 from gravac.memories import Bucket
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
@@ -74,7 +74,7 @@ def executor_on(network: Network) -> HostExecutor:
     group = dist.group.WORLD
     assert group is not None
     made = HostExecutor(
-        encoder=Encoder(memories.build("residual"), ("topk",), (aggregators.build("topk", network),)),
+        channels=Channels(memories.build("residual"), ("topk",), (aggregators.build("topk", network),)),
         dense=AllReduce(group),
         metered=network,  # type: ignore[arg-type]
         pacer=Pacer(None),
@@ -93,7 +93,7 @@ def test_a_bucket_is_encoded_and_sent_while_another_is_in_flight(network: Networ
     buckets = [Bucket(number, (f"w{number}",), (N,), ((N,),)) for number in range(3)]
     # As after a step with this codec: in the first one, all buckets are decoded at its end.
     for bucket in buckets:
-        running.encoder.channel(bucket).proven = [True]
+        running.channels.channel(bucket).proven = [True]
     try:
         futures = []
         for number, bucket in enumerate(buckets):
@@ -147,7 +147,7 @@ def test_a_paced_transfer_that_ends_at_once_does_not_hang(network: Network) -> N
     submitted = SubmittedBucket(
         Bucket(0, ("w",), (1,), ((1,),)), torch.zeros(1), True, torch.futures.Future(), torch.zeros(1), 1.0
     )
-    channel = running.encoder.channel(submitted.bucket)
+    channel = running.channels.channel(submitted.bucket)
     paced = InFlight(submitted, channel, InPlace(Slow(), 1, 1), in_place=True, raw=False)
     ends = 0
 

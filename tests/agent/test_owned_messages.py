@@ -90,13 +90,13 @@ def test_half_of_what_waits_arrives_where_an_owner_sent() -> None:
     task = whole("topk", buckets=1)
 
     def life(one: OnStreams) -> None:
-        one.encoder.counts_senders = True
+        one.channels.counts_senders = True
         for step in range(3):
             one.step(step)
         one.take_in()
         one.device.synchronize(one.device.main)
         (mean,) = one.buffers
-        channel = one.encoder.begin(task.layout(2)[0], task.plan(2))
+        channel = one.channels.begin(task.layout(2)[0], task.plan(2))
         assert channel.senders is not None
         assert channel.of == 2
         assert torch.equal(channel.senders, (mean != 0).to(torch.uint8))

@@ -96,7 +96,7 @@ class RankCodecs:
 
 
 class BucketChannel:
-    """All that this rank knows of one bucket. ``Encoder.channel`` makes it when it first sees the bucket, and makes
+    """All that this rank knows of one bucket. ``Channels.channel`` makes it when it first sees the bucket, and makes
     another one when the bucket's parameters change.
 
     Args:

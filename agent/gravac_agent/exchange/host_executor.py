@@ -28,8 +28,8 @@ from gravac.kernels.sifting import mapped
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.agreement import PART_SECONDS
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey, norm_sq
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.raw_mean import NOT_MEASURED
@@ -56,7 +56,7 @@ class HostExecutor:
     """An ``Executor`` that owns the exchange thread and the wait thread. ``Executor`` documents its methods.
 
     Args:
-        encoder: Encodes and decodes buckets.
+        channels: They encode and decode the buckets.
         dense: Issues the trainer's own collective, for buckets that are not compressed.
         metered: The data group, which records how long an aggregation waited inside its rounds.
         pacer: The emulated link.
@@ -73,7 +73,7 @@ class HostExecutor:
     def __init__(
         self,
         *,
-        encoder: Encoder,
+        channels: Channels,
         dense: Callable[[SubmittedBucket], Transfer],
         metered: Metered,
         pacer: Pacer,
@@ -84,7 +84,7 @@ class HostExecutor:
         seed: int,
         host: HostLevel | None = None,
     ) -> None:
-        self.encoder, self.tick_codec = encoder, tick_codec
+        self.channels, self.tick_codec = channels, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._ticks, self._announcement, self._sample = ticks, announcement, sample
         self._seed, self._rank, self._host = seed, metered.rank, host
@@ -265,7 +265,7 @@ class HostExecutor:
             if self._host is not None:
                 submitted = self._host.divide(whole)
             bucket, buffer = submitted.bucket, submitted.buffer
-            channel = self.encoder.begin(bucket, step.plan)
+            channel = self.channels.begin(bucket, step.plan)
             if self._sample.size:  # before a dense step adds the residual to the buffer
                 if channel.sampled is None:
                     channel.sampled = self._sample.of(whole.bucket)
@@ -300,15 +300,15 @@ class HostExecutor:
         step.activity.append(("compress", begin, time.monotonic()))
 
     def _issue_tick(self, step: StepRecord) -> None:
-        encoder, announcement = self.encoder, self._announcement
-        aggregator = encoder.aggregators[step.plan.codec]
+        channels, announcement = self.channels, self._announcement
+        aggregator = channels.aggregators[step.plan.codec]
         step.sums.slow = float(announcement.slow)
         step.vector = self.tick_codec.pack(
             step.sums,
             announcement.directive,
             announcement.fingerprint(),
             aggregator.local_statistics() if aggregator.learns else (),
-            encoder.raw_mean.pop() if encoder.raw_mean.wanted else NOT_MEASURED,
+            channels.raw_mean.pop() if channels.raw_mean.wanted else NOT_MEASURED,
             self._sample.raw,
         )
         work = self._ticks.sum(step.vector)
@@ -402,7 +402,7 @@ class HostExecutor:
         finite = step.finite
         if step.overflows:
             finite = finite and all(
-                self.encoder.means.is_finite(bucket.transfer, bucket.submitted.buffer)
+                self.channels.means.is_finite(bucket.transfer, bucket.submitted.buffer)
                 for bucket in ended
                 if bucket.unsettled
             )
@@ -440,14 +440,14 @@ class HostExecutor:
                 failed.append(bucket.submitted.bucket.number)
         for bucket in buckets:
             bucket.channel.proven[step.plan.codec] = True
-        dense = self.encoder.failing.agree_on_decoded(failed, self._ticks)
+        dense = self.channels.failing.agree_on_decoded(failed, self._ticks)
         for bucket in buckets:
             submitted, channel = bucket.submitted, bucket.channel
             if channel not in dense:
                 continue
             # Part of all fingerprints from now on: a rank that decided otherwise is found before the next step.
             self._announcement.add(f"dense {submitted.bucket.names}")
-            self.encoder.note(f"A rank cannot decode {channel.label}: it is sent densely from now on.")
+            self.channels.note(f"A rank cannot decode {channel.label}: it is sent densely from now on.")
             channel.resolve(submitted.buffer, False)
             channel.send_whole(submitted.buffer, self._metered.size)
             bucket.transfer, bucket.in_place, bucket.unsettled = self._dense(submitted), True, False
@@ -569,7 +569,7 @@ class HostExecutor:
             self._undo()
             # Buckets that were settled as counting cannot be undone, so their residual is dropped.
             if step.counts:
-                self.encoder.memory.rollback()
+                self.channels.memory.rollback()
             self._results.put(peer_error(error))
 
     def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
@@ -578,7 +578,7 @@ class HostExecutor:
         whole = submitted.whole or submitted
         # Else it was not divided yet.
         if self._host is None or whole is not submitted or whole.buffer.is_sparse:
-            self.encoder.channel(submitted.bucket).resolve(submitted.buffer, False)
+            self.channels.channel(submitted.bucket).resolve(submitted.buffer, False)
         self._report(self._step, error)
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"): zeros.
         if not whole.future.done():

@@ -29,7 +29,7 @@ from gravac_agent.exchange.agreement import (
     fail_together,
     timeout_of,
 )
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.hook import unused_everywhere
 from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import Directive
@@ -122,7 +122,7 @@ class Agreement:
     device: Device | None
     """The accelerator that gradients are on; None: the host's memory."""
     builder: AggregatorBuilder
-    encoder: Encoder
+    channels: Channels
     tracker: GainTracker
     followed: Mapping[str, nn.Parameter]
     """Parameters whose progress can be measured."""
@@ -243,22 +243,22 @@ def agree(
     if device is not None and averaged < spec.world_size:
         ticks = ProcessGroupCommunicator(module.process_group, device.device.type)
     every = (settings.compressor, *codecs)
-    encoder = Encoder(
+    channels = Channels(
         memories.build(settings.memory),
         every,
         tuple(builder.build(codec, metered) for codec in every),
         gradients_stay=sharded is None,  # FSDP2 waits for each mean, and frees its buffers at once
         unused_everywhere=None if isinstance(module, ShardedModel) else unused_everywhere(module),
     )
-    encoder.memory.world_size = averaged
+    channels.memory.world_size = averaged
     if sharded is not None:
-        encoder.raw_mean.shard = sharded.shard or 0
+        channels.raw_mean.shard = sharded.shard or 0
     elif host is not None:
-        encoder.raw_mean.shard = host.number
-    for aggregator in encoder.aggregators:
+        channels.raw_mean.shard = host.number
+    for aggregator in channels.aggregators:
         builder.fit(aggregator, metered)
     tracker = GainTracker(rule.smoothing(spec.world_size), rule.gain_denominator())
-    built = dict(zip((None, *codecs), encoder.aggregators, strict=True))
+    built = dict(zip((None, *codecs), channels.aggregators, strict=True))
     spec = spec.model_copy(update={"sizes": codec_sizes(built, trained_shapes(module))})
     # A codec may reach few CFs: a plan is named after the one that it sends.
     plans = reached_plans(rule.plans(settings.compressor), spec)
@@ -271,7 +271,7 @@ def agree(
         held = divided(held, host, trained_shapes(module))
     with fail_together(tick_group):
         if held:
-            encoder.memory.load_state_dict(held)
+            channels.memory.load_state_dict(held)
         costs = plan_costs(
             plans,
             settings.compressor,
@@ -282,7 +282,7 @@ def agree(
             ShardedGradient(len(sharded.groups), metered.scatters_whole) if sharded and by_rows else None,
             spec.optimizer_kind,
             spec.memory.partition(":")[0] != "none",
-            trained[0].dtype if compiled and sharded is None and served(encoder) else None,
+            trained[0].dtype if compiled and sharded is None and served(channels) else None,
             inside_seconds,
             builder.aged,
         )
@@ -308,7 +308,7 @@ def agree(
         ticks,
         device,
         builder,
-        encoder,
+        channels,
         tracker,
         followed,
         coordinates,

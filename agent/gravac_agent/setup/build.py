@@ -14,7 +14,7 @@ from gravac.protocol import JobSpec
 from gravac_agent import sinks
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import text_of_first
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.host_level import HostLevel
@@ -47,7 +47,7 @@ class Parts:
     spec: JobSpec
     rank: int
     world_size: int
-    encoder: Encoder
+    channels: Channels
     loop: StepLoop
     executor: Executor
     reporter: Reporter | None
@@ -59,7 +59,7 @@ class Parts:
 
     @property
     def memory(self) -> Memory:
-        return self.encoder.memory
+        return self.channels.memory
 
 
 def connect(spec: JobSpec, asked: Asked) -> Reporter:
@@ -110,20 +110,22 @@ def start(
         settings: The agent's settings.
         gradient_hook: The module's hook.
     """
-    spec, encoder, group = agreed.spec, agreed.encoder, agreed.tick_group
+    spec, channels, group = agreed.spec, agreed.channels, agreed.tick_group
     job = text_of_first("" if reporter is None else reporter.job, group)
-    first = next_plan(agreed.start, agreed.tracker, encoder.learning_codecs())
+    first = next_plan(agreed.start, agreed.tracker, channels.learning_codecs())
     announcement = Announcement(f"{agreed.text}|{agreed.builder}", first, reporter)
     executor = _executor(agreed, settings, gradient_hook, announcement)
     recording = None if reporter is None or not spec.torch_adam else Recording(spec)
     notes = Notes(reporter, group, recording)
     loop = StepLoop(
         executor=executor,
-        encoder=encoder,
+        channels=channels,
         group=group,
-        schedule=PlanSchedule(announcement, agreed.tracker, encoder, notes, group, settings.settle_steps),
-        progress=Progress(innermost(optimizer), agreed.followed, agreed.coordinates, encoder.note),
-        reports=WindowReports(group, encoder, reporter, job, spec.incarnation, settings.rank_rows, recording),
+        schedule=PlanSchedule(announcement, agreed.tracker, channels, notes, group, settings.settle_steps),
+        progress=Progress(innermost(optimizer), agreed.followed, agreed.coordinates, channels.note),
+        reports=WindowReports(
+            group, channels, reporter, job, spec.incarnation, settings.rank_rows, recording
+        ),
         notes=notes,
         window_steps=settings.window,
     )
@@ -134,7 +136,7 @@ def start(
         spec,
         group.rank(),
         group.size(),
-        encoder,
+        channels,
         loop,
         executor,
         reporter,
@@ -148,12 +150,12 @@ def start(
 def _executor(
     agreed: Agreement, settings: AgentSettings, gradient_hook: GradientHook, announcement: Announcement
 ) -> Executor:
-    encoder, group = agreed.encoder, agreed.tick_group
+    channels, group = agreed.channels, agreed.tick_group
     dense = gradient_hook.dense_on(agreed.metered.group)
     tick_codec = TickCodec(group.rank(), group.size(), agreed.coordinates.size)
     if isinstance(agreed.metered, Metered):
         return HostExecutor(
-            encoder=encoder,
+            channels=channels,
             dense=dense,
             metered=agreed.metered,
             pacer=links.Pacer(agreed.builder.link),
@@ -166,18 +168,18 @@ def _executor(
             host=agreed.host,
         )
     assert agreed.device is not None
-    for codec, aggregator in zip(encoder.codecs, encoder.aggregators, strict=True):
+    for codec, aggregator in zip(channels.codecs, channels.aggregators, strict=True):
         if not aggregator.sync_free:
-            encoder.note(
+            channels.note(
                 f"compressor={codec!r} reads the GPU in each bucket, and the host waits for it there."
             )
     if settings.progress:
-        encoder.note(
+        channels.note(
             "The progress next to dense training is not measured on a GPU: the host would have to wait for it."
         )
     return StreamExecutor(
         device=agreed.device,
-        encoder=encoder,
+        channels=channels,
         dense=dense,
         ticks=agreed.ticks,
         link=agreed.builder.link,

@@ -22,8 +22,8 @@ from gravac.kernels.device.step_sums import ROW
 from gravac.memories import Bucket
 from gravac.protocol import PlanCost
 from gravac_agent.devices import Device
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import NO_SURVEY
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import StepSums
 from gravac_agent.network.doubling import Doubling
@@ -235,12 +235,12 @@ class _Bench:
     def _steps(self, text: str, codec: str, cf: float, gradient: Tensor) -> Iterator[int]:
         """Encode and decode. Yield the number of the first of four stamps of each step that counts."""
         aggregator = aggregators.build(codec, ALONE)
-        encoder = Encoder(memories.build(self.memory), (codec,), (aggregator,), gradients_stay=True)
+        channels = Channels(memories.build(self.memory), (codec,), (aggregator,), gradients_stay=True)
         numel, clock = gradient.numel(), self._clock
         bucket = Bucket(0, ("",), (numel,), ((numel,),))
         plan = StepPlan(Directive(0, "hold", cf, cf, 0.0), cf)
         out, queued, able = torch.empty_like(gradient), 0.0, self._able
-        messages, every = Messages(encoder, able, Work.wait), RoundedMessages(encoder, able, Work.wait)
+        messages, every = Messages(channels, able, Work.wait), RoundedMessages(channels, able, Work.wait)
         row = torch.zeros(ROW, dtype=torch.float64, device=gradient.device)
         counts = torch.as_tensor(self._counts, dtype=torch.bool, device=gradient.device)
         decode_two: Callable[[], None] | None = None
@@ -251,7 +251,7 @@ class _Bench:
                 self.device.delay(2.0 * queued)  # else the device would wait for the host, and show its time
             first = len(clock)
             clock.stamp()
-            channel = encoder.begin(bucket, plan)
+            channel = channels.begin(bucket, plan)
             known = channel, plan, gradient
             layout = messages.layout(*known) or every.layout(*known)
             if layout is not None:
@@ -270,7 +270,7 @@ class _Bench:
                     (sent,) = every.send(*common, partial(Key, 0, step, rank=0))
                 clock.stamp()
                 sent.settle(counts)
-                encoder.commit()
+                channels.commit()
                 clock.stamp()
                 decode_two = decode_two or _decode_of_two(sent, counts)
                 decode_two()
@@ -283,8 +283,8 @@ class _Bench:
                 if self.device is None:
                     channel.decode(transfer, out, False)
                 else:
-                    encoder.means.write_unread(transfer, out, False)
-                encoder.commit()
+                    channels.means.write_unread(transfer, out, False)
+                channels.commit()
                 clock.stamp()
                 if isinstance(transfer, Exchange):  # as another rank's, of whose codes nothing is kept
                     other = transfer.codec.rebuild(transfer.payload.parts, numel, cf, Key(0, step, 0, 1))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gravac import optim
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, named_parameters
 
 
@@ -22,21 +22,21 @@ class Arrivals:
     Args:
         optimizer: The optimizer, without wrappers.
         module: Has the parameters of the buckets.
-        encoder: Knows what was sent of each bucket.
+        channels: They know what was sent of each bucket.
     """
 
-    def __init__(self, optimizer: optim.Adam | optim.AdamW, module: DataParallel, encoder: Encoder) -> None:
-        self._optimizer, self._module, self._encoder = optimizer, module, encoder
-        encoder.counts_senders = encoder.aggregator.communicator.size > 1
+    def __init__(self, optimizer: optim.Adam | optim.AdamW, module: DataParallel, channels: Channels) -> None:
+        self._optimizer, self._module, self._channels = optimizer, module, channels
+        channels.counts_senders = channels.aggregator.communicator.size > 1
         self._named: dict[str, nn.Parameter] = {}
         self._masks: dict[nn.Parameter, Tensor] = {}
         self._told = self._off = False
 
     @staticmethod
-    def of(optimizer: Any, module: DataParallel, encoder: Encoder) -> "Arrivals | None":
+    def of(optimizer: Any, module: DataParallel, channels: Channels) -> "Arrivals | None":
         """Return what tells the optimizer, without wrappers; None if it does not want to know."""
         known = isinstance(optimizer, optim.Adam | optim.AdamW)
-        return Arrivals(optimizer, module, encoder) if known else None
+        return Arrivals(optimizer, module, channels) if known else None
 
     @torch.no_grad()
     def before_step(self) -> None:
@@ -47,7 +47,7 @@ class Arrivals:
         stepped = {param for group in self._optimizer.param_groups for param in group["params"]}
         partial: dict[nn.Parameter, bool] = {}
         counts: dict[nn.Parameter, list[tuple[Tensor | None, int]]] = {}
-        for channel in self._encoder:
+        for channel in self._channels:
             for name, senders in channel.parts():
                 param = self._parameter(name)
                 if param.grad is not None and param in stepped:
@@ -74,7 +74,7 @@ class Arrivals:
         self._off = True
         self._masks.clear()
         kind = type(self._optimizer).__name__
-        self._encoder.note(
+        self._channels.note(
             f"{kind} takes every element of its gradients as arrived, as torch's {kind} does: {why}"
         )
 

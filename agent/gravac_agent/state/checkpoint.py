@@ -25,7 +25,7 @@ from gravac_agent.exchange.agreement import (
     raise_together,
     text_of_first,
 )
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
@@ -63,7 +63,7 @@ def save(
         module: The DDP module.
         rates: Learning rates and loss scale of the residual.
     """
-    loop, encoder = parts.loop, parts.encoder
+    loop, channels = parts.loop, parts.channels
     back = loop.schedule.trials.back
     return {
         "version": VERSION,
@@ -71,9 +71,9 @@ def save(
         "world_size": parts.world_size,
         "step": loop.step,
         "window": loop.window.number,
-        "plan": _plain(loop.plan, encoder.codecs),
-        "following": _plain(loop.schedule.following, encoder.codecs),
-        "gone_back": None if back is None else _plain(StepPlan(back, back.cf_candidate), encoder.codecs),
+        "plan": _plain(loop.plan, channels.codecs),
+        "following": _plain(loop.schedule.following, channels.codecs),
+        "gone_back": None if back is None else _plain(StepPlan(back, back.cf_candidate), channels.codecs),
         "gain_averages": _averages(loop.schedule.tracker, 0),
         "policy": parts.spec.policy.name,
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
@@ -82,16 +82,16 @@ def save(
         "shard": shard_of(module, parts.host),
         "rates": rates.state(),
         "clipping": loop.clipper.state(),
-        "residual": encoder.memory.state_dict(),
-        "compressor": encoder.compressor,
-        "learnt": encoder.aggregator.state_dict(),
+        "residual": channels.memory.state_dict(),
+        "compressor": channels.compressor,
+        "learnt": channels.aggregator.state_dict(),
         "other_codecs": {
             codec: {
                 "learnt": aggregator.state_dict(),
                 "gain_averages": _averages(loop.schedule.tracker, number),
             }
             for number, (codec, aggregator) in enumerate(
-                zip(encoder.codecs, encoder.aggregators, strict=True)
+                zip(channels.codecs, channels.aggregators, strict=True)
             )
             if number
         },
@@ -124,7 +124,7 @@ def load_everywhere(
     found = problem = None
     learnt = ""
     # A rank that does not load is in its first step: ``raise_together`` looks like that step's tick.
-    statistics = len(parts.encoder.aggregators[parts.loop.plan.codec].local_statistics())
+    statistics = len(parts.channels.aggregators[parts.loop.plan.codec].local_statistics())
     try:
         states = by_rank.unpack(state)
         if states:
@@ -220,8 +220,8 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
         if one["policy"] != (policy := parts.spec.policy.name) and policy != DensePolicy.name:
             raise unfit(policy, f"it was saved under policy={one['policy']!r}")
         _check_shapes(one, module)
-    own, first, encoder = isinstance(state, dict), states[0], parts.encoder
-    unknown = _unknown_codec(first, encoder)
+    own, first, channels = isinstance(state, dict), states[0], parts.channels
+    unknown = _unknown_codec(first, channels)
     if begins_again := first["policy"] != parts.spec.policy.name:
         log.warning(
             "the checkpoint was saved under policy=%r: nothing is compressed from now on, and its residual is sent",
@@ -243,8 +243,8 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     elif not (own and first["shard"]):  # else it is that of this shard
         residual = fitted(residual, first["shapes"], module, None if undivided else shard)
     check_residual(residual, module, None if undivided else parts.host)
-    memory = memories.build(encoder.memory.spec)
-    memory.world_size = encoder.memory.world_size
+    memory = memories.build(channels.memory.spec)
+    memory.world_size = channels.memory.world_size
     memory.load_state_dict(residual)
     builder, averages = parts.builder, _loaded(first["gain_averages"], 0)
     same = not undivided and first["world_size"] == parts.world_size
@@ -253,28 +253,28 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
         builder = replace(builder, network=Network(**first["network"]))
     # What was learned of pieces differs by piece. Under another division ranks would begin with different states.
     learnt = [{} if undivided else first["learnt"]]
-    if learnt[0] and first["compressor"] != encoder.compressor:
+    if learnt[0] and first["compressor"] != channels.compressor:
         learnt = [{}]
         log.warning(
             "the checkpoint's compressor is %s, this run's is %s: its state starts empty",
             first["compressor"],
-            encoder.compressor,
+            channels.compressor,
         )
-    for number, codec in enumerate(encoder.codecs[1:], 1):
+    for number, codec in enumerate(channels.codecs[1:], 1):
         other = first["other_codecs"].get(codec, {"learnt": {}, "gain_averages": {}})
         learnt.append({} if undivided else other["learnt"])
         averages |= _loaded(other["gain_averages"], number)
-    aggregators = [builder.build(codec, parts.metered) for codec in encoder.codecs]
+    aggregators = [builder.build(codec, parts.metered) for codec in channels.codecs]
     for aggregator, one in zip(aggregators, learnt, strict=True):
         aggregator.load_state_dict(dict(one))
     plan, following = (
         (parts.loop.plan, parts.loop.schedule.following)
         if begins_again
-        else (_plan(first[name], encoder) for name in ("plan", "following"))
+        else (_plan(first[name], channels) for name in ("plan", "following"))
     )
     gone_back = None
     if first["gone_back"] is not None and not begins_again:
-        gone_back = _plan(first["gone_back"], encoder).directive
+        gone_back = _plan(first["gone_back"], channels).directive
     layout = regrouper(first["buckets"], module)
     return Loaded(
         first, plan, following, gone_back, averages, memory, builder, aggregators, layout, undivided
@@ -302,7 +302,7 @@ def _restore(
     found: Loaded, parts: Parts, module: DataParallel, rates: LearningRates, learnt: str
 ) -> Regrouper | None:
     """Continue from what was read, on all ranks. ``learnt``: what all codecs have learned, in short."""
-    loop, encoder, first = parts.loop, parts.encoder, found.first
+    loop, channels, first = parts.loop, parts.channels, found.first
     host = parts.host
     if found.undivided and host is not None:
         shapes, whole = trained_shapes(module), found.memory.state_dict()
@@ -312,11 +312,11 @@ def _restore(
         parts.builder.fit(aggregator, parts.metered)  # the network is known, so this does not communicate
     loop.schedule.announcement.add(learnt)
     loop.schedule.announcement.add(str(parts.builder))
-    encoder.change(found.memory, encoder.codecs, found.aggregators)
+    channels.change(found.memory, channels.codecs, found.aggregators)
     loop.restore(found.plan, found.following, first["step"], first["window"], found.gone_back)
     loop.schedule.tracker.averages = found.averages
     loop.clipper.restore(first["clipping"])
-    encoder.raw_mean.wanted, encoder.cuts = loop.clipper.in_use, loop.clipper.cuts
+    channels.raw_mean.wanted, channels.cuts = loop.clipper.in_use, loop.clipper.cuts
     loop.begin_step()
     rates.restore(list(first["rates"]))
     if found.regrouper is not None:
@@ -405,16 +405,16 @@ def _plain(plan: StepPlan, codecs: Sequence[str]) -> dict[str, Any]:
     return {"cf": plan.cf, **asdict(plan.directive), **named}
 
 
-def _plan(state: dict[str, Any], encoder: Encoder) -> StepPlan:
+def _plan(state: dict[str, Any], channels: Channels) -> StepPlan:
     fields = dict(state)
     cf = fields.pop("cf")
     for name in CODECS:
-        fields[name] = 0 if fields[name] is None else encoder.codecs.index(fields[name], 1)
+        fields[name] = 0 if fields[name] is None else channels.codecs.index(fields[name], 1)
     return StepPlan(cf=cf, directive=Directive(**fields))
 
 
-def _unknown_codec(state: Mapping[str, Any], encoder: Encoder) -> str | None:
+def _unknown_codec(state: Mapping[str, Any], channels: Channels) -> str | None:
     """Return a codec of the plans in force that this run has not built; None: it has all."""
     plans = [state[name] for name in ("plan", "following", "gone_back") if state[name] is not None]
     codecs = (plan[name] for plan in plans for name in CODECS)
-    return next((codec for codec in codecs if codec not in (None, *encoder.codecs[1:])), None)
+    return next((codec for codec in codecs if codec not in (None, *channels.codecs[1:])), None)

@@ -21,7 +21,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         SetupError: When the change is not possible; nothing is changed then.
         AgreementError: On all ranks, when their arguments differ.
     """
-    encoder, loop = parts.encoder, parts.loop
+    channels, loop = parts.channels, parts.loop
     change = {"compressor": compressor, "memory": memory, "collective": collective}
     for name, text in change.items():
         if not isinstance(text, str | None):
@@ -32,14 +32,14 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         compressor, memory, collective = (text and spelled(text) for text in (compressor, memory, collective))
         builder = replace(parts.builder, collective=collective or parts.builder.collective)
         aggregator = (
-            builder.build(compressor or encoder.compressor, parts.metered)
+            builder.build(compressor or channels.compressor, parts.metered)
             if compressor or collective
             else None
         )
         others = (
-            [builder.build(text, parts.metered) for text in encoder.codecs[1:]]
+            [builder.build(text, parts.metered) for text in channels.codecs[1:]]
             if collective
-            else list(encoder.aggregators[1:])
+            else list(channels.aggregators[1:])
         )
         new_memory = None if memory is None else memories.build(memory)
     except ValueError as error:
@@ -49,7 +49,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
     parts.executor.run(
         lambda: check_equal(change | {"step": loop.step, "plugins": plugins}, parts.tick_group)
     )
-    changes, kept = [], encoder.memory
+    changes, kept = [], channels.memory
     if new_memory is not None:
         new_memory.world_size = kept.world_size  # under HSDP fewer than all
         changes.append(f"memory {kept.spec} -> {new_memory.spec}")
@@ -61,18 +61,18 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         for one in (aggregator, *others) if collective else (aggregator,):
             parts.executor.run(partial(builder.fit, one, parts.metered))
         if collective:
-            for old, new in zip(encoder.aggregators[1:], others, strict=True):
+            for old, new in zip(channels.aggregators[1:], others, strict=True):
                 new.load_state_dict(_codec_state(old))
         if compressor is None:
-            aggregator.load_state_dict(_codec_state(encoder.aggregator))
+            aggregator.load_state_dict(_codec_state(channels.aggregator))
         else:
-            changes.append(f"compressor {encoder.compressor} -> {compressor}")
+            changes.append(f"compressor {channels.compressor} -> {compressor}")
         if collective is not None:
             changes.append(f"collective {parts.builder.collective} -> {collective}")
         parts.builder.collective, parts.builder.network = builder.collective, builder.network
         loop.schedule.announcement.add(str(builder))
-    codecs = (compressor or encoder.compressor, *encoder.codecs[1:])
-    encoder.change(kept, codecs, (aggregator or encoder.aggregator, *others))
+    codecs = (compressor or channels.compressor, *channels.codecs[1:])
+    channels.change(kept, codecs, (aggregator or channels.aggregator, *others))
     loop.forget_gains(f"Step {loop.step}: {', '.join(changes)}. Gains are measured again.")
     loop.begin_step()
 

@@ -362,7 +362,7 @@ class TrainerSteps:
             self._unused.ended.clear()
         elif not self._stepping.own:
             given = " and ".join(type(one).__name__ for one in self._stepping.optimizers)
-            self._parts.encoder.note(
+            self._parts.channels.note(
                 f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the {given} "
                 "that the Agent was given, whose learning rates the residual follows. For good, close the Agent and "
                 "make one with the new optimizer."
@@ -375,7 +375,7 @@ class TrainerSteps:
     ) -> Tensor:
         """Clip the gradients of the step in flight, which ends here. See ``Agent.clip_grad_norm_``."""
         self.finish_step()
-        self._parts.encoder.raw_mean.wanted = True  # from the next step on
+        self._parts.channels.raw_mean.wanted = True  # from the next step on
         divided = self._module.exchange_scale if isinstance(self._module, ShardedModel) else 1.0
         clipped = self._parts.loop.clipper.clip(
             self._module.parameters(),
@@ -388,7 +388,7 @@ class TrainerSteps:
         if clipped.reaches_memory:
             cut = partial(self._parts.memory.cut, clipped.share, clipped.rest, clipped.turn)
             self._parts.executor.run_between_steps(cut)
-        self._parts.encoder.cuts = self._parts.loop.clipper.cuts
+        self._parts.channels.cuts = self._parts.loop.clipper.cuts
         return clipped.norm
 
     def finish_backward(self) -> None:
@@ -421,7 +421,7 @@ class TrainerSteps:
             self.step.phase is StepPhase.COUNTED
         ):  # a GradScaler lets a step be rolled back in every training
             if still:
-                self._parts.encoder.note(DROPPED)
+                self._parts.channels.note(DROPPED)
             unused.ended.add(end)
             if not end:
                 self._look_for_unused()
@@ -432,7 +432,7 @@ class TrainerSteps:
         end = 0 if foreign else id(optimizer)  # a trainer may make others for each step
         if not foreign and unused.ended - {end}:
             if unused.before_step(end):
-                self._parts.encoder.note(PUT_BACK)
+                self._parts.channels.note(PUT_BACK)
             self._look_for_unused()
         self.finish_step(dropped=end in unused.put_back)
         if self.step.phase is StepPhase.COUNTED:
@@ -449,13 +449,13 @@ class TrainerSteps:
         if not said and layout and (loop.schedule.step == 1 or loop.window.full):
             said = unexchanged.left_out({name for bucket in layout for name in bucket.names})
         if said:
-            self._parts.encoder.note(said)
+            self._parts.channels.note(said)
             loop.pass_on_notes()  # where nothing is exchanged, no step ends
 
     def _look_for_unused(self) -> None:
         """Keep sums of the parameters, and what undoes a step, from the next step on."""
         self._unused.on = True
-        self._parts.encoder.expect_drops()
+        self._parts.channels.expect_drops()
 
     def _check(self) -> None:
         """Raise what is known to have failed, without waiting for a step in flight."""

@@ -25,8 +25,8 @@ from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, DeviceEvent
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.channel import BucketChannel
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey, norm_sq
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
@@ -118,7 +118,7 @@ class StreamExecutor:
 
     Args:
         device: The device.
-        encoder: Encodes and decodes buckets.
+        channels: They encode and decode the buckets.
         dense: Issues the trainer's own collective, for buckets that are not compressed.
         ticks: The ranks, for ticks of tensors on the device.
         link: An emulated link, which keeps a stream of its own busy; None if there is none.
@@ -135,7 +135,7 @@ class StreamExecutor:
         self,
         *,
         device: Device,
-        encoder: Encoder,
+        channels: Channels,
         dense: Callable[[SubmittedBucket], Transfer],
         ticks: Communicator,
         link: Link | None,
@@ -144,13 +144,13 @@ class StreamExecutor:
         seed: int,
         compiled: bool,
     ) -> None:
-        self.encoder, self.tick_codec = encoder, tick_codec
+        self.channels, self.tick_codec = channels, tick_codec
         self.device = device
         self._dense, self._link, self._announcement = dense, link, announcement
-        self._seed, self._rank = seed, encoder.aggregator.communicator.rank
+        self._seed, self._rank = seed, channels.aggregator.communicator.rank
         self._ticks = DeviceTick(device, ticks)
-        self._messages = Messages(encoder, compiled, device.wait_work)
-        self._rounded = RoundedMessages(encoder, compiled, device.wait_work)
+        self._messages = Messages(channels, compiled, device.wait_work)
+        self._rounded = RoundedMessages(channels, compiled, device.wait_work)
         self._side = device.new_stream()
         self._line = device.new_stream() if link is not None else self._side
         self._timer = device.timer()
@@ -169,7 +169,7 @@ class StreamExecutor:
         step = self._running(bucket)
         queued = QueuedBucket(
             SubmittedBucket(bucket, buffer, last, future, buffer),
-            self.encoder.begin(bucket, step.plan),
+            self.channels.begin(bucket, step.plan),
         )
         step.buckets.append(queued)
         try:
@@ -200,7 +200,7 @@ class StreamExecutor:
             step.sharded = True
             self._timer.restart()
         submitted = SubmittedBucket(bucket, gradient, False, device.future(), out, factor)
-        queued = QueuedBucket(submitted, self.encoder.begin(bucket, step.plan))
+        queued = QueuedBucket(submitted, self.channels.begin(bucket, step.plan))
         try:
             device.refuse_capture()
             current = device.current_stream()
@@ -487,9 +487,9 @@ class StreamExecutor:
         try:
             if self._broken is not None:
                 raise self._broken
-            statistics = self.encoder.aggregators[step.plan.codec].local_statistics()
+            statistics = self.channels.aggregators[step.plan.codec].local_statistics()
             numbers = self.tick_codec.numbers(
-                step.sums, directive, fingerprint, statistics, self.encoder.raw_mean.pop()
+                step.sums, directive, fingerprint, statistics, self.channels.raw_mean.pop()
             )
             step.tick, step.tick_work = self._ticks.sum(numbers)
         except Exception as error:
@@ -520,7 +520,7 @@ class StreamExecutor:
         if self._link is None and queued.sent is not None:  # else its stream has waited
             self.device.wait_work(queued.sent.work)
         if queued.transfer is not None:
-            fits = self.encoder.means.fits(queued.transfer, queued.submitted.out, queued.in_place)
+            fits = self.channels.means.fits(queued.transfer, queued.submitted.out, queued.in_place)
             if fits is not None:
                 step.fitting.append(fits)
 
@@ -532,7 +532,7 @@ class StreamExecutor:
         try:
             self._arrive(step, queued)
             arrived = self._timer.mark(self._side)
-            self.encoder.means.write_unread(queued.transfer, queued.submitted.out, False)
+            self.channels.means.write_unread(queued.transfer, queued.submitted.out, False)
             queued.decoded, queued.transfer = True, None
         except Exception as error:
             queued.error = error
@@ -558,7 +558,7 @@ class StreamExecutor:
                 # Before the mean overwrites the gradient, which may have to undo the step.
                 if not submitted.buffer.is_sparse:
                     queued.channel.resolve(submitted.buffer, step.counts)
-                self.encoder.means.write_unread(queued.transfer, submitted.out, queued.in_place)
+                self.channels.means.write_unread(queued.transfer, submitted.out, queued.in_place)
             if queued.raw and step.mean_sq is not None and (step.survey.wanted or not self._messages.able):
                 step.mean_sq = step.mean_sq + norm_sq(submitted.out)
             else:
@@ -589,7 +589,7 @@ class StreamExecutor:
                 submitted.out.mul_(submitted.factor)
             step.raw &= queued.raw
             if queued.raw and step.mean_sq is not None:
-                ranks = self.encoder.aggregator.communicator.size
+                ranks = self.channels.aggregator.communicator.size
                 part = submitted.part_of_norm(norm_sq(submitted.out), ranks)
                 step.mean_sq = step.sums.shards_sq = step.mean_sq + part
             else:

@@ -12,7 +12,7 @@ from gravac.kernels.device.tiled import TiledLayout
 from gravac.kernels.reference import MEMBERS
 from gravac.memories.residual import ResidualPart
 from gravac_agent.exchange.channel import BucketChannel
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.plan import StepPlan
 
 GROUP_BYTES = 64 << 20
@@ -54,21 +54,23 @@ def waits_in_little(layout: TiledLayout | OwnedLayout | RoundedLayout, ranks: in
     return ranks * layout.nbytes <= _COPIES * 4 * layout.numel + _MORE
 
 
-def served(encoder: Encoder) -> bool:
+def served(channels: Channels) -> bool:
     """Return whether a rank's memory lets its device make messages."""
-    memory = encoder.memory
-    return memory.part is ResidualPart and memory.offered_share() == 1.0 and encoder.unused_everywhere is None
+    memory = channels.memory
+    return (
+        memory.part is ResidualPart and memory.offered_share() == 1.0 and channels.unused_everywhere is None
+    )
 
 
 def route_of(
-    encoder: Encoder, channel: BucketChannel, plan: StepPlan, gradient: Tensor
+    channels: Channels, channel: BucketChannel, plan: StepPlan, gradient: Tensor
 ) -> CodecBucket | None:
     """Return what a plan's codec knows of a bucket; None if no device makes messages of such a bucket."""
     if plan.measured != (plan.cf,) or channel.dense or not channel.uses_memory:
         return None
     if gradient.is_sparse or not gradient.numel() or not gradient.is_contiguous():
         return None
-    if not isinstance(encoder.aggregators[plan.codec], OneShot):
+    if not isinstance(channels.aggregators[plan.codec], OneShot):
         return None
     route = channel.route(plan)
     assert isinstance(route, CodecBucket)

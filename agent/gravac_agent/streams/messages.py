@@ -19,8 +19,8 @@ from gravac.kernels.device.tiled import TiledLayout
 from gravac.memories.base import PendingSum
 from gravac.memories.residual import ResidualPart
 from gravac_agent.exchange.channel import BucketChannel
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
 from gravac_agent.streams.groups import GroupOffer, route_of, served, waits_in_little
@@ -134,21 +134,21 @@ class Messages:
     """Makes the messages of a rank's buckets.
 
     Args:
-        encoder: The rank's.
+        channels: The rank's.
         able: Whether compiled kernels run where the gradients are, on all ranks.
         wait: Lets the current stream wait for a collective.
     """
 
-    def __init__(self, encoder: Encoder, able: bool, wait: Callable[[Work], None]) -> None:
-        self._encoder, self.able, self._wait = encoder, able, wait
+    def __init__(self, channels: Channels, able: bool, wait: Callable[[Work], None]) -> None:
+        self._channels, self.able, self._wait = channels, able, wait
 
     def layout(
         self, channel: BucketChannel, plan: StepPlan, gradient: Tensor
     ) -> TiledLayout | OwnedLayout | None:
         """Return the layout of a bucket's messages in this step; None: it is sent otherwise. Equal on all ranks."""
-        route = route_of(self._encoder, channel, plan, gradient) if self.able else None
+        route = route_of(self._channels, channel, plan, gradient) if self.able else None
         values = None if route is None else route.codec.message_values(gradient.dtype)
-        if route is None or values is None or not served(self._encoder):
+        if route is None or values is None or not served(self._channels):
             return None
         sender, numel = route.sender(plan.cf, gradient.dtype), gradient.numel()
         capacity, ranks, known = kept_count(numel, plan.cf), sender.world_size, _layout_of(channel)
@@ -192,7 +192,7 @@ class Messages:
         Raises:
             Exception: The collective raised it.
         """
-        ends = self._encoder.aggregators[plan.codec].communicator
+        ends = self._channels.aggregators[plan.codec].communicator
         group = _group_of(offers, ends)
         steps, ready = [], []
         for offer, buffers in zip(offers, group.members, strict=True):

@@ -18,8 +18,8 @@ from gravac.kernels.device import rounded
 from gravac.memories.base import PendingSum
 from gravac.memories.residual import ResidualPart
 from gravac_agent.exchange.channel import BucketChannel
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
 from gravac_agent.streams.groups import GroupOffer, route_of, served, waits_in_little
@@ -112,21 +112,21 @@ class RoundedMessages:
     """Makes the messages of a rank's buckets.
 
     Args:
-        encoder: The rank's.
+        channels: The rank's.
         able: Whether compiled kernels run where the gradients are, on all ranks.
         wait: Lets the current stream wait for a collective.
     """
 
-    def __init__(self, encoder: Encoder, able: bool, wait: Callable[[Work], None]) -> None:
-        self._encoder, self._able, self._wait = encoder, able, wait
+    def __init__(self, channels: Channels, able: bool, wait: Callable[[Work], None]) -> None:
+        self._channels, self._able, self._wait = channels, able, wait
 
     def layout(
         self, channel: BucketChannel, plan: StepPlan, gradient: Tensor
     ) -> rounded.RoundedLayout | None:
         """Return the layout of a bucket's messages in this step; None: it is sent otherwise. Equal on all ranks."""
-        route = route_of(self._encoder, channel, plan, gradient) if self._able else None
+        route = route_of(self._channels, channel, plan, gradient) if self._able else None
         rounding = None if route is None else route.codec.message_rounding(plan.cf, gradient.dtype)
-        if route is None or rounding is None or not served(self._encoder):
+        if route is None or rounding is None or not served(self._channels):
             return None
         sender, numel = route.sender(plan.cf, gradient.dtype), gradient.numel()
         shards = isinstance(sender, CompressedAllReduce)
@@ -160,7 +160,7 @@ class RoundedMessages:
         Raises:
             Exception: The collective raised it.
         """
-        ends = self._encoder.aggregators[plan.codec].communicator
+        ends = self._channels.aggregators[plan.codec].communicator
         group = self._group_of(offers, ends.rank)
         numbers = [offer.channel.bucket.number for offer in offers]
         keys, members, ready = [key(number) for number in numbers], list[rounded.Member](), list[int]()

@@ -21,7 +21,7 @@ from gravac.protocol import (
     WindowReport,
     quantiles,
 )
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.tick import NAMES
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.windows.meters import LevelTotals, ProgressSums, RankTotals, WindowTotals, totals_of
@@ -38,7 +38,7 @@ class WindowReports:
 
     Args:
         group: Group of the ticks.
-        encoder: The executor's encoder.
+        channels: The executor's.
         reporter: Rank 0's; None on the other ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
@@ -53,14 +53,14 @@ class WindowReports:
     def __init__(
         self,
         group: dist.ProcessGroup,
-        encoder: Encoder,
+        channels: Channels,
         reporter: Reporter | None,
         job: str,
         incarnation: str,
         rank_rows: int,
         recording: Recording | None,
     ) -> None:
-        self._group, self._encoder, self._reporter = group, encoder, reporter
+        self._group, self._channels, self._reporter = group, channels, reporter
         self.job, self._incarnation, self._rank_rows = job, incarnation, rank_rows
         self.last: WindowReport | None = None
         self.recording = recording
@@ -79,7 +79,7 @@ class WindowReports:
             dist.gather(mine, vectors or None, group=self._group, group_dst=0)
             if self._reporter is not None:
                 assert window.last_plan is not None
-                aggregator = self._encoder.aggregators[window.last_plan.codec]
+                aggregator = self._channels.aggregators[window.last_plan.codec]
                 report = build_report(
                     window,
                     [totals_of(vector) for vector in vectors],
@@ -88,7 +88,7 @@ class WindowReports:
                     self.job,
                     self._incarnation,
                     self._rank_rows,
-                    (None, *self._encoder.codecs[1:]),
+                    (None, *self._channels.codecs[1:]),
                 )
                 self._reporter.report_window(report)
                 self.last = report

@@ -11,8 +11,8 @@ from gravac.aggregators import CompressedReduceScatter, OneShot
 from gravac.signals.gain import GainTracker
 from gravac.wording import format_seconds, plan_in_words
 from gravac_agent.errors import AgreementError, PeerError
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import is_surveyed
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.plan import Directive, StepPlan, next_plan
 from gravac_agent.exchange.step import StepResult
@@ -34,7 +34,7 @@ class PlanSchedule:
     Args:
         announcement: What this rank announces in each tick: also the plan of the step after the running one.
         tracker: Smoothed gains.
-        encoder: The executor's encoder.
+        channels: The executor's.
         notes: Says that a trial ended, or that a CF is not stable.
         group: Group of the ticks.
         settle_steps: Steps after a change of plan whose times do not count.
@@ -49,16 +49,16 @@ class PlanSchedule:
         self,
         announcement: Announcement,
         tracker: GainTracker,
-        encoder: Encoder,
+        channels: Channels,
         notes: Notes,
         group: dist.ProcessGroup,
         settle_steps: int,
     ) -> None:
         self.step, self.plan = 0, announcement.following
         self.announcement, self.tracker, self.trials = announcement, tracker, Trials()
-        self._encoder, self._notes, self._group = encoder, notes, group
+        self._channels, self._notes, self._group = channels, notes, group
         self._checked: set[float] = set()
-        self._measure_first = encoder.learning_codecs()
+        self._measure_first = channels.learning_codecs()
         self.unsettled_steps = self._settle_steps = settle_steps
         """Steps, from the running one on, whose times do not count yet."""
 
@@ -107,7 +107,7 @@ class PlanSchedule:
         assert self.trials.slow is not None
         slow, step, seconds = self.trials.slow
         if self.trials.ends(slow, decided):
-            names = self._encoder.codecs
+            names = self._channels.codecs
             self._notes.inform_once(
                 f"Step {step} of the trial of {plan_in_words(names[slow.codec], slow.cf_candidate)} took "
                 f"{format_seconds(seconds)}, above its limit of {format_seconds(slow.limit_seconds)}: back to "
@@ -120,9 +120,9 @@ class PlanSchedule:
         A codec that the policy chooses is not the user's to change, and the policy measures what it costs.
         """
         self._checked.add(plan.cf)
-        aggregator = self._encoder.aggregators[plan.codec]
+        aggregator = self._channels.aggregators[plan.codec]
         if isinstance(aggregator, OneShot | CompressedReduceScatter):
-            warning = memories.stability(self._encoder.memory, aggregator.compressor, plan.cf)
+            warning = memories.stability(self._channels.memory, aggregator.compressor, plan.cf)
             if warning is not None:
                 self._notes.add("note", warning)
 
@@ -130,7 +130,7 @@ class PlanSchedule:
         """Drop all measured gains. Where gains decide, the next step is dense."""
         self.tracker.averages.clear()
         self._checked.clear()
-        self._measure_first = self._encoder.learning_codecs()
+        self._measure_first = self._channels.learning_codecs()
         self.plan = self.announcement.following = next_plan(
             self.following.directive, self.tracker, self._measure_first
         )
@@ -152,7 +152,7 @@ class StepLoop:
 
     Args:
         executor: Runs the exchange.
-        encoder: The executor's encoder.
+        channels: The executor's.
         group: Group of the ticks, for the agent's other collectives.
         schedule: Plans of the steps.
         progress: Measures the progress of the training next to a dense one.
@@ -169,7 +169,7 @@ class StepLoop:
         self,
         *,
         executor: Executor,
-        encoder: Encoder,
+        channels: Channels,
         group: dist.ProcessGroup,
         schedule: PlanSchedule,
         progress: Progress,
@@ -177,12 +177,12 @@ class StepLoop:
         notes: Notes,
         window_steps: int,
     ) -> None:
-        self._executor, self._encoder, self._group = executor, encoder, group
+        self._executor, self._channels, self._group = executor, channels, group
         self.schedule, self.progress, self.reports, self.notes = schedule, progress, reports, notes
         self._window_steps = window_steps
         self.clock, self.totals = StepClock(), RunTotals()
         # Ranks that average: fewer than all where each rank has a shard of the gradient.
-        self.clipper = Clipper(encoder.memory.world_size)
+        self.clipper = Clipper(channels.memory.world_size)
         self.window = WindowTotals(0, 0)
 
     @property
@@ -210,8 +210,8 @@ class StepLoop:
 
     def restart_step(self) -> None:
         """Begin the running step again, after a backward that did not end. Nothing of it may be in flight."""
-        self._encoder.rollback()
-        self._encoder.raw_mean.pop()
+        self._channels.rollback()
+        self._channels.raw_mean.pop()
         self.begin_step()
 
     def end_step(self, dropped: bool = False) -> bool:
@@ -231,7 +231,7 @@ class StepLoop:
         """
         # Wait for the tick, and commit the step or roll it back.
         result, schedule, totals = self._waited(), self.schedule, self.totals
-        plan, encoder, tick, sums = schedule.plan, self._encoder, result.tick, result.tick.sums
+        plan, channels, tick, sums = schedule.plan, self._channels, result.tick, result.tick.sums
         # Parts may be finite and their mean not. All ranks hold the same mean, so they need no message about it.
         overflowed = not result.finite and not sums.nonfinite
         if overflowed:
@@ -240,26 +240,26 @@ class StepLoop:
         counts = sums.nonfinite == 0
         if counts:
             if tick.means and not sums.failed:  # else the figures of a rank are missing in the means
-                encoder.aggregators[plan.codec].apply_mean_statistics(tick.means)
-            self._executor.run_between_steps(encoder.rollback if dropped else encoder.commit)
+                channels.aggregators[plan.codec].apply_mean_statistics(tick.means)
+            self._executor.run_between_steps(channels.rollback if dropped else channels.commit)
             raw = schedule.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 schedule.tracker.update(cf, kept_sq, whole_sq, plan.codec)
         else:
-            self._executor.run_between_steps(encoder.rollback)
+            self._executor.run_between_steps(channels.rollback)
             self._note_dropped_residual()
             totals.nonfinite_steps += 1
             what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"
             self.notes.add("nonfinite", f"Step {schedule.step}: {what} on {sums.nonfinite:.0f} rank(s).")
-        averaged = encoder.memory.world_size
-        if encoder.raw_mean.wanted:
-            amplification = encoder.memory.amplification
+        averaged = channels.memory.world_size
+        if channels.raw_mean.wanted:
+            amplification = channels.memory.amplification
             self.clipper.end_step(sums, tick.raw_mean, result.raw, amplification)
         elif counts:
             self.clipper.residual_sq = max(0.0, sums.residual_sq) / averaged
         self.pass_on_notes()
-        failing = encoder.failing
+        failing = channels.failing
         if (sums.failed or failing.bad_steps) and failing.count_step(sums.failed > 0):
             self._executor.enqueue(self._agree_on_failing)  # before any bucket of the next step, on all ranks
         if sums.failed:
@@ -300,7 +300,7 @@ class StepLoop:
 
     def pass_on_notes(self) -> None:
         """Put what the parts of a step have noted into log and journal. Call it between steps."""
-        for sentence in self._encoder.pop_notes():
+        for sentence in self._channels.pop_notes():
             self.notes.add("note", sentence)
 
     def close_window(self, samples: int) -> None:
@@ -311,14 +311,14 @@ class StepLoop:
         Args:
             samples: Samples of the window on this rank.
         """
-        for aggregator in self._encoder.aggregators:
+        for aggregator in self._channels.aggregators:
             for sentence in aggregator.notes():
                 self.notes.inform(sentence)
         window, schedule = self.window, self.schedule
         self.progress.close_window(window)
         self.window = WindowTotals(window.number + 1, schedule.step, window.rate)
         self.notes.window = self.window.number
-        window.own.memory_bytes = self._encoder.memory.nbytes()
+        window.own.memory_bytes = self._channels.memory.nbytes()
         window.own.samples = samples
         assert window.last_plan is not None
         gains = dict(schedule.tracker.gains(window.last_plan.codec))  # the next step changes them
@@ -327,21 +327,21 @@ class StepLoop:
     def _agree_on_failing(self) -> None:
         """Agree on the buckets that are sent densely from now on. Runs on the exchange thread."""
         try:
-            dense, without_memory = self._encoder.failing.agree(Doubling(self._group))
+            dense, without_memory = self._channels.failing.agree(Doubling(self._group))
             for channel in dense:
                 self.schedule.announcement.add(f"dense {channel.bucket.names}")
-                self._encoder.note(
+                self._channels.note(
                     f"Compressing {channel.label} keeps failing: it is sent densely from now on."
                 )
             for channel in without_memory:
                 self.schedule.announcement.add(f"without memory {channel.bucket.names}")
-                self._encoder.give_up_memory(channel)
+                self._channels.give_up_memory(channel)
         except Exception:  # the next collective fails, too, and is raised where the training sees it
             log.exception("ranks could not agree on buckets that keep failing")
 
     def _note_dropped_residual(self) -> None:
         """Report a residual that overflowed and was dropped (on rank 0; each rank logs its own)."""
-        dropped = self._encoder.memory.dropped
+        dropped = self._channels.memory.dropped
         if dropped > self.totals.dropped_residuals:
             self.totals.dropped_residuals = dropped
             self.notes.add(

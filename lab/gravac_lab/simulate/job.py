@@ -213,8 +213,8 @@ class _Loop:
 
     def __init__(self, job: SimulatedJob, reporter: LocalReporter, tracker: GainTracker) -> None:
         self._job, self._learner, self._reporter, self._tracker = job, job.learner, reporter, tracker
-        self._encoder = job.learner.ranks.encoders[0]
-        self._measure_first = self._encoder.learning_codecs()
+        self._channels = job.learner.ranks.channels[0]
+        self._measure_first = self._channels.learning_codecs()
         self._plan = self._following = next_plan(reporter.directive, tracker, self._measure_first)
         self._at_level = 0
         self.window = WindowTotals(0, 0)
@@ -246,7 +246,7 @@ class _Loop:
         ordered = plan.directive.window_steps or setting.window
         if step - self.window.first_step >= ordered:
             self._close(step)
-        codec = self._encoder.codecs[plan.codec]
+        codec = self._channels.codecs[plan.codec]
         sending = [codec if plan.cf > 1.0 else "dense", plan.cf]
         if not self.plans or self.plans[-1][1:3] != sending:
             self.plans.append([step, *sending, plan.directive.epoch])
@@ -282,12 +282,12 @@ class _Loop:
         setting, window = self._job.setting, self.window
         self.window = WindowTotals(window.number + 1, step)
         window.own.samples = window.own.steps * self._learner.recipe.global_batch / setting.ranks
-        window.own.memory_bytes = self._encoder.memory.nbytes()
+        window.own.memory_bytes = self._channels.memory.nbytes()
         assert window.last_plan is not None
         assert self._learner.reference is not None
         window.add_progress(window.last_plan, self._learner.reference.pop())
         curve = window.curve_over_ranks(
-            [window.vector()], own=self._encoder.aggregators[window.last_plan.codec].keeps_largest
+            [window.vector()], own=self._channels.aggregators[window.last_plan.codec].keeps_largest
         )
         report = build_report(
             window,
@@ -297,7 +297,7 @@ class _Loop:
             setting.name,
             INCARNATION,
             setting.ranks,
-            codecs=(None, *self._encoder.codecs[1:]),
+            codecs=(None, *self._channels.codecs[1:]),
         )
         self._reporter.report_window(report)
 

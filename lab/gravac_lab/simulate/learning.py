@@ -42,7 +42,7 @@ class Learner:
         world_size: Ranks.
         seed: Seed of weights, data and codecs.
         steps: Length of the run, for the schedule.
-        ranks: Their encoders and memories.
+        ranks: Their channels and memories.
         layout: Names of the parameters of each bucket; None: as DDP groups them, each of the recipe's size.
         observe: Given the raw gradients of each step, by rank and bucket, before they are exchanged; it may
             change them.
@@ -62,7 +62,7 @@ class Learner:
         self.model = recipe.build_model(seed)
         self.optimizer: Optimizer = recipe.optimizer(self.model.parameters())
         self._clip_norm = recipe.clip_norm
-        if ranks.encoders[0].memory.transforms:
+        if ranks.channels[0].memory.transforms:
             self._clip_norm = None
             for group in self.optimizer.param_groups:
                 if "momentum" in group:
@@ -90,7 +90,7 @@ class Learner:
         self._observe = observe
         self._ages = Ages(self.optimizer.rule, world_size) if isinstance(self.optimizer, LateAdamW) else None
         aged = isinstance(self.optimizer, LateAdamW | optim.AdamW)
-        ranks.encoders[0].counts_senders = aged and world_size > 1
+        ranks.channels[0].counts_senders = aged and world_size > 1
         self.step = 0
 
     @property
@@ -106,7 +106,7 @@ class Learner:
             surveyed: Measure the gain curve.
         """
         set_rates(self.optimizer, self._rates, self.recipe.schedule(self.step, self.steps))
-        self._followed.follow(*(encoder.memory for encoder in self.ranks.encoders))
+        self._followed.follow(*(channels.memory for channels in self.ranks.channels))
         gradients, losses = [], 0.0
         for batches in self._batches:
             inputs, classes = next(batches)
@@ -166,17 +166,17 @@ class Learner:
         """Clip as ``Agent.clip_grad_norm_`` does, if the recipe clips and the memory does not."""
         if self._clip_norm is None:
             return
-        memories = [encoder.memory for encoder in self.ranks.encoders]
+        memories = [channels.memory for channels in self.ranks.channels]
         raw, amplification = exchanged.mean_sq is not None, memories[0].amplification
         self.clipper.end_step(exchanged.sums, exchanged.raw_mean, raw, amplification)
-        for encoder in self.ranks.encoders:
-            encoder.raw_mean.wanted = True  # from the next step on, as in a session
+        for channels in self.ranks.channels:
+            channels.raw_mean.wanted = True  # from the next step on, as in a session
         clipped = self.clipper.clip(self.model.parameters(), self._clip_norm)
         if clipped.reaches_memory:
             for memory in memories:
                 memory.cut(clipped.share, clipped.rest, clipped.turn)
-        for encoder in self.ranks.encoders:
-            encoder.cuts = self.clipper.cuts
+        for channels in self.ranks.channels:
+            channels.cuts = self.clipper.cuts
 
     def _sample(self, flats: Sequence[Tensor]) -> Tensor:
         """Return the sampled coordinates of the buckets, in the order of the coordinates."""

@@ -46,7 +46,7 @@ class StaticPlan:
         return self.text == "alone"
 
     def plan(self) -> StepPlan:
-        """Return what the ranks' encoders are given."""
+        """Return what the ranks' channels are given."""
         return StepPlan(Directive(0, "hold", self.cf, self.cf, 0.0), self.cf)
 
 

@@ -1,4 +1,4 @@
-"""The ranks of a simulated job: each has its own encoder and error memory, and they exchange in this process."""
+"""The ranks of a simulated job: each has its own channels and error memory, and they exchange in this process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey, norm_sq
-from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import StepSums
 
@@ -63,7 +63,7 @@ class OfRank:
 
 
 class SimulatedRanks:
-    """Encoders of ``size`` ranks that exchange gradients as the agents of a job do, with the same numbers.
+    """Channels of ``size`` ranks that exchange gradients as the agents of a job do, with the same numbers.
 
     Args:
         size: Ranks.
@@ -90,7 +90,7 @@ class SimulatedRanks:
     ) -> None:
         self.size, self.seed = size, seed
         self._world = SimulatedWorld(size)
-        self.encoders = []
+        self.channels = []
         for rank in range(size):
             build = partial(
                 aggregators.build,
@@ -102,7 +102,7 @@ class SimulatedRanks:
             kept = memories.build(memory)
             kept.world_size = size
             every = (compressor, *others)
-            self.encoders.append(Encoder(kept, every, tuple(map(build, every))))
+            self.channels.append(Channels(kept, every, tuple(map(build, every))))
 
     def exchange(
         self,
@@ -127,7 +127,7 @@ class SimulatedRanks:
         plans = [plan] * len(buckets) if isinstance(plan, StepPlan) else plan
         if len({plan.codec for plan in plans}) > 1:
             raise ValueError(
-                f"plan={plans} names several codecs, and an encoder has one in a step: give each bucket the same codec"
+                f"plan={plans} names several codecs, and a step has one: give each bucket the same codec"
             )
 
         def each(communicator: Communicator) -> OfRank:
@@ -137,14 +137,14 @@ class SimulatedRanks:
         first = found[0]
         sums = StepSums(*(sum(column) for column in zip(*(one.sums.values() for one in found), strict=True)))
         if sums.nonfinite:
-            for encoder in self.encoders:
-                encoder.rollback()
+            for channels in self.channels:
+                channels.rollback()
         else:
             self._learn(plans[0], failed=sums.failed > 0)
-            for encoder in self.encoders:
-                encoder.commit()
+            for channels in self.channels:
+                channels.commit()
         curves = [one.survey.curve for one in found]
-        numbers = [encoder.raw_mean.pop() for encoder in self.encoders]
+        numbers = [channels.raw_mean.pop() for channels in self.channels]
         return Exchanged(
             sums,
             first.payload_bytes,
@@ -159,11 +159,11 @@ class SimulatedRanks:
 
     def _learn(self, plan: StepPlan, failed: bool) -> None:
         """Pass the means over ranks of what the codecs counted to all of them, as the tick does."""
-        figures = [each.aggregators[plan.codec].local_statistics() for each in self.encoders]
+        figures = [each.aggregators[plan.codec].local_statistics() for each in self.channels]
         if not failed and figures[0]:
             means = [sum(column) / self.size for column in zip(*figures, strict=True)]
-            for encoder in self.encoders:
-                encoder.aggregators[plan.codec].apply_mean_statistics(means)
+            for channels in self.channels:
+                channels.aggregators[plan.codec].apply_mean_statistics(means)
 
     def _rank(
         self,
@@ -174,12 +174,12 @@ class SimulatedRanks:
         step: int,
         surveyed: bool,
     ) -> OfRank:
-        rank, encoder = communicator.rank, self.encoders[communicator.rank]
+        rank, channels = communicator.rank, self.channels[communicator.rank]
         done = OfRank(Survey(surveyed))
         for bucket, gradient, plan in zip(buckets, gradients, plans, strict=True):
             key = Key(self.seed, step, bucket.number, rank)
             done.dense_bytes += gradient.nbytes
-            channel = encoder.begin(bucket, plan)
+            channel = channels.begin(bucket, plan)
             encoded = channel.encode(plan, gradient, key, done.sums, done.survey)
             if (transfer := encoded.transfer) is not None:
                 transfer.work.wait()

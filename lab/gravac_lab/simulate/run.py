@@ -26,7 +26,7 @@ MEASURED_ALONE = 2
 ROUNDING = 2.0**-9
 """Relative rounding errors of the gradients in a repetition of dense: those of bfloat16."""
 IDLE_COMPRESSOR = "topk"
-"""What the encoders of a dense run are built with; it sends nothing."""
+"""What the channels of a dense run are built with; it sends nothing."""
 
 
 def chosen_plan(text: str) -> StaticPlan | AccordionPlan | LgrecoPlan:

@@ -145,7 +145,7 @@ def test_a_change_of_level_loses_nothing() -> None:
     levels = [parse(text).plan() for text in ("topk@2", "topk@20", "dense")]
     ranks, draw = SimulatedRanks(1, "topk"), torch.Generator().manual_seed(1)
     went_in, came_out = [torch.zeros(40), torch.zeros(30)], [torch.zeros(40), torch.zeros(30)]
-    memory = ranks.encoders[0].memory
+    memory = ranks.channels[0].memory
     for step, (one, other) in enumerate([(1, 0), (1, 1), (0, 1), (0, 0), (1, 2)]):
         given = [torch.randn(size, generator=draw) for size in (40, 30)]
         for total, each in zip(went_in, given, strict=True):

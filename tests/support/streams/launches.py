@@ -20,7 +20,7 @@ from gravac import aggregators, kernels, memories
 from gravac.collectives import AllReduce, Communicator, Done
 from gravac.kernels import backend, reference
 from gravac.memories import Bucket
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.streams.executor import StreamExecutor
@@ -128,15 +128,15 @@ class CountedRank:
     ) -> None:
         ends = _Ends(ranks)
         aggregator = aggregators.build(codec, ends, collective)
-        encoder = Encoder(memories.build("residual"), (codec,), (aggregator,))
-        encoder.raw_mean.wanted = encoder.cuts = clipped
-        encoder.memory.world_size, encoder.gradients_stay = ranks, True
+        channels = Channels(memories.build("residual"), (codec,), (aggregator,))
+        channels.raw_mean.wanted = channels.cuts = clipped
+        channels.memory.world_size, channels.gradients_stay = ranks, True
         plan = StepPlan(Directive(1, "hold", cf, cf, 0.0), cf)
         dense = AllReduce(ends)
-        self._encoder, self._plan = encoder, plan
+        self._channels, self._plan = channels, plan
         self.executor = StreamExecutor(
             device=_Quiet(),
-            encoder=encoder,
+            channels=channels,
             dense=lambda submitted: dense.reduce_in_place(submitted.buffer),
             ticks=ends,
             link=None,
@@ -161,7 +161,7 @@ class CountedRank:
         assert executor._step is not None
         assert executor._step.error is None
         executor.wait_step()
-        self._encoder.commit()
+        self._channels.commit()
         self._step += 1
 
     def settled(self, surveyed: bool = False) -> tuple[Counts, Counts]:

@@ -99,14 +99,14 @@ def abandoned_rows(executor: type[StreamExecutor], seed: int) -> list[str]:
             one.step(step)
         one.take_in()
         one.device.drain()
-        before = one.encoder.memory.state_dict()
+        before = one.channels.memory.state_dict()
         one.executor.begin_step(one.task.plan(2), 2, False)
         layout, grads = one.task.layout(2), list[Tensor]()
         one.device.run(one.device.main, lambda: grads.extend(one.net.gradients(2, one.rank)))
         one.reduce(layout, grads, modules=2)
-        one.encoder.rollback()  # as ``StepLoop.restart_step``
+        one.channels.rollback()  # as ``StepLoop.restart_step``
         one.executor.abandon()
-        after = one.encoder.memory.state_dict()
+        after = one.channels.memory.state_dict()
         found = [f"residual of {name}" for name in before if not torch.equal(before[name], after[name])]
         one.step(2)
         one.end()
@@ -131,10 +131,10 @@ def _abandoned(executor: type[StreamExecutor], seed: int, task: Task) -> list[st
             one.step(step)
         one.take_in()
         one.executor.abandon()
-        before = one.encoder.memory.state_dict()
+        before = one.channels.memory.state_dict()
         begin_backward(one, 3, buckets=2)
         one.executor.abandon()
-        after = one.encoder.memory.state_dict()
+        after = one.channels.memory.state_dict()
         one.device.drain()
         return [
             f"residual of {name}"
@@ -153,10 +153,10 @@ def closed_within(executor: type[StreamExecutor], seed: int) -> list[str]:
             one.step(step)
         one.take_in()
         one.device.drain()
-        before = one.encoder.memory.state_dict()
+        before = one.channels.memory.state_dict()
         begin_backward(one, 3, buckets=3)
         one.executor.close()
-        after = one.executor.detached(one.encoder.memory).state_dict()
+        after = one.executor.detached(one.channels.memory).state_dict()
         one.device.drain()
         return [
             f"residual of {name}"

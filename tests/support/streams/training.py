@@ -13,7 +13,7 @@ from gravac.collectives import AllReduce, Communicator, Done, InPlace, Transfer
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.kernels import treated_as_device
 from gravac.memories import Bucket
-from gravac_agent.exchange.encoder import Encoder
+from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.step import StepResult, SubmittedBucket
@@ -106,15 +106,15 @@ class _Ends(Communicator):
     sum = maximum = gather = broadcast = exchange = scatter_sum = None  # type: ignore[assignment]
 
 
-def _encoder(task: Task, ends: Communicator) -> Encoder:
+def _channels(task: Task, ends: Communicator) -> Channels:
     if task.fsdp == "rows":
         aggregator: Aggregator = aggregators.build_sharded(task.codec, ends)
     else:
         aggregator = aggregators.build(task.codec, ends, task.collective)
-    encoder = Encoder(memories.build(task.memory), (task.codec,), (aggregator,))
-    encoder.memory.world_size = ends.size
-    encoder.gradients_stay = not task.fsdp
-    return encoder
+    channels = Channels(memories.build(task.memory), (task.codec,), (aggregator,))
+    channels.memory.world_size = ends.size
+    channels.gradients_stay = not task.fsdp
+    return channels
 
 
 def _dense(task: Task, ends: Communicator) -> Callable[[SubmittedBucket], Transfer]:
@@ -130,11 +130,11 @@ def _dense(task: Task, ends: Communicator) -> Callable[[SubmittedBucket], Transf
 
 def _train_on_host(task: Task, plain: Communicator) -> Outcome:
     ends: Any = _Ends(plain)
-    encoder, net = _encoder(task, ends), Net(task, ends.rank)
+    channels, net = _channels(task, ends), Net(task, ends.rank)
     scale = net.scale
     announcement = Announcement("setup", task.plan(1), None)
     executor = HostExecutor(
-        encoder=encoder,
+        channels=channels,
         dense=_dense(task, ends),
         metered=ends,
         pacer=Pacer(None),
@@ -150,7 +150,7 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
             announcement.following = task.plan(step + 1)
             executor.begin_step(task.plan(step), step, surveyed=step % 7 == 3)
             for factor in task.residual_factors(step, net.scale / scale):
-                executor.run_between_steps(partial(encoder.memory.rescale, factor))
+                executor.run_between_steps(partial(channels.memory.rescale, factor))
             scale = net.scale
             buffers, layout = net.gradients(step, ends.rank), task.layout(step)
             if task.fsdp:
@@ -168,15 +168,15 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
                     future.wait()
             result = executor.wait_step()
             factor = net.clip_factor(buffers)
-            if not take_in(encoder, task, step, result):  # the agent skips the optimizer's step
+            if not take_in(channels, task, step, result):  # the agent skips the optimizer's step
                 buffers = [torch.full_like(buffer, torch.nan) for buffer in buffers]
             if factor != 1.0:
-                executor.run_between_steps(partial(encoder.memory.rescale, factor))
+                executor.run_between_steps(partial(channels.memory.rescale, factor))
             net.apply(step, buffers, factor)
             results.append(result)
     finally:
         executor.close()
-    return Outcome(net.parameters, encoder.memory.state_dict(), encoder.aggregator.state_dict(), results)
+    return Outcome(net.parameters, channels.memory.state_dict(), channels.aggregator.state_dict(), results)
 
 
 def _room(task: Task, buffer: Tensor) -> Tensor:
@@ -184,14 +184,14 @@ def _room(task: Task, buffer: Tensor) -> Tensor:
     return buffer.new_empty(buffer.numel() // 2) if task.fsdp == "rows" else buffer.view(-1)
 
 
-def take_in(encoder: Encoder, task: Task, step: int, result: StepResult) -> bool:
+def take_in(channels: Channels, task: Task, step: int, result: StepResult) -> bool:
     """What ``StepLoop`` does with a step's result. Returns whether the step counts."""
     counts = result.finite and not result.tick.sums.nonfinite
     if counts:
-        encoder.aggregator.apply_mean_statistics(result.tick.means)
-        encoder.commit()
+        channels.aggregator.apply_mean_statistics(result.tick.means)
+        channels.commit()
     else:
-        encoder.rollback()
+        channels.rollback()
     return counts
 
 
@@ -206,14 +206,14 @@ class OnStreams:
         executor: type[StreamExecutor] = StreamExecutor,
     ) -> None:
         self.task, self.device, self.rank = task, device, nccl.rank
-        self.encoder, self.net = _encoder(task, nccl), Net(task, nccl.rank)
+        self.channels, self.net = _channels(task, nccl), Net(task, nccl.rank)
         # As FSDP2's: of reduce-scatters, and of all-reduces between replicas.
         self.scatters, self.reduces = device.new_stream(), device.new_stream()
         self._scale = self.net.scale
         self.announcement = Announcement("setup", task.plan(1), None)
         self.executor = executor(
             device=device,
-            encoder=self.encoder,
+            channels=self.channels,
             dense=_dense(task, nccl),
             ticks=nccl,
             link=task.link,
@@ -237,8 +237,8 @@ class OnStreams:
         """Close the executor, and return what there is."""
         self.take_in()
         self.executor.close()
-        residual = self.executor.detached(self.encoder.memory).state_dict()
-        learned = self.encoder.aggregator.state_dict()
+        residual = self.executor.detached(self.channels.memory).state_dict()
+        learned = self.channels.aggregator.state_dict()
         self.device.drain()
         return Outcome(self.net.parameters, residual, learned, self.results)
 
@@ -266,7 +266,7 @@ class OnStreams:
             self.device.synchronize(main)
             factor = net.clip_factor(self.buffers)
             if factor != 1.0:
-                self.executor.run_between_steps(partial(self.encoder.memory.rescale, factor))
+                self.executor.run_between_steps(partial(self.channels.memory.rescale, factor))
         self.device.run(main, partial(net.apply, step, self.buffers, factor))
 
     def _exchange(self, layout: list[Bucket], grads: list[Tensor]) -> None:
@@ -331,7 +331,7 @@ class OnStreams:
     def _follow(self, step: int, scale: float) -> None:
         """Let the residual follow what the rates and the loss scale were when the forward began."""
         for factor in self.task.residual_factors(step, scale / self._scale):
-            self.executor.run_between_steps(partial(self.encoder.memory.rescale, factor))
+            self.executor.run_between_steps(partial(self.channels.memory.rescale, factor))
         self._scale = scale
 
     def take_in(self) -> None:
@@ -339,7 +339,7 @@ class OnStreams:
         if self._submitted is not None:
             step, self._submitted = self._submitted, None
             result = self.executor.wait_step()
-            take_in(self.encoder, self.task, step, result)
+            take_in(self.channels, self.task, step, result)
             self.results.append(result)
 
 

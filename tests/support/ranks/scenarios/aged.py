@@ -322,7 +322,7 @@ def _trained(
         "oldest": max((int(one["age"].max()) // STEP for one in own if "age" in one), default=0),
         "pooled": record.pooled,
         "steps": len(record.steps),
-        "notes": [] if parts is None else [note for note in parts.encoder._noted if "arrived" in note],
+        "notes": [] if parts is None else [note for note in parts.channels._noted if "arrived" in note],
         "buckets": 0 if agent._session is None else len(agent._session.layout),
     }
     agent.close()
@@ -348,7 +348,7 @@ def _made(unused: bool, kind: Any) -> tuple[DistributedDataParallel, Any]:
 def breaking(agent: Agent) -> Iterator[None]:
     """Let this rank's codec raise."""
     assert agent._parts is not None
-    codec: Any = agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+    codec: Any = agent._parts.channels.aggregator.compressor  # type: ignore[attr-defined]
 
     def broken(*_: object) -> None:
         raise RuntimeError("deliberate")
@@ -363,7 +363,7 @@ def breaking(agent: Agent) -> Iterator[None]:
 def _cannot_decode(agent: Agent, numel: int) -> None:
     """Let this rank's codec raise where it decodes a mean of that size."""
     assert agent._parts is not None
-    codec: Any = agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+    codec: Any = agent._parts.channels.aggregator.compressor  # type: ignore[attr-defined]
     decompress, own = codec.decompress, []
 
     def updated(update: Any, *given: Any) -> Any:  # decodes what this rank sent

@@ -132,8 +132,8 @@ def _simulated(
             x, y = batch(one, step)
             (cross_entropy(model(x), y) * _size(one, step, steps, bad_step)).backward()
             gradients.append([_flat(parameters, bucket) for bucket in layout])
-        for encoder in ranks.encoders:
-            encoder.raw_mean.wanted = step > 0  # the agent learns of it after the first backward
+        for channels in ranks.channels:
+            channels.raw_mean.wanted = step > 0  # the agent learns of it after the first backward
         done = ranks.exchange(layout, gradients, plan, step)
         if done.sums.nonfinite:
             clipper.end_step(done.sums, done.raw_mean, False)
@@ -151,15 +151,15 @@ def _simulated(
         left_alone += torch.allclose(kept, as_torch, rtol=1e-5, atol=0.0)
         cut += out.share != 1.0
         if out.reaches_memory:
-            for encoder in ranks.encoders:
-                encoder.memory.cut(out.share, out.rest, out.turn)
-        for encoder in ranks.encoders:
-            encoder.cuts = clipper.cuts
+            for channels in ranks.channels:
+                channels.memory.cut(out.share, out.rest, out.turn)
+        for channels in ranks.channels:
+            channels.cuts = clipper.cuts
         with torch.no_grad():
             for one in parameters.values():
                 one -= RATE * one.grad  # type: ignore[operator]
     flat = torch.cat([param.detach().flatten() for param in model.parameters()])
-    return flat, norms, ranks.encoders[rank].memory.state_dict(), left_alone, cut
+    return flat, norms, ranks.channels[rank].memory.state_dict(), left_alone, cut
 
 
 def _flat(parameters: dict[str, nn.Parameter], bucket: Bucket) -> torch.Tensor:

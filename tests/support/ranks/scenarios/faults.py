@@ -78,7 +78,7 @@ def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
     with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", window=5) as agent:
         parts = agent._parts
         assert parts is not None
-        codec = parts.executor.encoder.aggregator.compressor  # type: ignore[attr-defined]
+        codec = parts.executor.channels.aggregator.compressor  # type: ignore[attr-defined]
         compress = codec.compress
         armed = {"now": False}
 

@@ -243,7 +243,7 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
     with Agent(module, optimizer, data_dir=folder, compressor="randomk", **options) as agent:
         parts = agent._parts
         assert parts is not None
-        codec = parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+        codec = parts.channels.aggregator.compressor  # type: ignore[attr-defined]
         compress = codec.compress
         now = {"step": 0, "target": 0}
 
@@ -295,7 +295,7 @@ def cannot_decode(rank: int, world: int, folder: str, culprits: list[int], **opt
     chosen = {"controller": None, "policy": "static:cf=10", "window": 5, "job": "undecodable"} | options
     with Agent(module, optimizer, data_dir=folder, **chosen) as agent:
         assert agent._parts is not None
-        loop, codec = agent._parts.loop, agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+        loop, codec = agent._parts.loop, agent._parts.channels.aggregator.compressor  # type: ignore[attr-defined]
         decompress = codec.decompress
         hits, own = [], []
 

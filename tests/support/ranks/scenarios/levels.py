@@ -402,7 +402,7 @@ def levels_survive(rank: int, world: int, folder: str, how: str) -> dict[str, An
     try:
         with agent:
             assert agent._parts is not None
-            made = agent._parts.encoder.aggregator.compressor  # type: ignore[attr-defined]
+            made = agent._parts.channels.aggregator.compressor  # type: ignore[attr-defined]
             # With the last layers in the first bucket, there is no other piece of this size.
             target = sum(5 if p.numel() == 10 else p.numel() // 2 for p in list(module.parameters())[-4:])
             real, loop = getattr(made, how, None), agent._parts.loop

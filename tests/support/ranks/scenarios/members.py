@@ -89,7 +89,7 @@ def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str,
         module, optimizer, data_dir=folder, controller=None, window=6, memory="none", **options
     ) as agent:
         assert agent._parts is not None
-        loop, aggregator = agent._parts.loop, agent._parts.encoder.aggregator
+        loop, aggregator = agent._parts.loop, agent._parts.channels.aggregator
         prepare = CodecBucket.prepare
 
         def watched(part: CodecBucket, x: torch.Tensor, cfs: Any, key: Any, *more: Any) -> Any:

@@ -51,7 +51,7 @@ def uneven(
                 assert agent._parts is not None
                 assert agent._session is not None
                 loop, trace = agent._parts.loop, agent.trace_path
-                looks = agent._session.steps._unused.on or not agent._parts.encoder.gradients_stay
+                looks = agent._session.steps._unused.on or not agent._parts.channels.gradients_stay
         found[name] = fingerprint(module)
     return {
         **found,

@@ -201,7 +201,7 @@ def stepped_by_others(
                     stepper.second_step()
             if name != "plain":
                 agent.state_dict()  # ends the last step
-            notes = [] if agent._parts is None else list(agent._parts.encoder._noted)
+            notes = [] if agent._parts is None else list(agent._parts.channels._noted)
             residual = {} if agent._parts is None else agent._parts.memory.state_dict()
         found[name] = {
             "parameters": fingerprint(module),

@@ -252,7 +252,7 @@ def perturbed(
         parts = agent._parts
         assert parts is not None
         looks = agent._session is not None and agent._session.steps._unused.on
-        notes = [note for note in parts.encoder._noted if "put back" in note]
+        notes = [note for note in parts.channels._noted if "put back" in note]
     names = [name for name, _ in it.module.module.named_parameters()]
     missing = sum(
         float(((came - applied).flatten() + before[name] - after[name]).double().square().sum())
@@ -265,7 +265,7 @@ def perturbed(
         "parameters": fingerprint(it.module),
         "notes": notes,
         "looks": looks,
-        "one_buffer": parts.encoder.gradients_stay,
+        "one_buffer": parts.channels.gradients_stay,
     }
 
 

@@ -265,7 +265,7 @@ def branches_conserved(
         steps(range(len(USED)))
         assert agent._parts is not None
         residual = agent._parts.memory.state_dict()
-        open_off, failed = off(residual), any(channel.dense for channel in agent._parts.encoder)
+        open_off, failed = off(residual), any(channel.dense for channel in agent._parts.channels)
     steps(range(len(USED), LAST + 1))
     groups: list[Any] = [one._get_fsdp_state()._fsdp_param_group for one in (model.twice, model)]
     back = [not hasattr(group._reduce_scatter_comm, "gradient_hook") for group in groups]

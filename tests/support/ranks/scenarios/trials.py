@@ -124,7 +124,7 @@ def slow_trial(
                     elif step == fallback[1] and decided is not None:
                         reporter.directive = decided
                 step_of(module, optimizer, rank, step)
-                sent.append((agent._parts.encoder.codecs[plan.codec], plan.cf, plan.directive.phase))
+                sent.append((agent._parts.channels.codecs[plan.codec], plan.cf, plan.directive.phase))
                 took.append(time.monotonic() - began)
                 for seconds in (stalls or {}).get(f"{rank} {step}", []):
                     time.sleep(seconds)

@@ -15,7 +15,7 @@ log = logging.getLogger("gravac.agent")
 
 
 @dataclass
-class Encoder(RankCodecs):
+class Channels(RankCodecs):
     """Keeps the channels of a rank, and ends their steps together."""
 
     def __post_init__(self) -> None:
