@@ -1,6 +1,6 @@
 """signSGD with majority vote: one sign per rank and element, and the sign that most ranks have."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,9 @@ class _InFlight(Exchange):
         out.copy_(total.sign())
         for piece, scale in zip(self.codec.pieces(out), self.scales, strict=True):
             piece.mul_(scale)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), self.votes, self.scales)
 
 
 @dataclass(slots=True)

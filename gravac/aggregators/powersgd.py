@@ -1,6 +1,6 @@
 """PowerSGD: one step of power iteration per training step, in two all-reduces, starting from the last step's factor."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
@@ -34,6 +34,9 @@ class _InFlight(Exchange):
         for group, left, right in zip(self.plan.groups, self.left, self.right, strict=True):
             group.add(left @ right.mT, out, 1.0)
         self.plan.add_dense(self.dense, out, 1.0)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), *self.left, *self.right, self.dense)
 
 
 @dataclass(frozen=True, slots=True)

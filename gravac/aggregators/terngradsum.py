@@ -1,6 +1,6 @@
 """TernGrad with one scale for all ranks: ternaries are summed as integers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,9 @@ class _InFlight(Exchange):
     def mean_into(self, out: Tensor) -> None:
         total = unpack_sums(self.sums, out.numel(), self.ranks) - self.ranks
         out.copy_((total.float() / self.ranks) * self.codec.spread(self.scales, out.numel()))
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), self.sums, self.scales)
 
 
 @dataclass(slots=True)

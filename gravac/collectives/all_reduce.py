@@ -1,5 +1,6 @@
 """All-reduce of values: for linear codecs, and in place for plain dense gradients."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -17,6 +18,9 @@ class _Decoded(Exchange):
     def mean_into(self, out: Tensor) -> None:
         out.copy_(self.mean)
 
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), self.mean)
+
 
 @dataclass(slots=True)
 class InPlace(Transfer):
@@ -24,6 +28,9 @@ class InPlace(Transfer):
 
     def mean_into(self, out: Tensor) -> None:
         return
+
+    def tensors(self) -> Iterator[Tensor]:
+        return iter(())
 
 
 def _nbytes(gradient: Tensor) -> int:

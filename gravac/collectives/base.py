@@ -1,6 +1,7 @@
 """The base class of collectives: they exchange payloads and turn them into their mean."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -71,6 +72,21 @@ class Transfer(ABC):
         The mean has the same bits on all ranks: parameters would drift apart otherwise.
         """
 
+    @abstractmethod
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors that it refers to, without those of codecs."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that stay in memory as long as the transfer does."""
+        # By storage: views of one message would count it several times.
+        storages = {
+            storage.data_ptr(): storage.nbytes()
+            for one in self.tensors()
+            for storage in (one.untyped_storage(),)
+        }
+        return sum(storages.values())
+
 
 @dataclass(slots=True)
 class Exchange(Transfer):
@@ -85,6 +101,11 @@ class Exchange(Transfer):
     senders: Tensor | None = field(default=None, init=False)
     """Receives how many of ``of`` senders each element of the mean comes from, if it is set: uint8, shape ``(n,)``."""
 
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.payload.tensors()
+        if self.senders is not None:
+            yield self.senders
+
 
 @dataclass(slots=True)
 class SummedValues(Exchange):
@@ -98,6 +119,9 @@ class SummedValues(Exchange):
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
         self.decoder.decompress(self.mean, out)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), *self.mean.tensors(), self.sent)
 
 
 class Collective(ABC):

@@ -1,5 +1,6 @@
 """Compressed all-reduce: each rank averages its shard of all payloads, compresses the mean and sends it to all."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -60,6 +61,9 @@ class _InFlight(Exchange):
                 message = self.header.strip(self.arrived[owner, : self.sizes[owner]], owner)
                 mean = layout.unpack(message, self.header.key._replace(rank=owner))
                 layout.codec.decompress(mean, out[self.shards.begins[owner] :][: layout.numel])
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), self.message, self.arrived)
 
 
 class CompressedAllReduce(Collective):

@@ -1,5 +1,6 @@
 """All-gather of packed payloads: for codecs whose ranks keep different elements, or different numbers of them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,9 @@ class Gathered(Exchange):
             header.layout.codec.decompress(payload, out, share)
             if self.senders is not None and payload.support is not None:
                 _count(self.senders, payload.support, header.layout.codec.energy(payload))
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), self.sent, self.arrived, *self.own.tensors())
 
 
 def _count(senders: Tensor, support: Tensor, energy: Scalar) -> None:

@@ -1,5 +1,6 @@
 """Sparse both ways: each rank sends every owner the largest of its shard, and the owner the largest sums to all."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,6 +87,9 @@ class _InFlight(Exchange):
             kernels.scatter_add(out, positions, values, self.share)
             if self.senders is not None:
                 self.senders.index_fill_(0, positions.long().clamp_(0, len(self.senders) - 1), 1)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), self.message, self.arrived)
 
 
 class Owners(Collective):

@@ -1,5 +1,6 @@
 """Shared support: ranks agree on the positions first, and all of them send their values there."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -34,6 +35,9 @@ class _InFlight(Exchange):
         mean = torch.empty_like(self.payload.values)
         self.values.mean_into(mean)
         kernels.scatter_add(out, self.payload.support, mean)
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (*Exchange.tensors(self), *self.values.tensors())
 
 
 class SharedSupport(Collective):

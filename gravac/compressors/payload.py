@@ -1,5 +1,6 @@
 """The types that codecs take and return: keys, traits, bounds and payloads."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
@@ -131,6 +132,15 @@ class Payload:
         """Free the decoded tensor, and what was computed of it."""
         kept = self.decoded
         kept.tensor = kept.values = kept.energy = kept.inner = None
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors that it refers to, also decoded ones."""
+        decoded = self.decoded
+        yield from self.parts
+        for one in (self.support, decoded.tensor, decoded.values, decoded.energy, decoded.inner):
+            if isinstance(one, Tensor):
+                yield one
+        yield from decoded.rounded or ()
 
     @property
     def values(self) -> Tensor:

@@ -1,6 +1,6 @@
 """A codec applied to each row of a tensor by itself, so that every row becomes a payload of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,12 @@ class PayloadRows(Payload):
         Payload.forget(self)
         for row in self.rows:
             row.forget()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors that it refers to, those of each row too."""
+        yield from Payload.tensors(self)
+        for row in self.rows:
+            yield from row.tensors()
 
 
 def places(payload: Payload) -> tuple[Tensor, ...] | None:

@@ -1,8 +1,8 @@
 """Every aggregator, and every codec as one, among simulated ranks."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from gravac.aggregators import AGGREGATORS, Aggregator, OneShot, PowerSGD, build
 from gravac.aggregators.ternary import field_bits, pack_sums, unpack_sums, words
 from gravac.collectives import ALONE
 from gravac.collectives.simulated import SimulatedWorld
-from gravac.compressors import COMPRESSORS, Key, Payload, TopK
+from gravac.compressors import COMPRESSORS, Compressor, Key, Payload, TopK
 from gravac.compressors import build as build_codec
 from gravac.kernels import SelectionHint
 from tests.support.maths.aggregator_checks import (
@@ -41,6 +41,33 @@ MANY = [name for name in MEMBERS if name in AGGREGATORS or ":" in name or " by "
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
+def tensors_in(thing: object) -> Iterator[Tensor]:
+    """All tensors in the fields of a transfer, and in those of what it refers to, but for codecs."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, list | tuple):
+        for one in thing:
+            yield from tensors_in(one)
+    elif is_dataclass(thing) and not isinstance(thing, Compressor):
+        yield from tensors_in([getattr(thing, each.name) for each in fields(thing)])
+
+
+@pytest.mark.parametrize("text", MEMBERS)
+def test_a_transfer_names_all_tensors_that_it_holds(text: str) -> None:
+    def of_rank(aggregator: Aggregator) -> object:
+        one = BUCKETS[0]
+        x = gradient(aggregator.communicator.rank, 0, one)
+        transfer = aggregator.open(one).prepare(x, (4.0,), Key(0, 0, 0, 0), torch.float32).send(4.0)
+        transfer.work.wait()
+        named, found = (
+            {each.untyped_storage().data_ptr() for each in tensors}
+            for tensors in (transfer.tensors(), tensors_in(transfer))
+        )
+        return named == found and transfer.held_bytes > 0
+
+    assert all(world(2, text, of_rank))
+
+
 @pytest.mark.parametrize("text", MEMBERS)
 def test_the_mean_is_that_of_what_was_sent_and_the_same_bits_everywhere(text: str, size: int) -> None:
     ranks = run(size, text)

@@ -1,6 +1,5 @@
 """One bucket on one rank: add the residual, compress, send, update the memory, decode the mean."""
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.aggregators import Aggregator, BucketAggregator, Draft
 from gravac.collectives import Exchange, Transfer
-from gravac.compressors import Compressor, Key
+from gravac.compressors import Key
 from gravac.compressors.base import kept_count
 from gravac.compressors.rows import PayloadRows
 from gravac.kernels import LEAST_CF, CandidateBuffers, Scalar, Sifter, on_device
@@ -204,7 +203,7 @@ class BucketChannel:
             return EncodedBucket(None, raw)
         unsettled = memory.unsettled
         if unsettled and (plan.codec, plan.cf) not in self._holds_little:
-            self._holds_little[plan.codec, plan.cf] = _held_bytes(transfer) <= 4 * gradient.numel()
+            self._holds_little[plan.codec, plan.cf] = transfer.held_bytes <= 4 * gradient.numel()
         if self.partial and transfer.of:
             transfer.senders = self.count_senders(transfer.payload.numel, gradient.device, transfer.of)
         return EncodedBucket(transfer, False, unsettled)
@@ -503,24 +502,3 @@ class BucketChannel:
 
     def _blank(self, plan: StepPlan, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.route(plan).blank(plan.cf, key, gradient.dtype, gradient.device, value)
-
-
-def _held_bytes(transfer: Transfer) -> int:
-    """Return the bytes of all tensors that a transfer refers to, without those of its codec."""
-    # By storage: views of one message would count it several times.
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in _tensors(transfer)
-    }
-    return sum(storage.nbytes() for storage in storages.values())
-
-
-def _tensors(thing: object) -> Iterator[Tensor]:
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, dict):
-        yield from _tensors(tuple(thing.values()))
-    elif isinstance(thing, list | tuple):
-        for one in thing:
-            yield from _tensors(one)
-    elif dataclasses.is_dataclass(thing) and not isinstance(thing, Compressor):
-        yield from _tensors([getattr(thing, field.name) for field in dataclasses.fields(thing)])
