@@ -22,7 +22,10 @@ VARIABLES: list[Json] = [
         "name": "rank",
         "label": "Rank",
         "datasource": SOURCE,
-        "query": {"query": f"label_values(gravac_rank_step_seconds{{{OF_JOB}}}, rank)", "refId": "rank"},
+        "query": {
+            "query": f"label_values(gravac_rank_relative_speed_ratio{{{OF_JOB}}}, rank)",
+            "refId": "rank",
+        },
         "refresh": 2,
         "sort": 3,
         "multi": True,

@@ -8,11 +8,9 @@ RANKS = Row(
     panels=[
         listing(
             "Ranks",
-            "Speed of each rank's own work (fastest = 1), and the time of its whole step. Only up to the controller's "
-            "limit of ranks.",
-            {"rank": "Rank", "Value #A": "Relative speed", "Value #B": "Step (s)"},
+            "Speed of each rank's own work (fastest = 1). Only up to the controller's limit of ranks.",
+            {"rank": "Rank", "Value": "Relative speed"},
             of_job("gravac_rank_relative_speed_ratio", ', rank=~"$rank"'),
-            of_job("gravac_rank_step_seconds", ', rank=~"$rank"'),
         ),
         Panel(
             title="Relative speed",
@@ -34,44 +32,24 @@ RANKS = Row(
         stat(
             "Straggler ratio",
             "Own work of the slowest rank over that of the median rank.",
-            of_job("gravac_straggler_ratio"),
+            of_job("job_name:gravac_straggler:ratio"),
             decimals=2,
             thresholds=[(None, "green"), (1.5, "orange")],
-        ),
-        stat(
-            "Error memory",
-            "Of all reported ranks.",
-            of_job("gravac_error_memory_bytes"),
-            unit="decbytes",
         ),
     ],
 )
 SEEN = Row(
     title="What did exploration measure?",
     panels=[
-        listing(
-            "Candidates",
-            "Gain, statistical efficiency and useful samples per second of each plan that the policy may choose.",
-            {
-                "codec": "Codec",
-                "cf": "CF",
-                "Value #A": "Gain",
-                "Value #B": "η",
-                "Value #C": "Useful samples/s",
-            },
-            of_job("gravac_candidate_gain_ratio"),
-            of_job("gravac_candidate_statistical_efficiency_ratio"),
-            of_job("gravac_candidate_useful_samples_per_second"),
-            width=12,
-        ),
         Panel(
             title="Useful samples per second, by plan",
             kind="bargauge",
-            about="What the policy maximizes. It chooses the longest bar that keeps its bound.",
+            about="What the policy maximizes. It chooses the longest bar that keeps its bound. The live page also has "
+            "gain and statistical efficiency of each plan.",
             queries=[
                 Query(expr=of_job("gravac_candidate_useful_samples_per_second"), legend="{{codec}} · {{cf}}x")
             ],
-            width=12,
+            width=24,
         ),
     ],
 )
@@ -85,13 +63,12 @@ WRONG = Row(
             queries=[Query(expr=of_job("gravac_events_total"), legend="{{kind}}")],
         ),
         Panel(
-            title="Steps and windows lost",
+            title="Steps lost",
             kind="bargauge",
             about="Non-finite: a NaN or infinite gradient. Failed: compression failed. Neither changed the model.",
             queries=[
                 Query(expr=of_job("gravac_nonfinite_steps_total"), legend="non-finite steps"),
                 Query(expr=of_job("gravac_failed_steps_total"), legend="failed steps"),
-                Query(expr=of_job("gravac_missing_windows_total"), legend="missing windows"),
             ],
         ),
         Panel(
@@ -120,11 +97,12 @@ CONTROLLER = Row(
         Panel(
             title="Requests",
             kind="timeseries",
-            about="Accepted requests per second.",
+            about="Accepted requests per second, by status of the answer.",
             queries=[
                 Query(
-                    expr="sum by (instance, route, method) (rate(gravac_http_requests_total[$__rate_interval]))",
-                    legend="{{method}} {{route}}",
+                    expr="sum by (instance, route, method, code) "
+                    "(rate(gravac_http_request_duration_seconds_count[$__rate_interval]))",
+                    legend="{{method}} {{route}} {{code}}",
                 )
             ],
             unit="reqps",
@@ -158,10 +136,7 @@ CONTROLLER = Row(
             title="Jobs",
             kind="bargauge",
             about="On all controllers.",
-            queries=[
-                Query(expr="sum by (state) (gravac_jobs)", legend="{{state}}"),
-                Query(expr="sum(gravac_unreadable_jobs)", legend="unreadable"),
-            ],
+            queries=[Query(expr="sum by (state) (gravac_jobs)", legend="{{state}}")],
         ),
         stat("Pages open", "Open event streams.", "sum(gravac_event_stream_clients)"),
         stat(

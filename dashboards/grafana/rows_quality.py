@@ -19,7 +19,7 @@ RISK = Row(
         stat(
             "Statistical efficiency",
             "Steps that dense training needs divided by the steps that this training needs (η), estimated.",
-            of_job("gravac_statistical_efficiency_ratio"),
+            of_job("gravac_statistical_efficiency_ratio", ', estimate="likely"'),
             width=6,
             unit="percentunit",
         ),
@@ -46,9 +46,7 @@ RISK = Row(
             "and highest credible value. The lines mark where the risk is raised, with the default bound, and "
             "high while no slope of the loss is known.",
             queries=[
-                Query(expr=of_job("gravac_statistical_efficiency_ratio"), legend="η"),
-                Query(expr=of_job("gravac_statistical_efficiency_low_ratio"), legend="lowest"),
-                Query(expr=of_job("gravac_statistical_efficiency_high_ratio"), legend="highest"),
+                Query(expr=of_job("gravac_statistical_efficiency_ratio"), legend="{{estimate}}"),
             ],
             unit="percentunit",
             minimum=None,
@@ -69,12 +67,8 @@ RISK = Row(
         Panel(
             title="Backlog",
             kind="timeseries",
-            about="Steps of progress that wait in the error memory, and the norm of the residual over that of a "
-            "gradient.",
-            queries=[
-                Query(expr=of_job("gravac_backlog"), legend="backlog"),
-                Query(expr=of_job("gravac_error_feedback_ratio"), legend="residual per gradient"),
-            ],
+            about="Steps of progress that wait in the error memory.",
+            queries=[Query(expr=of_job("gravac_backlog"), legend="backlog")],
             minimum=None,
         ),
         Panel(
@@ -140,7 +134,7 @@ WORTH = Row(
             "Share of a dense step that waits for the network: the most that compression can save.",
             of_job("job_name:gravac_headroom:ratio"),
             unit="percentunit",
-            width=6,
+            width=12,
             no_value="no dense baseline yet",
         ),
         stat(
@@ -149,26 +143,10 @@ WORTH = Row(
             f"({of_job('gravac_baseline_step_seconds')} - {of_job('gravac_step_seconds')})"
             f" / ({of_job('gravac_baseline_exposed_seconds')} > 0)",
             unit="percentunit",
-            width=6,
+            width=12,
             minimum=None,
             thresholds=[(None, "red"), (0, "green")],
             no_value="no dense baseline yet",
-        ),
-        stat(
-            "Batch",
-            "Training samples per step, all ranks.",
-            of_job("gravac_global_batch_samples"),
-            width=6,
-            no_value="unknown",
-        ),
-        stat(
-            "Batch bound B_S",
-            "Samples per step above which larger batches stop paying off, as last measured. Far above the batch: add "
-            "workers. Otherwise: make steps cheaper.",
-            of_job("gravac_batch_bound_samples"),
-            width=6,
-            decimals=0,
-            no_value="not measured",
         ),
         Panel(
             title="Samples per second",
@@ -178,7 +156,10 @@ WORTH = Row(
             queries=[
                 Query(expr=of_job("gravac_samples_per_second"), legend="samples/s"),
                 Query(expr=of_job("gravac_useful_samples_per_second"), legend="useful samples/s"),
-                Query(expr=of_job("gravac_compression_throughput_samples_per_second"), legend="T_comp"),
+                Query(
+                    expr=f"{of_job('gravac_samples_per_second')} * {of_job('gravac_gain_ratio')}",
+                    legend="T_comp",
+                ),
             ],
             width=12,
         ),

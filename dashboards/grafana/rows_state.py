@@ -33,18 +33,11 @@ ALIVE = Row(
         stat("Ranks", "World size as registered.", of_job("gravac_world_size")),
         stat("Steps", "Reported so far.", of_job("gravac_steps_total")),
         stat(
-            "Emulated network",
-            "Rate of the network that the agent emulates.",
-            of_job("gravac_emulated_link_bytes_per_second"),
-            unit="Bps",
-            no_value="none (real network)",
-        ),
-        stat(
             "Configuration",
             "Policy, codec and error memory.",
             of_job("gravac_job_info"),
             legend="{{policy}} · {{compressor}} · {{memory}}",
-            width=12,
+            width=16,
         ),
         stat(
             "Alerts",
@@ -86,18 +79,12 @@ WHY = Row(
         stat("Epoch", "Number of the decision in force.", of_job("gravac_decision_epoch")),
         stat(
             "Rule",
-            "Rule of the last decision. The live page shows the full reason and its evidence.",
+            "Rule of the last decision, and the codec that it chose. The live page shows the full reason and its "
+            "evidence.",
             of_job("gravac_decision_info"),
-            legend="{{reason}}",
+            legend="{{reason}} · {{codec}}",
+            width=12,
         ),
-        stat(
-            "Decided",
-            "Time since the last decision.",
-            f"time() - {of_job('gravac_last_decision_timestamp_seconds')}",
-            unit="s",
-            decimals=0,
-        ),
-        stat("Windows", "Reported so far.", of_job("gravac_windows_total")),
         Panel(
             title="CF",
             kind="timeseries",
@@ -110,7 +97,9 @@ WHY = Row(
             minimum=1,
             custom={"scaleDistribution": {"type": "log", "log": 10}},
         ),
-        timeline("Rule", "One decision per window.", of_job("gravac_decision_info"), "{{reason}}"),
+        timeline(
+            "Rule", "One decision per window.", of_job("gravac_decision_info"), "{{reason}} · {{codec}}"
+        ),
         timeline("Phase", "Phase of the ranks.", f"{of_job('gravac_job_phase')} == 1", "{{phase}}"),
         Panel(
             title="Epoch",

@@ -6,7 +6,6 @@ so equal records are equal bytes. Sums are over ranks unless a field says otherw
 """
 
 from gravac.protocol.decision import (
-    OTHER_RULE,
     RULES,
     Actor,
     Candidate,
@@ -18,7 +17,6 @@ from gravac.protocol.decision import (
     Rule,
     Trial,
     WindowAnswer,
-    rule_label,
 )
 from gravac.protocol.fields import (
     SCHEMA,
@@ -68,7 +66,6 @@ from gravac.protocol.window import (
 )
 
 __all__ = [
-    "OTHER_RULE",
     "QUANTILES",
     "RULES",
     "SCHEMA",
@@ -120,5 +117,4 @@ __all__ = [
     "WindowReport",
     "WindowSteps",
     "quantiles",
-    "rule_label",
 ]

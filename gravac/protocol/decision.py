@@ -31,18 +31,9 @@ KnownRule = Literal[
 """The rules of gravac's own policies and of operators' orders."""
 RULES: tuple[str, ...] = get_args(KnownRule)
 Rule = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$", examples=[*RULES])]
-"""Which rule of the policy fired: one of ``RULES``, or a name that a policy of a plugin gives to its own.
-
-Also the ``reason`` label of the decisions metric; see ``rule_label``.
-"""
-OTHER_RULE = "other"
+"""Which rule of the policy fired: one of ``RULES``, or a name that a policy of a plugin gives to its own."""
 Throughput = Annotated[float, Field(ge=0, le=1e15)]
 """Samples a second."""
-
-
-def rule_label(rule: str) -> str:
-    """Return ``rule`` if it is one of ``RULES``, else ``OTHER_RULE``, so that counts by rule stay bounded."""
-    return rule if rule in RULES else OTHER_RULE
 
 
 class Candidate(Record):

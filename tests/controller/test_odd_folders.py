@@ -49,7 +49,7 @@ def test_every_list_works_beside_odd_folders(open_app: Callable[..., InProcess])
     reasons = {journal["job"]: journal["reason"] for journal in found["unreadable"]}
     assert set(reasons) == set(ODD.values())
     assert all("name is not a job's" in reason for reason in reasons.values())
-    assert again.client.get("/metrics").text.count("gravac_unreadable_jobs 9.0") == 1
+    assert again.client.get("/metrics").text.count('gravac_jobs{state="unreadable"} 9.0') == 1
     run(again, Trainer("run1", window=3), decision, 1)
 
 

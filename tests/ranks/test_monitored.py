@@ -144,11 +144,12 @@ def test_every_panel_shows_data(scene: Scene) -> None:
 
 def test_prometheus_has_the_controllers_figures(scene: Scene) -> None:
     def agree() -> bool:
-        (found,) = scene.prometheus.query(f'gravac_windows_total{{job_name="{JOB}"}}')
-        said = scene.controller.ask("GET", f"/v1/jobs/{JOB}").json["windows"]
-        return bool(0 < said - 10 <= float(found["value"][1]) <= said)  # it is a second behind
+        (found,) = scene.prometheus.query(f'gravac_steps_total{{job_name="{JOB}"}}')
+        job = scene.controller.ask("GET", f"/v1/jobs/{JOB}").json
+        behind = job["steps"] - float(found["value"][1])
+        return bool(0 <= behind <= 10 * job["steps"] / job["windows"])  # it is a second behind
 
-    scene.wait("the number of windows", agree)
+    scene.wait("the number of steps", agree)
 
 
 def test_the_targets_are_the_controller_and_its_job_and_are_up(scene: Scene) -> None:

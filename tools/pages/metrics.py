@@ -37,20 +37,20 @@ On Linux there are also the process metrics of every Prometheus client: `process
 
 ## How many series, how long a scrape
 
-A job has about 90 series and the controller 100. Series per rank (label `rank`) exist only for jobs of up to 256
+A job has about 55 series and the controller 100. Series per rank (label `rank`) exist only for jobs of up to 256
 ranks, and for 4,096 ranks in total. Larger jobs have the minimum, median and maximum over ranks, and
 `/v1/jobs/{job}/ranks` has each rank. A job is removed after a day without reports.
 
-This is the cost of one scrape (`python lab/benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other
+This is the cost of one scrape (`python lab/benchmarks/scrape.py`, 2026-11-29, one core of an AMD EPYC under other
 load). All but the last column runs in a thread, concurrently with the requests of agents:
 
 | jobs | ranks each | series | size | CPU time | of which on the event loop |
 |---|---|---|---|---|---|
-| 1 | 2 | 87 | 11 kB | 1.2 ms | 0.0 ms |
-| 1 | 256 | 595 | 43 kB | 6.0 ms | 0.0 ms |
-| 1 | 4,096 | 83 | 11 kB | 1.6 ms | 0.0 ms |
-| 16 | 256 | 9,520 | 595 kB | 82.3 ms | 0.3 ms |
-| 1,000 | 2 | 87,000 | 5,230 kB | 1050.7 ms | 12.1 ms |
+| 1 | 2 | 55 | 8 kB | 0.4 ms | 0.0 ms |
+| 1 | 256 | 309 | 24 kB | 2.6 ms | 0.0 ms |
+| 1 | 4,096 | 53 | 7 kB | 0.8 ms | 0.0 ms |
+| 16 | 256 | 4,944 | 324 kB | 39.5 ms | 0.3 ms |
+| 1,000 | 2 | 55,000 | 3,337 kB | 533.1 ms | 18.3 ms |
 
 ## What is not there, and why
 
@@ -60,10 +60,14 @@ ABSENT: Mapping[str, str] = {
     "delay of a decision": "the duration of `POST /v1/jobs/{job}/windows`: "
     "`gravac_http_request_duration_seconds`",
     "outcome of windows (partial)": "ranks gather their rows in a collective, so a window is complete or missing: "
-    "`gravac_missing_windows_total`; refused ones are in `gravac_reports_rejected_total`",
-    "number of reports": 'windows: `gravac_windows_total`; all requests: `gravac_http_requests_total{method="POST"}`',
+    '`gravac_events_total{kind="gap"}`; refused ones are in `gravac_reports_rejected_total`',
+    "number of reports": "the requests by route: `gravac_http_request_duration_seconds_count`",
     "number of fallbacks by reason": "agents report that they fell back, with the reason as text: "
-    '`gravac_events_total{kind="fallback"}`, `gravac_fallback_active`',
+    '`gravac_events_total{kind="fallback"}`, `gravac_job_phase{phase="fallback"}`',
+    "straggler": "the slowest rank's own work by that of the median rank: the recording rule "
+    "`job_name:gravac_straggler:ratio`",
+    "GraVAC's T_comp": "`gravac_samples_per_second * gravac_gain_ratio`",
+    "gain and efficiency of each plan, batch bound, bytes inside hosts": "on the live page and in the REST API",
     "non-finite values by place": "only gradients are checked: `gravac_nonfinite_steps_total`",
     "last report of each rank": "one report from rank 0 has the rows of all: `gravac_last_report_timestamp_seconds`",
     "lost ranks": "a lost rank stops the training, which makes the job stale; the two look the same here",

@@ -79,7 +79,7 @@ async def decisions(
         Unavailable: The journal cannot be read.
     """
     known = list(job.live.recent.decisions)
-    if _complete(known, job.live.counts.decisions_by_rule.total(), after):
+    if _complete(known, job.live.counts.decisions, after):
         return _page(_known_decisions(known, after, wanted), after, limit)
     end = job.journal.end
     floor = None if after is None else after.floor

@@ -6,47 +6,40 @@ from gravac.protocol import JobSpec, WindowReport
 from gravac.signals import figures
 from gravac_controller.views.models import Totals
 
-PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
-
 
 class Counts:
     """What a job adds up.
 
     Attributes:
         totals: Totals of the present start.
-        phase_seconds: Seconds of the present start by phase.
         windows: Windows of all starts.
         steps: Steps of all starts.
         missing_windows: Windows of all starts that were never reported.
-        decisions_by_rule: Decisions of all starts.
+        decisions: Decisions of all starts.
         events_by_kind: Events of all starts.
     """
 
     def __init__(self) -> None:
         self.begin_start()
-        self.windows = self.steps = self.missing_windows = 0
-        self.decisions_by_rule: Counter[str] = Counter()
+        self.windows = self.steps = self.missing_windows = self.decisions = 0
         self.events_by_kind: Counter[str] = Counter()
 
     def begin_start(self) -> None:
         """Begin the sums of a start again."""
-        self.totals, self.phase_seconds = Totals(), dict.fromkeys(PHASES, 0.0)
+        self.totals = Totals()
 
     def restore(
         self,
         totals: Totals,
-        phase_seconds: dict[str, float],
         windows: int,
         steps: int,
         missing_windows: int,
-        decisions_by_rule: dict[str, int],
+        decisions: int,
         events_by_kind: dict[str, int],
     ) -> None:
         """Continue from what the parts of a journal before this one added up."""
         self.totals, self.windows, self.steps = totals, windows, steps
-        self.phase_seconds.update(phase_seconds)
-        self.missing_windows = missing_windows
-        self.decisions_by_rule.update(decisions_by_rule)
+        self.missing_windows, self.decisions = missing_windows, decisions
         self.events_by_kind.update(events_by_kind)
 
     def add(self, report: WindowReport, spec: JobSpec, before: WindowReport | None) -> None:
@@ -73,5 +66,3 @@ class Counts:
             inside_bytes=old.inside_bytes + (0 if inside is None else inside.sent_bytes),
             inside_seconds=old.inside_seconds + (0.0 if inside is None else inside.seconds),
         )
-        for phase in PHASES:
-            self.phase_seconds[phase] += getattr(report.phases, phase)

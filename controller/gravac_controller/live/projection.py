@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from pydantic import Field
 
-from gravac.protocol import Decision, End, Event, JobSpec, Override, Record, WindowReport, rule_label
+from gravac.protocol import Decision, End, Event, JobSpec, Override, Record, WindowReport
 from gravac.signals.loss_slope import LossBins
 from gravac.signals.risk import RiskState
 from gravac.traces.line import TraceRecord
@@ -34,10 +34,9 @@ class Carried(Record):
     totals: Totals
     windows: int = Field(description="Of all starts, as the next.")
     steps: int
-    decisions_by_rule: dict[str, int]
+    decision_count: int
     events_by_kind: dict[str, int]
     missing_windows: int
-    phase_seconds: dict[str, float]
     dense_medians: tuple[float, ...]
     dense_exposed: tuple[float, ...]
     gradient_diversity: LastKnown | None
@@ -135,10 +134,9 @@ class LiveJob:
             totals=counts.totals,
             windows=counts.windows,
             steps=counts.steps,
-            decisions_by_rule=dict(counts.decisions_by_rule),
+            decision_count=counts.decisions,
             events_by_kind=dict(counts.events_by_kind),
             missing_windows=counts.missing_windows,
-            phase_seconds=dict(counts.phase_seconds),
             dense_medians=tuple(dense.medians),
             dense_exposed=tuple(dense.exposed),
             dense_predicted=tuple(dense.predicted),
@@ -154,11 +152,10 @@ class LiveJob:
         self.presence.reported_time = carried.last_report_time
         self.counts.restore(
             carried.totals,
-            carried.phase_seconds,
             carried.windows,
             carried.steps,
             carried.missing_windows,
-            carried.decisions_by_rule,
+            carried.decision_count,
             carried.events_by_kind,
         )
         self.dense.restore(carried.dense_medians, carried.dense_exposed, carried.dense_predicted)
@@ -213,7 +210,7 @@ class LiveJob:
             if found is not None:
                 self.latest = latest = latest.with_efficiency(found)
         self.presence.decided_time = time
-        self.counts.decisions_by_rule[rule_label(decision.rule)] += 1
+        self.counts.decisions += 1
         view = self._view(time, decision, before)
         self.recent.add_decision(view)
         if latest is not None:

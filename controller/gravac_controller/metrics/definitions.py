@@ -14,7 +14,7 @@ from gravac.signals import figures
 from gravac.signals.risk import Level
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.views.models import LastKnown, RankView, State, Totals, WindowView
+from gravac_controller.views.models import RankView, State, Totals, WindowView
 
 Sample = tuple[tuple[str, ...], float]
 """Values of the labels, and the value of the sample."""
@@ -29,15 +29,9 @@ class JobValues:
     state: State
     latest: WindowView | None
     totals: Totals
-    decided_time: float
-    decisions_by_rule: dict[str, int]
     events_by_kind: dict[str, int]
-    missing_windows: int
-    phase_seconds: dict[str, float]
     baseline_step_seconds: float | None
     baseline_exposed_seconds: float | None
-    gradient_diversity: LastKnown | None
-    batch_bound_samples: LastKnown | None
     risk: Level | None
     overridden: bool
     show_ranks: bool
@@ -52,15 +46,9 @@ class JobValues:
             state=job.state(),
             latest=job.latest,
             totals=job.counts.totals,
-            decided_time=job.presence.decided_time,
-            decisions_by_rule=dict(job.counts.decisions_by_rule),
             events_by_kind=dict(job.counts.events_by_kind),
-            missing_windows=job.counts.missing_windows,
-            phase_seconds=dict(job.counts.phase_seconds),
             baseline_step_seconds=job.baseline_step_seconds or job.predicted_dense_step_seconds,
             baseline_exposed_seconds=job.dense.exposed_seconds,
-            gradient_diversity=job.learning.gradient_diversity,
-            batch_bound_samples=job.learning.batch_bound_samples,
             risk=None if (risk := job.learning.light.risk) is None else risk.level,
             show_ranks=show_ranks,
             overridden=job.orders.in_force is not None,
@@ -113,11 +101,6 @@ def gauge(name: str, text: str, value: Callable[[JobValues], float | None]) -> J
 def window_gauge(name: str, text: str, value: Callable[[WindowView], float | None]) -> JobMetric:
     """A gauge of a job's last window."""
     return gauge(name, text, lambda job: None if job.latest is None else value(job.latest))
-
-
-def last_known(name: str, text: str, value: Callable[[JobValues], LastKnown | None]) -> JobMetric:
-    """A gauge of a figure that only some windows have."""
-    return gauge(name, text, lambda job: None if (known := value(job)) is None else known.value)
 
 
 def total(name: str, text: str, value: Callable[[Totals], float]) -> JobMetric:

@@ -55,25 +55,21 @@ class ServiceMetric:
 
 
 BUILD = ServiceMetric("gauge", "gravac_build_info", "The controller; always 1.", ("version", "python"))
-JOBS = ServiceMetric("gauge", "gravac_jobs", "Jobs by state.", ("state",))
-UNREADABLE = ServiceMetric("gauge", "gravac_unreadable_jobs", "Jobs whose journal cannot be read.")
+JOBS = ServiceMetric(
+    "gauge", "gravac_jobs", "Jobs by state; unreadable: the journal cannot be read.", ("state",)
+)
 STREAMS = ServiceMetric("gauge", "gravac_event_stream_clients", "Open event streams.")
 REJECTED = ServiceMetric(
     "counter", "gravac_reports_rejected", "Requests refused since the controller started.", ("reason",)
 )
-REQUESTS = ServiceMetric(
-    "counter",
-    "gravac_http_requests",
-    "Requests that passed the guard since the controller started, by status of the answer.",
-    ("route", "method", "code"),
-)
 DURATION = ServiceMetric(
     "histogram",
     "gravac_http_request_duration_seconds",
-    "Time from a request to the start of its answer. For a window: until it and its decision are on disk.",
-    ("route", "method"),
+    "Time from a request that passed the guard to the start of its answer, by status. For a window: until it and its "
+    "decision are on disk.",
+    ("route", "method", "code"),
 )
-SERVICE = (BUILD, JOBS, UNREADABLE, STREAMS, REJECTED, REQUESTS, DURATION)
+SERVICE = (BUILD, JOBS, STREAMS, REJECTED, DURATION)
 
 
 class ServiceMetrics:
@@ -85,10 +81,9 @@ class ServiceMetrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         _gauge(BUILD, self.registry).labels(__version__, platform.python_version()).set(1)
-        self._jobs, self._unreadable = _gauge(JOBS, self.registry), _gauge(UNREADABLE, self.registry)
+        self._jobs = _gauge(JOBS, self.registry)
         self._streams = _gauge(STREAMS, self.registry)
         self._rejected = _counter(REJECTED, self.registry)
-        self._requests = _counter(REQUESTS, self.registry)
         self._durations = Histogram(
             DURATION.name, DURATION.help, DURATION.labels, registry=self.registry, buckets=BUCKETS
         )
@@ -101,14 +96,13 @@ class ServiceMetrics:
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count an answer that began ``seconds`` after its request."""
-        self._requests.labels(route, method, str(status)).inc()
-        self._durations.labels(route, method).observe(seconds)
+        self._durations.labels(route, method, str(status)).observe(seconds)
 
     def update(self, jobs: Mapping[State, int], unreadable: int, streams: int) -> None:
         """Set the gauges before a scrape. ``jobs``: how many by state."""
         for state in get_args(LiveState):
             self._jobs.labels(state).set(jobs.get(state, 0))
-        self._unreadable.set(unreadable)
+        self._jobs.labels("unreadable").set(unreadable)
         self._streams.set(streams)
 
 

@@ -129,7 +129,7 @@ class SmallRank:
             "windows": self._get(f"/v1/jobs/{JOB}")["windows"],
             "rows": len(self._get(f"/v1/jobs/{JOB}/ranks")["ranks"]),
             "page_bytes": len(json.dumps(self._get(f"/v1/jobs/{JOB}"))),
-            "metrics_rows": metrics.count("\ngravac_rank_step_seconds{"),
+            "metrics_rows": metrics.count("\ngravac_rank_relative_speed_ratio{"),
             "metrics_bytes": len(metrics),
             "journal_bytes": sum(reports) / max(1, len(reports)),
             "controller_memory": None if controller is None else memory(controller),
