@@ -200,7 +200,7 @@ REPEATABLE = [
     (document, command, output)
     for document in PAGES
     for command, output in sessions(document)
-    if re.match(r"gravac (doctor --|memory|\w+ tests/traces/)", command)
+    if re.match(r"gravac (doctor --|codecs .*--parameters|\w+ tests/traces/)", command)
 ]
 """What needs no job: shown on a page, and the same wherever it is run."""
 

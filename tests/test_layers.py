@@ -105,7 +105,6 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"server"},
         {"replay"},
         {"client", "report"},
-        {"export"},
         {"cli"},
         {"__main__"},
     ),

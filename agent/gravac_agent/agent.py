@@ -109,7 +109,7 @@ class Agent:
             ``otlp``, with settings such as ``tensorboard:dir=runs/x``; several with ``;`` between. Or an object of one
             of their clients, such as a ``wandb.Run`` or a ``SummaryWriter``, or a list. Default: ``none``.
         steering: Who may steer the job at a controller that rank 0 starts. ``off``: nobody; ``owner``: the owner of
-            ``data_dir``, with ``gravac pin``, ``dense``, ``pause`` and ``resume``. Default: ``off``.
+            ``data_dir``, with ``gravac steer``. Default: ``off``.
         token: Token of a controller that asks for one. Default: none.
         scaler: The :class:`torch.amp.GradScaler` in use, so that the residual follows its scale. Default: none.
         replicate: Ranks with the same shard of an FSDP2 model, one on each node, such as ``mesh["replicate"]``. The

@@ -114,7 +114,7 @@ class ControllerSettings(BaseSettings):
     owner_may_steer: bool = Field(
         default=False,
         description="Whether the owner of the data folder may steer: the control token (generated if none was given) "
-        "is written there to a file that only the owner can read, for `gravac pin` and similar commands.",
+        "is written there to a file that only the owner can read, for `gravac steer`.",
     )
     look_needs_token: bool | None = Field(
         default=None,
@@ -140,11 +140,6 @@ class ControllerSettings(BaseSettings):
         description="Requests and event streams at once. More get a 503, but a report or a request with a token "
         "replaces a reading one without a token. 64 more connections may wait for their next request; beyond that the "
         "oldest waiting ones are closed.",
-    )
-    linger_seconds: float = Field(
-        default=0.0,
-        ge=0,
-        description="With --with-parent: seconds to keep running after the parent has ended.",
     )
 
     _limits: Limits = PrivateAttr(default_factory=lambda: usual_limits)

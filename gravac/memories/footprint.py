@@ -10,8 +10,10 @@ from gravac.memories.base import Bucket, Memory
 
 ELEMENTS = 1 << 18
 """Elements of the gradient that memories are tried on. Their bytes grow in proportion."""
-OPTIMIZERS = {"adamw": 8, "sgd-momentum": 4, "sgd": 0}
-"""Bytes that an optimizer holds for each float32 parameter."""
+TRAINING_BYTES = 16
+"""Bytes of a float32 parameter with its gradient and the two moments of AdamW."""
+CODEC = "topk+bf16"
+"""The codec that memories are tried with, an agent's default. Some also store with it."""
 _STEPS, _CF = 2, 100.0
 
 
@@ -19,7 +21,7 @@ class Footprint(NamedTuple):
     """Bytes on one rank.
 
     Attributes:
-        training: float32 parameters, gradients and the optimizer's state.
+        training: float32 parameters, gradients and the state of AdamW.
         memory: The error memory, with what it holds of the running step.
     """
 
@@ -33,8 +35,6 @@ def footprint(
     ranks: int,
     *,
     sharded: bool,
-    optimizer: str = "adamw",
-    compressor: str = "topk+bf16",
 ) -> Footprint:
     """Return the bytes of a training on one rank, between steps. Activations and gathered parameters are not counted.
 
@@ -44,14 +44,9 @@ def footprint(
         ranks: World size.
         sharded: FSDP2 shards parameters, gradients and the optimizer's state. The error memory is that of the whole
             gradient in any case: each rank keeps what it has not sent to the others.
-        optimizer: A key of ``OPTIMIZERS``.
-        compressor: The job's codec, which some memories also store with.
-
-    Raises:
-        ValueError: The compressor is unknown.
     """
-    training = parameters * (4 + 4 + OPTIMIZERS[optimizer]) / (ranks if sharded else 1)
-    codec = compressors.build(compressor)
+    training = parameters * TRAINING_BYTES / (ranks if sharded else 1)
+    codec = compressors.build(CODEC)
     bucket = Bucket(0, ("parameter",), (ELEMENTS,))
     generator = torch.Generator().manual_seed(0)
     # FSDP2 frees gradients when they are sent. DDP leaves them where they are until the step ends, so that some

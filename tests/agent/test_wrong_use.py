@@ -619,7 +619,7 @@ def test_the_owner_of_the_folder_steers_a_training(world_of_one: None, tmp_path:
         module, optimizer, data_dir=tmp_path, job="mine", policy="static:cf=2", window=2, steering="owner"
     ) as agent:
         assert agent.wait_ready(60)
-        order = ["pin", "mine", "4", "--wait", "0", "--data-dir", str(tmp_path)]
+        order = ["steer", "mine", "pin", "4", "--wait", "0", "--data-dir", str(tmp_path)]
         found = CliRunner().invoke(main, order)
         assert found.exit_code == 0, found.output
         until = time.monotonic() + 60

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
+from gravac_controller.report import summary
 from gravac_controller.views.columns import NAMES
 from tests.support.browser import PARTS, TraceServer, open_trace, serious, texts_of
 from tools.harness.chromium import READY, OpenPage, Tab
@@ -163,9 +164,7 @@ def test_the_csv(traces: list[Path], report: Report, open_page: OpenPage, tmp_pa
     tab = shown(open_page, report(traces[0]))
     with tab.page.expect_download() as download:
         tab.page.locator("#csv").click()
-    result = CliRunner().invoke(
-        main, ["export", str(traces[0]), "--to", "csv", "-o", str(tmp_path / "it.csv")]
-    )
+    result = CliRunner().invoke(main, ["export", str(traces[0]), "-o", str(tmp_path / "it.csv")])
     assert result.exit_code == 0, result.output
     with (tmp_path / "it.csv").open(newline="") as file, download.value.path().open(newline="") as page:
         head, *exported = csv.reader(file)
@@ -181,10 +180,13 @@ def test_the_csv(traces: list[Path], report: Report, open_page: OpenPage, tmp_pa
                 assert float(a) == pytest.approx(float(b), rel=1e-8), name
 
 
-def test_a_long_trace_is_thinned_and_says_so(traces: list[Path], tmp_path: Path, open_page: OpenPage) -> None:
+def test_a_long_trace_is_thinned_and_says_so(
+    traces: list[Path], tmp_path: Path, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary, "MOST_WINDOWS", 100)
     long = written(tmp_path, "long", 300)
     path = tmp_path / "long.html"
-    result = CliRunner().invoke(main, ["report", str(long), "-o", str(path), "--windows", "100"])
+    result = CliRunner().invoke(main, ["report", str(long), "-o", str(path)])
     assert result.exit_code == 0
     assert "of 300 windows are shown" in result.output
     tab = shown(open_page, path.as_uri())

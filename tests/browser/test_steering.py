@@ -93,7 +93,7 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     recorded.play()
     tab.shows("#steer-now", "In force: alice: pin largest 2.99 % (“a test”).")
     assert tab.text("#phase") == "Pinned by alice"
-    assert tab.text("#advice-command") == "gravac resume pinned"
+    assert tab.text("#advice-command") == "gravac steer pinned resume"
     assert "by alice: " in tab.text("#changed")
     assert "alice pinned CF 33.5" in tab.text("#reason")
     assert "alice pinned CF 33.5" in tab.text("#events")

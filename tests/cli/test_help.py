@@ -33,6 +33,16 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
         assert command.get_short_help_str(), name
 
 
+def test_a_misspelled_command_or_option_gets_the_closest_one() -> None:
+    for words, said in (
+        (["stauts"], "No such command 'stauts' (did you mean 'status'?)."),
+        (["status", "--wacth"], "No such option '--wacth'. Did you mean '--watch'?"),
+    ):
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 2
+        assert said in done.output
+
+
 @pytest.mark.smoke
 def test_help_loads_no_command() -> None:
     """Whatever they need, asking what there is takes a tenth of a second."""

@@ -1,4 +1,4 @@
-"""``gravac top``, ``explain`` and ``status``: on a trace, on a controller, with and without a terminal."""
+"""``gravac status`` and ``explain``: on a trace, on a controller, with and without a terminal."""
 
 import gc
 import io
@@ -155,13 +155,13 @@ def test_explaining_what_is_in_force() -> None:
         (["explain", "9", TRACE], 1, "no decision of epoch 9; the one in force is 3"),
         (["explain", "1", "2"], 2, "at most one EPOCH, got 1 and 2"),
         (["explain", "other", TRACE], 1, f"no job 'other' at {TRACE}; jobs here: job"),
-        (["top", "jbo", TRACE], 1, "no job 'jbo' (did you mean 'job'?)"),
+        (["status", "--watch", "jbo", TRACE], 1, "no job 'jbo' (did you mean 'job'?)"),
         (["status", TRACE, "other"], 1, "no job 'other'"),
         (["status", "one", "two"], 2, "at most one JOB, got one and two"),
-        (["top", TRACE, "http://x"], 2, "at most one SOURCE"),
+        (["status", TRACE, "http://x"], 2, "at most one SOURCE"),
         (["explain", "ftp://x"], 2, "not an address"),
-        (["top", str(Path(__file__).parent)], 2, "not an address"),
-        (["top", __file__], 1, "line 1"),
+        (["status", str(Path(__file__).parent)], 2, "not an address"),
+        (["status", "--watch", __file__], 1, "line 1"),
         (["status", "--token-file", "/nonexistent"], 1, "--token-file /nonexistent cannot be read"),
     ],
 )
@@ -169,15 +169,15 @@ def test_what_cannot_be_shown(arguments: list[str], code: int, words: str) -> No
     assert words in " ".join(run(*arguments, code=code).split())
 
 
-def test_top_of_a_trace_tells_each_window_and_each_change() -> None:
-    lines = run("top", TRACE).splitlines()
+def test_watching_a_trace_tells_each_window_and_each_change() -> None:
+    lines = run("status", "--watch", TRACE).splitlines()
     assert len([line for line in lines if "  step " in line]) == 8
     assert [int(found[1]) for line in lines if (found := re.search(r"epoch (\d):", line))] == [1, 2, 3]
     assert (
         "step 400  largest 10 % (hold)  10x fewer bytes  220 ms/step  η 0.7 (0.6–0.8)  useful 204/s"
         in lines[-1]
     )
-    objects = [json.loads(one) for one in run("top", TRACE, "--json").splitlines()]
+    objects = [json.loads(one) for one in run("status", "--watch", TRACE, "--json").splitlines()]
     assert [one["window"]["report"]["window"] for one in objects] == list(range(8))
     assert all(one["decision"]["decision"]["window"] == one["window"]["report"]["window"] for one in objects)
 
@@ -194,7 +194,6 @@ def test_without_an_address_the_running_controller_is_found(job: PostedJob, tmp_
     assert "alpha" in run("status", *folder)
     assert json.loads(run("status", *folder, "--json"))["url"] == job.controller.url
     assert "in force" in run("explain", *folder)
-    assert len(run("top", *folder, "--once").splitlines()) >= 5
     output = " ".join(run("status", "--data-dir", str(tmp_path), code=1).split())
     assert f"no controller serves {tmp_path}" in output
     assert f"{tmp_path} has no journal" in output
@@ -210,9 +209,9 @@ def test_a_controller_of_another_folder_is_nobodys_default(
     except RuntimeError:
         other = None
     try:
-        for command in (["status"], ["top"], ["explain"], ["dense", "alpha"]):
+        for command in (["status"], ["status", "--watch"], ["explain"], ["steer", "alpha", "dense"]):
             assert "no controller serves gravac-runs" in " ".join(run(*command, code=1).split())
-        assert "GRAVAC_CONTROLLER" in run("dense", "alpha", code=1)
+        assert "GRAVAC_CONTROLLER" in run("steer", "alpha", "dense", code=1)
         monkeypatch.setenv("GRAVAC_DATA_DIR", str(job.controller.data_dir))
         assert json.loads(run("status", "--json"))["url"] == job.controller.url
         monkeypatch.setenv("GRAVAC_DATA_DIR", "mine")
@@ -222,7 +221,7 @@ def test_a_controller_of_another_folder_is_nobodys_default(
         monkeypatch.setenv("GRAVAC_CONTROLLER", job.controller.url)
         assert json.loads(run("status", "--json"))["url"] == job.controller.url
         assert "in force" in run("explain", "alpha")
-        assert "token" in run("dense", "alpha", "--wait", "0", code=1)
+        assert "token" in run("steer", "alpha", "dense", "--wait", "0", code=1)
         assert "no controller serves" in run("status", "--data-dir", "mine", code=1)
         monkeypatch.setenv("GRAVAC_CONTROLLER", "ftp://x")
         assert "GRAVAC_CONTROLLER: URL 'ftp://x': not an address" in run("status", code=2)
@@ -237,7 +236,7 @@ def test_a_slow_controller_is_not_taken_for_none(tmp_path: Path, monkeypatch: py
     try:
         PostedJob(controller, "beta").windows(1)
         controller.process.send_signal(signal.SIGSTOP)
-        for command in (["status"], ["dense", "beta"]):
+        for command in (["status"], ["steer", "beta", "dense"]):
             output = run(*command, "--data-dir", str(tmp_path / "runs"), code=1)
             assert f"{controller.url} did not answer in time" in output
             assert "o controller" not in output
@@ -264,14 +263,14 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
     output = run("status")
     assert "Its newest journals (2 older ones are not shown)" in output
     assert "At gravac-runs/newest/journal.jsonl:" in output
-    assert len([one for one in run("top").splitlines() if "  step " in one]) == 3
+    assert len([one for one in run("status", "--watch").splitlines() if "  step " in one]) == 3
     assert "after window" in run("explain")
     make(tmp_path / "gravac-runs" / "job" / "journal.jsonl", windows=2)
     os.utime(tmp_path / "gravac-runs" / "job" / "journal.jsonl", (1_900_000_000, 1_900_000_000))
     assert json.loads(run("explain", "job", "--json"))["job"] == "job", "older than those that are listed"
     assert json.loads(run("status", "job", "--json"))["url"] == "gravac-runs/job/journal.jsonl"
     assert "no job 'newst' (did you mean 'newest'?) at gravac-runs; jobs here: " in run(
-        "top", "newst", code=1
+        "status", "--watch", "newst", code=1
     )
     broken.touch()  # now the newest, and still no trace
     os.utime(broken, (2_100_000_000, 2_100_000_000))
@@ -342,12 +341,12 @@ def row_of(job: PostedJob) -> str:
     return re.split(r"\s{2,}", row)[2]
 
 
-def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
+def test_watching_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "runs")
     job = PostedJob(controller, "beta")
     job.windows(1)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
-    command = [sys.executable, "-m", "gravac_controller", "top", controller.url, "--every", "0.1"]
+    command = [sys.executable, "-m", "gravac_controller", "status", "--watch", controller.url]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -380,12 +379,12 @@ def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
         controller.stop()
 
 
-def test_top_in_a_terminal_is_a_screen(job: PostedJob) -> None:
+def test_watching_in_a_terminal_is_a_screen(job: PostedJob) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
     pid, terminal = pty.fork()
     if pid == 0:
         env = clean | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
-        command = [sys.executable, "-m", "gravac_controller", "top", job.controller.url, "--every", "0.2"]
+        command = [sys.executable, "-m", "gravac_controller", "status", "--watch", job.controller.url]
         os.execve(command[0], command, env)
     try:
         before = read_until(terminal, b"backlog")
@@ -436,7 +435,7 @@ def test_both_levels_of_links_are_shown(tmp_path: Path) -> None:
     said = f"between hosts {between} a step, inside hosts {inside}: steps wait longer between hosts"
     assert said in run("status", str(journal))
     waited = f"{waits['between'] / 20 * 1000:.0f} ms between hosts, {waits['inside'] / 20 * 1000:.0f} ms inside hosts"
-    assert f"waits {waited}" in run("top", str(journal))
+    assert f"waits {waited}" in run("status", "--watch", str(journal))
     jobs = FromTrace(journal).jobs(None)
     drawn = Console(width=400, record=True, file=io.StringIO())
     drawn.print(screen(jobs, jobs[0], [], ""))
@@ -448,5 +447,5 @@ def test_both_levels_of_links_are_shown(tmp_path: Path) -> None:
     assert "steps wait longer between hosts" in run("explain", str(journal))
     (flat,) = json.loads(run("status", TRACE, "--json"))["jobs"]
     assert flat["links"] is None
-    for command in ("status", "top", "explain"):
-        assert "inside hosts" not in run(command, TRACE)
+    for command in (["status"], ["status", "--watch"], ["explain"]):
+        assert "inside hosts" not in run(*command, TRACE)

@@ -111,7 +111,7 @@ def test_not_a_trace_cannot_move_the_cursor(tmp_path: Path) -> None:
 
 
 def test_another_setting_is_shown_side_by_side(trace: Path) -> None:
-    code, output = run(trace, "--set", "epsilon=0.5")
+    code, output = run(trace, "--policy", "gravac:epsilon=0.5")
     text = " ".join(output.split())
     assert code == 1
     assert "recorded gravac: epsilon=0.3" in text
@@ -122,7 +122,7 @@ def test_another_setting_is_shown_side_by_side(trace: Path) -> None:
 
 
 def test_another_policy_as_json(trace: Path) -> None:
-    code, output = run(trace, "--policy", "static", "--set", "cf=20", "--json")
+    code, output = run(trace, "--policy", "static:cf=20", "--json")
     found = json.loads(output)
     assert code == 1
     assert (found["policy"]["name"], found["policy"]["settings"]["cf"]) == ("static", 20.0)
@@ -134,7 +134,7 @@ def test_another_policy_as_json(trace: Path) -> None:
 
 
 def test_the_same_settings_differ_nowhere(trace: Path) -> None:
-    code, output = run(trace, "--set", "epsilon=0.3")
+    code, output = run(trace, "--policy", "gravac:epsilon=0.3")
     assert code == 0
     assert "0 decisions differ in 6 windows" in output
 
@@ -142,10 +142,10 @@ def test_the_same_settings_differ_nowhere(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--set", "epsilon"), "must be written setting=value"),
-        (("--set", "epsilno=1"), "has no setting 'epsilno'"),
+        (("--policy", "gravac:epsilon"), "must be written setting=value"),
+        (("--policy", "gravac:epsilno=1"), "has no setting 'epsilno'"),
         (("--policy", "best"), "policy='best' is unknown"),
-        (("--policy", "dense", "--check"), "omit --policy and --set"),
+        (("--policy", "dense", "--check"), "omit --policy"),
     ],
 )
 def test_wrong_rules_are_told(trace: Path, arguments: tuple[str, ...], words: str) -> None:

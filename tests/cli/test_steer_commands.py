@@ -1,4 +1,4 @@
-"""``gravac pin``, ``dense``, ``pause`` and ``resume`` against real controllers, with and without the right to steer."""
+"""``gravac steer`` against real controllers, with and without the right to steer."""
 
 import getpass
 import json
@@ -66,32 +66,32 @@ def test_the_owner_of_the_folder_steers_without_a_token(job: PostedJob) -> None:
     folder = ("--data-dir", job.controller.data_dir)
     me = getpass.getuser()
     with trains_on(job):
-        said = run("pin", "alpha", 25, *folder, "--note", "20 was fine")
+        said = run("steer", "alpha", "pin", 25, *folder, "--note", "20 was fine")
         assert f"alpha, epoch {job.decision.epoch}: {me} pinned CF 25 until further notice" in said
         assert "because: 20 was fine" in said
         assert job.decision.cf_candidate == 25
-        said = run("dense", "alpha", *folder, "--actor", "bob", "--url", job.controller.url)
-        assert "bob ordered dense until further notice" in said
-        facts = json.loads(run("pause", "alpha", *folder, "--json"))
+        said = run("steer", "alpha", "dense", *folder, "--url", job.controller.url)
+        assert f"{me} ordered dense until further notice" in said
+        facts = json.loads(run("steer", "alpha", "pause", *folder, "--json"))
         assert facts["order"]["action"] == "pause"
         assert facts["decision"]["rule"] == "paused"
         assert facts["decision"]["epoch"] == facts["order"]["epoch"] + 1 == job.decision.epoch
-        assert "gave the decision back to the policy" in run("resume", "alpha", *folder)
-        assert "nothing to resume" in run("resume", "alpha", *folder)
+        assert "gave the decision back to the policy" in run("steer", "alpha", "resume", *folder)
+        assert "nothing to resume" in run("steer", "alpha", "resume", *folder)
     assert job.decision.rule == "resumed"
 
 
 def test_an_order_that_nothing_obeys_yet(job: PostedJob) -> None:
     folder = ("--data-dir", job.controller.data_dir)
     for wait, more in (("0", "."), ("0.3", "; none ended within 0.3 s.")):
-        said = run("pin", "alpha", 30, *folder, "--wait", wait)
+        said = run("steer", "alpha", "pin", 30, *folder, "--wait", wait)
         assert said == f"alpha: the order was accepted. It takes effect with the next window{more}"
-    facts = json.loads(run("pin", "alpha", 31, *folder, "--wait", "0", "--json"))
+    facts = json.loads(run("steer", "alpha", "pin", 31, *folder, "--wait", "0", "--json"))
     assert (facts["order"]["cf"], facts["decision"]) == (31.0, None)
     job.windows(1)
     assert job.decision.cf_candidate == 31
     with trains_on(job):
-        run("resume", "alpha", *folder)
+        run("steer", "alpha", "resume", *folder)
 
 
 def test_the_token_is_left_to_the_owner_alone(
@@ -107,7 +107,7 @@ def test_the_token_is_left_to_the_owner_alone(
     before = events(job)
 
     def refused() -> str:
-        return run("dense", "alpha", *folder, "--wait", 0, code=1)
+        return run("steer", "alpha", "dense", *folder, "--wait", 0, code=1)
 
     file.chmod(0o640)
     assert "401" in refused()
@@ -165,7 +165,7 @@ def test_where_steering_is_off_it_says_how_to_turn_it_on(tmp_path: Path) -> None
         ):
             assert words in answer.json["detail"]
         PostedJob(controller, "alpha", AGENT)
-        said = run("pin", "alpha", 25, "--data-dir", tmp_path / "runs", code=1)
+        said = run("steer", "alpha", "pin", 25, "--data-dir", tmp_path / "runs", code=1)
         assert "403" in said
         assert "steering is off" in said
         assert "GRAVAC_STEERING=owner" in said
@@ -190,15 +190,17 @@ def test_without_the_control_token_it_is_the_control_token_that_is_named(
             assert answer.status == 401
             assert "steering needs the control token" in answer.json["detail"]
             assert "GRAVAC_CONTROLLER_CONTROL_TOKEN" in answer.json["detail"]
-        assert "control token" in run("dense", "alpha", *folder, code=1)
+        assert "control token" in run("steer", "alpha", "dense", *folder, code=1)
         file.write_text(OPERATOR + "\n")
-        assert "next window" in run("dense", "alpha", *folder, "--control-token-file", file)
+        assert "next window" in run("steer", "alpha", "dense", *folder, "--control-token-file", file)
         monkeypatch.setenv("GRAVAC_CONTROLLER_CONTROL_TOKEN", OPERATOR)
-        assert "next window" in run("pin", "alpha", 20, *folder)
+        assert "next window" in run("steer", "alpha", "pin", 20, *folder)
         end = End(incarnation="first", windows=0, steps=0, message="")
         controller.ask("POST", "/v1/jobs/alpha/end", end, {"Authorization": f"Bearer {AGENT}"})
-        assert "the job has ended" in run("dense", "alpha", *folder, code=1)
-        assert "no order is in force, it has ended, and orders end with it" in run("resume", "alpha", *folder)
+        assert "the job has ended" in run("steer", "alpha", "dense", *folder, code=1)
+        assert "no order is in force, it has ended, and orders end with it" in run(
+            "steer", "alpha", "resume", *folder
+        )
         assert job.trainer.window == 0
     finally:
         controller.stop()
@@ -207,30 +209,32 @@ def test_without_the_control_token_it_is_the_control_token_that_is_named(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["pin", "alpah", "10"], 1, "no job 'alpah' (did you mean 'alpha'?)"),
-        (["pin", "alpha", "0.5"], 2, "0.5 is not in the range"),
-        (["pin", "alpha", "nan"], 2, "--cf: "),
-        (["pin", "10", "alpha"], 2, "'alpha' is not a valid float"),
-        (["pin", "alpha"], 2, "Missing argument 'CF'"),
-        (["pin", "alpha", "10", "--codec", "a b"], 2, "--codec: String should match pattern"),
+        (["alpah", "pin", "10"], 1, "no job 'alpah' (did you mean 'alpha'?)"),
+        (["alpha", "pin", "0.5"], 2, "0.5 is not in the range"),
+        (["alpha", "pin", "nan"], 2, "--cf: "),
+        (["alpha", "pin", "ten"], 2, "'ten' is not a valid float"),
+        (["alpha", "pni", "10"], 2, "'pni' is not one of 'pin', 'dense', 'pause', 'resume'"),
+        (["alpha", "dense", "10"], 2, "CF 10.0 is for pin; omit it with dense"),
+        (["alpha", "pause", "--codec", "topk"], 2, "--codec topk is for pin; omit it with pause"),
+        (["alpha", "pin"], 2, "pin needs a compression factor: gravac steer alpha pin 25"),
+        (["alpha", "pin", "10", "--codec", "a b"], 2, "--codec: String should match pattern"),
         (
-            ["pin", "alpha", "10", "--codec", "nope"],
+            ["alpha", "pin", "10", "--codec", "nope"],
             1,
             "codec: 'nope' is none of those that this job's ranks",
         ),
-        (["dense", "alpha", "--actor", "a b"], 2, "--actor: String should match pattern"),
-        (["dense", "alpha", "--note", "x" * 301], 2, "--note: String should have at most 300 characters"),
-        (["dense", "alpha", "--url", "ftp://x"], 2, "write for example http://127.0.0.1:8756"),
-        (["dense", "alpha", "--url", "http://127.0.0.1:1"], 1, "no controller answers at http://127.0.0.1:1"),
-        (["dense", "alpha", "--control-token-file", "/nonexistent"], 1, "cannot be read"),
+        (["alpha", "dense", "--note", "x" * 301], 2, "--note: String should have at most 300 characters"),
+        (["alpha", "dense", "--url", "ftp://x"], 2, "write for example http://127.0.0.1:8756"),
+        (["alpha", "dense", "--url", "http://127.0.0.1:1"], 1, "no controller answers at http://127.0.0.1:1"),
+        (["alpha", "dense", "--control-token-file", "/nonexistent"], 1, "cannot be read"),
     ],
 )
 def test_what_is_no_order(job: PostedJob, arguments: list[str], code: int, words: str) -> None:
-    assert words in run(*arguments, "--data-dir", job.controller.data_dir, code=code)
+    assert words in run("steer", *arguments, "--data-dir", job.controller.data_dir, code=code)
 
 
 def test_no_controller(tmp_path: Path) -> None:
-    said = run("dense", "alpha", "--data-dir", tmp_path, code=1)
+    said = run("steer", "alpha", "dense", "--data-dir", tmp_path, code=1)
     assert f"no controller serves {tmp_path}" in said
 
 
@@ -244,10 +248,10 @@ def test_a_pin_is_sent_by_a_codec_that_reaches_it_or_refused(tmp_path: Path) -> 
     try:
         rounding = PostedJob(controller, "beta", policy=policy, compressor="int8", sizes=sizes)
         folder = ("--data-dir", tmp_path / "runs")
-        said = run("pin", "beta", 20, *folder, code=1)
+        said = run("steer", "beta", "pin", 20, *folder, code=1)
         assert "int8 sends 3.9, not 20. What can be pinned: 1 (dense), 3.9 with int8, 17.3 with" in said
         with trains_on(rounding):
-            said = run("pin", "beta", 17.3, *folder)
+            said = run("steer", "beta", "pin", 17.3, *folder)
         assert "pinned CF 17.3 with nearest:levels=3" in said
         assert "beta: the codec in force does not send 17.3x; nearest:levels=3 does." in said
         shown = controller.ask("GET", "/v1/jobs/beta").json
@@ -257,21 +261,21 @@ def test_a_pin_is_sent_by_a_codec_that_reaches_it_or_refused(tmp_path: Path) -> 
         controller.stop()
 
 
-def test_another_order_that_came_first(job: PostedJob) -> None:
+def test_another_order_that_came_first(job: PostedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both wait for the same window: the newer one takes effect, and the older command says so."""
     folder, said = ("--data-dir", job.controller.data_dir), list[str]()
-    thread = threading.Thread(
-        target=lambda: said.append(run("pin", "alpha", 40, *folder, "--actor", "alice"))
-    )
+    monkeypatch.setenv("LOGNAME", "alice")
+    thread = threading.Thread(target=lambda: said.append(run("steer", "alpha", "pin", 40, *folder)))
     thread.start()
     until = time.monotonic() + PATIENCE_SECONDS
     while job.controller.ask("GET", "/v1/jobs/alpha/override").json["waiting"] is None:
         assert time.monotonic() < until
         time.sleep(0.02)
-    run("dense", "alpha", *folder, "--actor", "bob", "--wait", "0")
+    monkeypatch.setenv("LOGNAME", "bob")
+    run("steer", "alpha", "dense", *folder, "--wait", "0")
     job.windows(1)
     thread.join(PATIENCE_SECONDS)
     assert "bob ordered dense" in said[0]
     assert "bob has since given another order: dense" in said[0]
     with trains_on(job):
-        run("resume", "alpha", *folder)
+        run("steer", "alpha", "resume", *folder)

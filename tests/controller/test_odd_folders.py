@@ -53,7 +53,7 @@ def test_every_list_works_beside_odd_folders(open_app: Callable[..., InProcess])
     run(again, Trainer("run1", window=3), decision, 1)
 
 
-@pytest.mark.parametrize("command", ["status", "explain", "top"])
+@pytest.mark.parametrize("command", ["status", "explain"])
 def test_reading_commands_work_beside_odd_folders(
     start: Callable[..., Controller], tmp_path: Path, command: str
 ) -> None:
@@ -63,9 +63,8 @@ def test_reading_commands_work_beside_odd_folders(
     first.stop()
     copies(tmp_path / "runs")
     second = start()
-    once = ["--once"] if command == "top" else []
     for where in ([second.url], ["--data-dir", str(tmp_path / "runs")]):
-        result = CliRunner().invoke(main, [command, *where, *once])
+        result = CliRunner().invoke(main, [command, *where])
         assert result.exit_code == 0, result.output
         assert "run1" in result.output
         assert "\x1b]0" not in result.output

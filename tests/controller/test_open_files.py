@@ -79,7 +79,7 @@ def test_too_few_files_for_connections_are_said(tmp_path: Path) -> None:
         )
         done = subprocess.run(
             ["sh", "-c", f"{command} --data-dir {tmp_path / str(most)}"],
-            env=surroundings(**SETTINGS, GRAVAC_CONTROLLER_LINGER_SECONDS="0"),
+            env=surroundings(**SETTINGS),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

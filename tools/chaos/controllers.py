@@ -71,7 +71,7 @@ class Served:
     def _start(self, after: float) -> None:
         time.sleep(after)
         while self._wanted and self.pid is None:
-            command = [sys.executable, "-m", "gravac_controller", "serve", "--announce", "--with-parent"]
+            command = [sys.executable, "-m", "gravac_controller", "serve", "--with-parent"]
             with self._log.open("ab") as errors:
                 process = subprocess.Popen(
                     [*command, "--port", "0", "--data-dir", str(self._folder)],

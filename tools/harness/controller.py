@@ -60,7 +60,7 @@ class Controller:
     ) -> None:
         self.data_dir = data_dir
         module = "gravac_controller"
-        command = ["serve", "--announce", "--with-parent"]
+        command = ["serve", "--with-parent"]
         command += ["--port", str(port), "--data-dir", str(data_dir), *arguments]
         if limits:
             module, command = "tools.harness.limited", [json.dumps(limits), *command]

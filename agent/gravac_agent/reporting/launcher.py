@@ -120,7 +120,7 @@ class ControllerProcess:
     def _start(self, port: int, until: float) -> str:
         log_path = self.data_dir / "controller.log"
         make_folder(self.data_dir)
-        command = [sys.executable, "-m", "gravac_controller", "serve", "--announce", "--with-parent"]
+        command = [sys.executable, "-m", "gravac_controller", "serve", "--with-parent"]
         command += ["--data-dir", str(self.data_dir), "--job", self.job, "--port", str(port)]
         with self._lock, open(open_own(log_path, os.O_WRONLY | os.O_APPEND), "ab") as errors:
             if self._closed:

@@ -12,22 +12,17 @@ COMMANDS = {
     "observe": "Run a training, unchanged, and say whether it waits for its network.",
     "demo": "Train a small model on this machine and watch the compression adapt.",
     "serve": "Run the controller, which decides for jobs and serves the live page.",
-    "top": "Watch jobs: CF, reasons, step time, ranks, decisions.",
-    "status": "Show jobs, one line each, with the reason of the current decision.",
+    "status": "Show jobs, one line each, with the reasons, or watch one.",
     "explain": "Explain why a compression factor is in force.",
-    "pin": "Pin a running job to one compression factor.",
-    "dense": "Send uncompressed gradients.",
-    "pause": "Stop a running job from exploring.",
-    "resume": "Return control to the policy.",
+    "steer": "Give a running job an order: pin, dense, pause or resume.",
     "codecs": "List codecs, memories, collectives and policies, or describe one.",
-    "memory": "Show the bytes per rank of error memories, before a job runs.",
     "replay": "Repeat the decisions of a trace, or try another policy on it.",
     "whatif": "Predict step times and decisions on another network.",
     "simulate": "Try a policy on a task without a cluster.",
     "doctor": "Say whether to compress on a network, and with what.",
     "ui": "Show a trace on the live page, at any window.",
     "report": "Write traces as one HTML file, or as a figure.",
-    "export": "Export a trace to CSV, Parquet, TensorBoard or Prometheus.",
+    "export": "Export a trace to CSV or Parquet.",
     "bench": "Benchmark this machine.",
 }
 """The help text of each command, in the order of the help. To add one: a module with a click command of that name, and
@@ -37,9 +32,7 @@ MODULES = {
     "demo": "gravac_lab.demo.command",
     "simulate": "gravac_lab.cli.simulate",
     "doctor": "gravac_controller.cli.whatif.doctor",
-    "memory": "gravac_controller.cli.whatif.memory",
     "whatif": "gravac_controller.cli.whatif.command",
-    **dict.fromkeys(("pin", "dense", "pause", "resume"), "gravac_controller.cli.steer"),
 }
 """The module of a command where it is not ``gravac_controller.cli.NAME``."""
 LAB = "gravac_lab"
@@ -68,6 +61,15 @@ class _Commands(click.Group):
             ) from None
         command: click.Command = getattr(module, name)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from gravac.wording import did_you_mean
+
+            context.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}.")
+        return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -1,35 +1,86 @@
-"""``gravac codecs``: the catalogue of everything that can be chosen by name."""
+"""``gravac codecs``: the catalogue of everything that can be chosen by name, and the bytes of error memories."""
 
 import json
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
 
-from gravac_controller.cli.source import json_option
-from gravac_controller.cli.wording import printer
+from gravac_controller.cli.source import json_option, needing_torch
+from gravac_controller.cli.wording import Listing, printer, size
 
 if TYPE_CHECKING:
     from gravac.catalogue import CatalogueEntry
 
 
+MEMORIES = ("residual", "residual-bf16", "conef", "conef:bits=4", "conef-sketch:size=0.1", "none")
+"""Error memories whose bytes are shown where no name is given."""
+UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
+
+
+class Count(click.ParamType[float]):
+    """A number with a unit: 350m, 7b, 1.3B."""
+
+    name = "COUNT"
+
+    def convert(
+        self, value: str | float, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        """Return the number."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", str(value).strip().lower())
+        if found is None or not float(found[1]) > 0:
+            self.fail(f"{value!r} is not a number of parameters such as 350m or 7b", parameter, context)
+        return float(found[1]) * UNITS[found[2]]
+
+
 @click.command()
-@click.argument("name", required=False)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--parameters",
+    type=Count(),
+    help="Show the bytes on each rank of error memories, NAMEs or a choice of them, for a model with so many "
+    "parameters: 350m, 7b.",
+)
+@click.option("--ranks", type=click.IntRange(1, 1_000_000), help="With --parameters: number of ranks.")
+@click.option(
+    "--ddp",
+    is_flag=True,
+    help="With --parameters: for DistributedDataParallel, which shards nothing. Default: for FSDP2.",
+)
 @json_option
-def codecs(name: str | None, as_json: bool) -> None:
+def codecs(
+    names: tuple[str, ...], parameters: float | None, ranks: int | None, ddp: bool, as_json: bool
+) -> None:
     """List everything that can be chosen by name: compressors, aggregators, error memories, collectives and
     policies. With NAME, describe one: how it works, its source, settings, bytes and proven error.
 
     Settings follow a colon: compressor="qsgd:bits=4". The same catalogue as a page: docs/catalogue.md.
 
+    FSDP2 shards parameters, gradients and the optimizer's state. An error memory holds what this rank has not sent to
+    any of the others, so it has the size of the whole gradient. --parameters shows its bytes beside those of a training
+    with AdamW in float32, without activations and gathered parameters.
+
     \b
-    Example:
+    Examples:
       gravac codecs topk
+      gravac codecs --parameters 7b --ranks 64
+      gravac codecs residual conef:bits=4 --parameters 1b --ranks 8 --ddp
     """
+    if parameters is not None:
+        if ranks is None:
+            raise click.UsageError("--parameters needs the number of ranks: add for example --ranks 8")
+        _show_memories(names or MEMORIES, parameters, ranks, ddp, as_json)
+        return
+    for option, value in (("--ranks", ranks), ("--ddp", ddp)):
+        if value:
+            raise click.UsageError(f"{option} is for the bytes of error memories: add --parameters 7b")
     entries = _catalogue()
-    if name is not None:
-        entries = _named(entries, name)
+    if names:
+        entries = [entry for name in names for entry in _named(entries, name)]
     if as_json:
         click.echo(json.dumps({"members": [entry.model_dump(mode="json") for entry in entries]}))
         return
@@ -37,7 +88,7 @@ def codecs(name: str | None, as_json: bool) -> None:
 
     console = printer()
     with console.capture() as shown:
-        if name is None:
+        if not names:
             overview(console, entries)
         else:
             for entry in entries:
@@ -45,13 +96,34 @@ def codecs(name: str | None, as_json: bool) -> None:
     click.echo("\n".join(line.rstrip() for line in shown.get().strip("\n").splitlines()))
 
 
+def _show_memories(names: "Sequence[str]", parameters: float, ranks: int, ddp: bool, as_json: bool) -> None:
+    with needing_torch("error memories are tried with"):
+        from gravac.memories import build
+        from gravac.memories.footprint import footprint
+    rows = []
+    for name in names:
+        try:
+            found = footprint(build(name), parameters, ranks, sharded=not ddp)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="NAME") from None
+        rows.append({"memory": name, "training_bytes": found.training, "memory_bytes": found.memory})
+    if as_json:
+        click.echo(
+            json.dumps({"parameters": parameters, "ranks": ranks, "sharded": not ddp, "memories": rows})
+        )
+        return
+    table = Listing(("Error memory",), ("Holds", "Training", "Together"))
+    for row in rows:
+        held, training = float(str(row["memory_bytes"])), float(str(row["training_bytes"]))
+        table.add_row(str(row["memory"]), size(held), size(training), size(held + training))
+    printer().print(table)
+    how = "DDP" if ddp else "FSDP2"
+    click.echo(f"Bytes on each of {ranks} ranks under {how}, with AdamW in float32.")
+
+
 def _catalogue() -> "Sequence[CatalogueEntry]":
-    try:
+    with needing_torch("the catalogue is computed with"):
         from gravac.catalogue import catalogue
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise click.ClickException("the catalogue is computed with torch, which is not installed") from None
     return catalogue()
 
 

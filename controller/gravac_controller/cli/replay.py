@@ -11,7 +11,6 @@ import click
 from rich.padding import Padding
 
 from gravac.protocol import Decision, PolicySpec
-from gravac.registry import parse_settings
 from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import ReplayedDecision
 from gravac.traces.redecide import DecisionPair, Redecision, redecide
@@ -31,15 +30,8 @@ from gravac_controller.cli.wording import Listing, factor, printer
     metavar="NAME",
     help="Also decide with this policy and show where it differs: gravac, dense, static:cf=100, auto:bound=0.01, …",
 )
-@click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="SETTING=VALUE",
-    help="Change one setting of the policy, such as bound=0.01. Without --policy: of the recorded policy. Repeatable.",
-)
 @json_option
-def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
+def replay(trace: Path, check: bool, policy: str | None, as_json: bool) -> None:
     """Repeat the decisions of TRACE and show them.
 
     TRACE is the journal of a job (gzipped or not), its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs.
@@ -47,24 +39,24 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
     since it was written, and every decision follows from its window, byte for byte. It reports the first window that
     differs.
 
-    --policy and --set show where another policy, or other settings, would have decided differently, with the reasons
-    of both. From the first window where the ranks would have sent something else, the comparison is hypothetical: the
-    windows were measured under the recorded decisions. The output marks that window.
+    --policy shows where another policy, or other settings, would have decided differently, with the reasons of both.
+    From the first window where the ranks would have sent something else, the comparison is hypothetical: the windows
+    were measured under the recorded decisions. The output marks that window.
 
     Exit codes: 0 no difference, 1 a difference, 2 the file cannot be read.
 
     \b
     Examples:
       gravac replay gravac-runs/demo-lm-20261121-093000 --check
-      gravac replay journal.jsonl --set bound=0.01
+      gravac replay journal.jsonl --policy auto:bound=0.01
       gravac replay journal.jsonl --policy static:cf=100
     """
     trace = active_part(trace)
     try:
-        if policy is not None or changes:
+        if policy is not None:
             if check:
-                raise click.UsageError("--check verifies the recorded decisions: omit --policy and --set")
-            different = _compare(trace, policy, changes, as_json)
+                raise click.UsageError("--check verifies the recorded decisions: omit --policy")
+            different = _compare(trace, policy, as_json)
             sys.exit(1 if different else 0)
         if check:
             gc.freeze()  # imported modules stay: the garbage collector need not visit them again
@@ -132,19 +124,16 @@ def _row(row: ReplayedDecision) -> dict[str, Any]:
     }
 
 
-def _compare(trace: Path, policy: str | None, changes: tuple[str, ...], as_json: bool) -> bool:
+def _compare(trace: Path, policy: str, as_json: bool) -> bool:
     """Print the comparison. Returns whether any decision differs.
 
     Raises:
         TraceError: The trace cannot be read.
         click.UsageError: The policy or a setting does not exist.
     """
-    settings: dict[str, Any] = {}
     try:
-        for change in changes:
-            settings |= parse_settings(change, "--set: ")
         with read_trace(trace) as lines:
-            found = redecide(lines, policy, settings)
+            found = redecide(lines, policy)
     except ValueError as error:
         if hasattr(error, "line"):  # of the trace
             raise

@@ -1,4 +1,4 @@
-"""What ``gravac top`` prints: a job as a terminal screen, a window as a line of text."""
+"""What ``gravac status --watch`` prints: a job as a terminal screen, a window as a line of text."""
 
 from rich import box
 from rich.columns import Columns

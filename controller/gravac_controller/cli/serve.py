@@ -66,25 +66,16 @@ class InUse(CannotUse):
     "--owner-may-steer",
     is_flag=True,
     default=None,
-    help="Allow the owner of the data folder to steer its jobs on this machine with `gravac pin`, `dense`, `pause` and "
-    "`resume`. The control token is stored there in a file that only they can read.",
+    help="Allow the owner of the data folder to steer its jobs on this machine with `gravac steer`. The control token "
+    "is stored there in a file that only they can read.",
 )
 @click.option(
-    "--announce",
+    "--with-parent",
     is_flag=True,
-    help="Print one JSON line on stdout when the server is ready, and everything else on stderr.",
+    help="For a program that starts the controller: print one JSON line on stdout when the server is ready, and "
+    "everything else on stderr; exit when standard input is closed.",
 )
-@click.option("--with-parent", is_flag=True, help="Exit when standard input is closed.")
-@click.option(
-    "--linger",
-    "linger_seconds",
-    type=float,
-    metavar="SECONDS",
-    help="With --with-parent: exit this many seconds later.",
-)
-def serve(
-    announce: bool, with_parent: bool, token_file: Path | None, control_token_file: Path | None, **given: Any
-) -> None:
+def serve(with_parent: bool, token_file: Path | None, control_token_file: Path | None, **given: Any) -> None:
     """Run the controller: decide for training jobs, write their journals, serve the live page and the REST API.
 
     Training jobs start a controller by themselves. Run this to serve several jobs from one place, or to see old ones.
@@ -98,7 +89,7 @@ def serve(
         run(
             settings,
             with_parent=with_parent,
-            started=lambda url, services: _announce(url, services, announce),
+            started=lambda url, services: _announce(url, services, with_parent),
         )
     except DataDirInUse as error:
         raise InUse(str(error)) from None
@@ -143,10 +134,10 @@ def _source(field: str, chosen: dict[str, Any]) -> str:
     return field if field in chosen or field.startswith("GRAVAC_") else f"{PREFIX}{field.upper()}"
 
 
-def _announce(url: str, services: Services, announce: bool) -> None:
-    """Print the address: as a JSON line for programs (with ``announce``), and as text."""
+def _announce(url: str, services: Services, with_parent: bool) -> None:
+    """Print the address: as a JSON line for the parent, if there is one, and as text."""
     settings = services.settings
-    if announce:
+    if with_parent:
         line = {"url": url, "pid": os.getpid(), "instance": services.instance}
         print(json.dumps(line), file=sys.stdout, flush=True)  # noqa: T201 (the protocol with the parent)
     port = int(url.rsplit(":", 1)[1])
@@ -157,11 +148,11 @@ def _announce(url: str, services: Services, announce: bool) -> None:
     elif not Access.of(settings).open_to_look:
         lines.append("reading needs the token too; in a browser: any user name, the token as password")
     if settings.owner_may_steer:
-        lines.append("the owner of that folder can steer: gravac pin JOB CF, gravac dense|pause|resume JOB")
+        lines.append("the owner of that folder can steer: gravac steer JOB pin CF, or dense, pause, resume")
     elif settings.control_token is not None:
         lines.append(
             "steering is on: the control token allows to pin a CF, switch to dense, pause and resume"
         )
     for job, why in services.store.unreadable.items():
         lines.append(f"job {job} is not served: {why}")
-    click.echo("\n".join(lines), err=announce)
+    click.echo("\n".join(lines), err=with_parent)

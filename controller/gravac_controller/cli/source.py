@@ -3,10 +3,10 @@
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -61,6 +61,19 @@ def needing_torch(what: str) -> Iterator[None]:
         if error.name != "torch":
             raise
         raise click.ClickException(f"{what} torch, which is not installed") from None
+
+
+T = TypeVar("T")
+
+
+def by_ending(path: Path, known: Mapping[str, T], option: str) -> T:
+    """Return what ``known`` has for the ending of a file. Raises click.BadParameter for another ending."""
+    try:
+        return known[path.suffix.lower()]
+    except KeyError:
+        raise click.BadParameter(
+            f"{str(path)!r} does not end in {' or '.join(known)}", param_hint=option
+        ) from None
 
 
 def active_part(trace: Path) -> Path:

@@ -1,4 +1,4 @@
-"""``gravac status``: the jobs of controllers, or of a trace."""
+"""``gravac status``: the jobs of controllers, or of a trace, once or as they go on."""
 
 import json
 from pathlib import Path
@@ -21,6 +21,7 @@ from gravac_controller.cli.source import (
     sources,
     token_of,
 )
+from gravac_controller.cli.watch import watch
 from gravac_controller.cli.wording import Listing, links, number, printer, sent_and_next
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
@@ -28,24 +29,37 @@ from gravac_controller.views.models import JobView
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [SOURCE]")
+@click.option(
+    "--watch", "watched", is_flag=True, help="Keep showing plan, reasons, step time, ranks and decisions."
+)
 @source_options
 @json_option
-def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_json: bool) -> None:
+def status(
+    words: tuple[str, ...], watched: bool, data_dir: Path, token_file: Path | None, as_json: bool
+) -> None:
     """Show jobs, one line each, and below them the reasons of the current decisions.
 
     With JOB, show only that one. SOURCE is the address of a controller or a trace file. By default: the controller that
     GRAVAC_CONTROLLER names, else all that serve the journals in ./gravac-runs, else the newest journals. Open the
     address in a browser for the live page.
 
+    --watch shows JOB in detail [the only one that runs], on a screen that updates until Ctrl-C. Where the output is no
+    terminal it prints a line for each window and for each decision that changes something; with --json, an object for
+    each window.
+
     \b
     Examples:
       gravac status
       gravac status my-job
+      gravac status my-job --watch
       gravac status http://127.0.0.1:8756
       gravac status gravac-runs/my-job/journal.jsonl
     """
     given, token = asked(words), token_of(token_file)
     try:
+        if watched:
+            watch(one_source(given.source, data_dir, token, given.job), given.job, as_json)
+            return
         if given.job is None:
             found = [_read(source, None) for source in sources(given.source, data_dir, token)]
         else:

@@ -1,13 +1,13 @@
-"""``gravac pin``, ``dense``, ``pause`` and ``resume``: give an order to a running job."""
+"""``gravac steer``: give an order to a running job."""
 
 import getpass
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import click
 from pydantic import ValidationError
@@ -40,96 +40,60 @@ TRIES = 5
 """Attempts to give an order where a window ends between reading the state and giving the order."""
 
 
-def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that all four commands have."""
-    options = (
-        click.option("--url", help="Address of the controller [the running one that has JOB]."),
-        click.option("--note", default="", help="Reason, for the journal, the live page and the log."),
-        click.option("--actor", help="Name of the operator, for the journal [your user name]."),
-        click.option(
-            "--wait",
-            "wait_seconds",
-            type=click.FloatRange(min=0, max=86400),
-            default=60.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to wait until the order takes effect; 0: do not wait.",
-        ),
-        click.option(
-            "--control-token-file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help=f"File with the controller's control token [{CONTROL_TOKEN}]. The owner of the data folder does not "
-            "need it where the controller was started with --owner-may-steer.",
-        ),
-        data_dir_option,
-        json_option,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @click.command()
 @click.argument("job")
-@click.argument("cf", type=click.FloatRange(min=1, max=1e9))
+@click.argument("action", type=click.Choice(get_args(Action)))
+@click.argument("cf", required=False, type=click.FloatRange(min=1, max=1e9))
 @click.option(
     "--codec",
-    help="Codec to send with: the job's compressor, or one that its policy may choose [one that reaches CF, the one in "
-    "force if it does].",
+    help="With pin: codec to send with, the job's compressor or one that its policy may choose [one that reaches CF, "
+    "the one in force if it does].",
 )
-@_steering
-def pin(job: str, cf: float, codec: str | None, **given: Any) -> None:
-    """Pin JOB to compression factor CF from the next window on, regardless of its gain; 1 is dense.
+@click.option("--url", help="Address of the controller [the running one that has JOB].")
+@click.option("--note", default="", help="Reason, for the journal, the live page and the log.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0, max=86400),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until the order takes effect; 0: do not wait.",
+)
+@click.option(
+    "--control-token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"File with the controller's control token [{CONTROL_TOKEN}]. The owner of the data folder does not "
+    "need it where the controller was started with --owner-may-steer.",
+)
+@data_dir_option
+@json_option
+def steer(job: str, action: Action, cf: float | None, codec: str | None, **given: Any) -> None:
+    """Give JOB an order, which is in force from the next window on.
+
+    \b
+    pin CF   send compression factor CF, regardless of its gain; 1 is dense
+    dense    send uncompressed gradients
+    pause    stop exploring: use the CF that the policy had chosen
+    resume   give the decision back to the policy, which continues where it was
 
     Where the codec in force does not reach CF, another one of the job sends it. If none does, the order is refused with
-    a list of what can be pinned. The order is in force until `gravac resume JOB`, or until the training ends or starts
-    again. Steering is off by default. Enable it with `gravac serve --owner-may-steer`, or with GRAVAC_STEERING=owner
-    for a controller that a training starts.
+    a list of what can be pinned. An order ends by `resume`, and when the training ends or starts again. The journal
+    names your user. Steering is off by default. Enable it with `gravac serve --owner-may-steer`, or with
+    GRAVAC_STEERING=owner for a controller that a training starts.
 
     \b
-    Example:
-      gravac pin my-job 25 --note "20 was fine all week"
+    Examples:
+      gravac steer my-job pin 25 --note "20 was fine all week"
+      gravac steer my-job dense --note "the loss looks odd"
+      gravac steer my-job resume
     """
-    _give("pin", job, cf, codec, **given)
-
-
-@click.command()
-@click.argument("job")
-@_steering
-def dense(job: str, **given: Any) -> None:
-    """Make JOB send uncompressed gradients from the next window on, until `gravac resume JOB`.
-
-    \b
-    Example:
-      gravac dense my-job --note "the loss looks odd"
-    """
-    _give("dense", job, None, None, **given)
-
-
-@click.command()
-@click.argument("job")
-@_steering
-def pause(job: str, **given: Any) -> None:
-    """Stop JOB from exploring: it uses the CF that it had chosen until `gravac resume JOB`.
-
-    \b
-    Example:
-      gravac pause my-job
-    """
-    _give("pause", job, None, None, **given)
-
-
-@click.command()
-@click.argument("job")
-@_steering
-def resume(job: str, **given: Any) -> None:
-    """Return control of JOB to its policy, which continues where it was.
-
-    \b
-    Example:
-      gravac resume my-job
-    """
-    _give("resume", job, None, None, **given)
+    if action == "pin" and cf is None:
+        raise click.UsageError(f"pin needs a compression factor: gravac steer {job} pin 25")
+    for name, value in (("CF", cf), ("--codec", codec)):
+        if action != "pin" and value is not None:
+            raise click.UsageError(f"{name} {value} is for pin; omit it with {action}")
+    _give(action, job, cf, codec, **given)
 
 
 @dataclass(frozen=True)
@@ -150,17 +114,15 @@ def _give(
     *,
     url: str | None,
     note: str,
-    actor: str | None,
     wait_seconds: float,
     control_token_file: Path | None,
     data_dir: Path,
     as_json: bool,
 ) -> None:
     token = token_of(control_token_file, "--control-token-file", CONTROL_TOKEN)
-    name = _user() if actor is None else actor
     try:
         with _controller_of(job, url, data_dir, token) as client:
-            seen = _order(client, job, action, cf, codec, name, note)
+            seen = _order(client, job, action, cf, codec, note)
             outcome = _outcome(client, job, seen, wait_seconds)
             where = client.url
     except ControllerError as error:
@@ -186,13 +148,13 @@ def _give(
 
 
 def _order(
-    client: Client, job: str, action: Action, cf: float | None, codec: str | None, actor: str, note: str
+    client: Client, job: str, action: Action, cf: float | None, codec: str | None, note: str
 ) -> OverrideState:
     """Give the order, based on the current state. Raises ControllerError; click.UsageError for an invalid order."""
     for left in reversed(range(TRIES)):
         try:
             current = client.override(job)
-            return client.order(job, action, actor=actor, current=current, cf=cf, codec=codec, note=note)
+            return client.order(job, action, actor=_user(), current=current, cf=cf, codec=codec, note=note)
         except ValidationError as error:
             field = str(error.errors()[0]["loc"][0])
             raise click.UsageError(f"--{field}: {error.errors()[0]['msg']}") from None

@@ -1,1 +1,1 @@
-"""``gravac export``: a trace as a table, for TensorBoard, or for Prometheus."""
+"""``gravac export``: a trace as a table."""

@@ -91,9 +91,9 @@ def empty_job() -> ReplayedLive:
     return ReplayedLive(ControllerSettings.model_construct().with_limits(history_windows=1))
 
 
-def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
-    """Read a trace once. ``most``: maximum number of windows in the report (``Thinned``). Raises TraceError."""
-    live, history, sums, notes = empty_job(), History(most), _Sums(), list[str]()
+def summarize(path: Path) -> TraceSummary:
+    """Read a trace once. Of a longer one the report has ``MOST_WINDOWS`` windows (``Thinned``). Raises TraceError."""
+    live, history, sums, notes = empty_job(), History(MOST_WINDOWS), _Sums(), list[str]()
     start, starts = "", 0
     for view, decision in windows_of(path, live, notes):
         history.begin(live.recent.decisions[0])

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator
 from types import FrameType
 
@@ -69,7 +68,7 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
 
             server = Server(create_app(services), services, answering)
             if with_parent:
-                _watch_parent(server, settings.linger_seconds)
+                _watch_parent(server)
             server.run(sockets=[sock])
         finally:
             collector.stop()
@@ -126,15 +125,14 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _watch_parent(server: uvicorn.Server, linger_seconds: float) -> None:
+def _watch_parent(server: uvicorn.Server) -> None:
     """Stop the server at the end of standard input: the parent closed it or died."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
             while os.read(0, 4096):
                 pass
-        logger.info("the parent has ended; stopping in %g s", linger_seconds)
-        time.sleep(linger_seconds)
+        logger.info("the parent has ended; stopping")
         server.should_exit = True
 
     threading.Thread(target=wait, name="gravac-parent", daemon=True).start()

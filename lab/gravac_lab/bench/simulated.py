@@ -34,7 +34,6 @@ class Simulation:
         window: Steps between decisions.
         data_dir: Folder of the journals.
         name: What the names of the jobs begin with.
-        target: Share of the steps of dense after which its held-out loss is the target.
     """
 
     task: str
@@ -51,7 +50,6 @@ class Simulation:
     window: int
     data_dir: Path
     name: str
-    target: float = TARGET
 
 
 def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
@@ -104,17 +102,17 @@ def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
         "elements": rows[0]["elements"],
         "data": rows[0]["data"],
         "optimizer": rows[0]["optimizer"],
-        "target": simulation.target,
-        **compared(rows, simulation.target),
+        "target": TARGET,
+        **compared(rows),
     }
 
 
-def compared(rows: Sequence[dict[str, Any]], target: float = TARGET) -> dict[str, Any]:
+def compared(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return ``target_loss``, and ``rows`` with what follows from comparing each with dense and, if there, alone."""
     by_name = {row["name"]: row for row in rows}
     dense = by_name[DENSE]["curve"]
     by_step, by_time = curve_of(dense, STEP, LOSS), curve_of(dense, SECONDS, LOSS)
-    level, lone = target_level(by_step, target), by_name.get(ALONE)
+    level, lone = target_level(by_step, TARGET), by_name.get(ALONE)
     base = by_time.reaches(level)
     found = []
     for row in rows:

@@ -26,8 +26,7 @@ class Benchmark:
 
     ``task``: see ``gravac_lab.tasks.make``, trained by its recipe (the batch is shared among the ranks, DDP has the
     buckets of simulated ranks); None: the LSTM of ``width``. ``link``: a rate, or none. ``then``: the rate in the
-    second half; None: the same. ``decay``: share of the steps, at the end, over which the LSTM's learning rate decays
-    to 0. ``curve``: measure the held-out loss after every round.
+    second half; None: the same. ``curve``: measure the held-out loss after every round.
     """
 
     methods: Sequence[str]
@@ -41,7 +40,6 @@ class Benchmark:
     task: str | None = None
     heldout: int
     seed: int
-    decay: float = 0.0
     curve: bool = False
 
 
@@ -70,7 +68,6 @@ def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, An
         "task": benchmark.task,
         "width": benchmark.width if benchmark.task is None else None,
         "seed": benchmark.seed,
-        "decay": benchmark.decay,
         "elements": max(tally.elements for tally in tallies),
         "rows": rows(tallies, emulated),
         "then": None if benchmark.then is None else {"link": benchmark.then, "rows": rows(later, emulated)},
@@ -161,8 +158,4 @@ def rank_command(
     if benchmark.task is not None:
         words += ["--task", benchmark.task, "--length", str(benchmark.rounds * benchmark.block)]
     words += ["--seed", str(benchmark.seed), "--link", benchmark.link if emulated else "none"]
-    if benchmark.decay:
-        steps = benchmark.rounds * benchmark.block
-        first = min(steps - 1, round(steps * (1 - benchmark.decay)))
-        words += ["--decay", str(first), str(steps)]
     return words if interface is None else [*words, "--interface", interface]

@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from gravac_controller.cli.whatif import quantities
 from gravac_lab.bench.collective import Collectives, measure_collectives
 from gravac_lab.bench.hook import OTHERS, Pairs, measure_hook
 from gravac_lab.bench.namespaces import NetworkUnavailable
@@ -16,6 +15,11 @@ from gravac_lab.bench.wire import Sizes, measure_wire
 from gravac_lab.cli import options, output
 from gravac_lab.cli.tournament import tournament
 from gravac_lab.cli.train import train
+
+TRAIN_WIDTH, TRAIN_STEPS = 448, 40
+"""Size of the LSTM (1.05 million parameters) whose gradients check the gain curve, and its steps at each CF."""
+PACKED_ELEMENTS, SENT_ELEMENTS = 10_000_000, 1_000_000
+"""Largest gradient that is compressed, and that is sent; of larger ones bytes are computed from the layout."""
 
 
 @click.group()
@@ -61,27 +65,11 @@ def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
     help="The weaker and the stronger CF.",
 )
 @options.pairs(9)
-@click.option(
-    "--train-width",
-    type=click.IntRange(8, 8192),
-    default=448,
-    show_default=True,
-    help="Width of the LSTM whose gradients check the gain curve; 448: 1.05 M parameters.",
-)
-@click.option(
-    "--train-steps",
-    type=click.IntRange(1, 10_000),
-    default=40,
-    show_default=True,
-    help="Training steps before the check, at each of four CFs.",
-)
 @options.as_json
 def multilevel(
     counts: tuple[int, ...],
     levels: tuple[float, float],
     pairs: int,
-    train_width: int,
-    train_steps: int,
     as_json: bool,
 ) -> None:
     """Compressing at two levels, and the curve of gain against CF: cost and accuracy.
@@ -100,7 +88,7 @@ def multilevel(
             param_hint="--levels",
         )
     words = ["--n", *counts, "--pairs", pairs, "--levels", *levels]
-    words += ["--train-width", train_width, "--train-steps", train_steps]
+    words += ["--train-width", TRAIN_WIDTH, "--train-steps", TRAIN_STEPS]
     output.perform(lambda _, progress: _measured("multilevel", words, progress), output.pairs, as_json)
 
 
@@ -131,11 +119,8 @@ def multilevel(
     default=list(OTHERS),
     help="Only this method. Repeatable. [default: all]",
 )
-@options.width
 @options.as_json
-def hook(
-    ranks: int, pairs: int, steps: int, warmup: int, ways: tuple[str, ...], width: int, as_json: bool
-) -> None:
+def hook(ranks: int, pairs: int, steps: int, warmup: int, ways: tuple[str, ...], as_json: bool) -> None:
     """The overhead of the agent: a training step against plain DDP, side by side, without a slow network.
 
     Compares an agent that only observes, one that sends 1 % by Top-k, PyTorch's fp16 hook, and plain DDP again, whose
@@ -146,7 +131,7 @@ def hook(
       gravac bench hook --pairs 20
       gravac bench hook --way again --way observing --steps 4 --warmup 1 --pairs 60
     """
-    chosen = Pairs(ranks=ranks, pairs=pairs, steps=steps, warmup=warmup, ways=ways, width=width)
+    chosen = Pairs(ranks=ranks, pairs=pairs, steps=steps, warmup=warmup, ways=ways, width=options.WIDTH)
     output.perform(lambda scratch, progress: measure_hook(chosen, scratch, progress), output.steps, as_json)
 
 
@@ -161,22 +146,6 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
 @options.factors(10.0, 32.0, 100.0, 316.0, 1000.0)
 @options.codec("topk+bf16")
 @click.option(
-    "--pack-up-to",
-    default="1e7",
-    show_default=True,
-    callback=quantities.single(quantities.elements),
-    metavar="N",
-    help="Largest gradient that is compressed. For larger ones, bytes are computed from the layout.",
-)
-@click.option(
-    "--count-up-to",
-    default="1e6",
-    show_default=True,
-    callback=quantities.single(quantities.elements),
-    metavar="N",
-    help="Largest gradient that is sent, between two network namespaces (needs root, ip and tc).",
-)
-@click.option(
     "--link",
     default="1gbit",
     show_default=True,
@@ -189,21 +158,21 @@ def wire(
     counts: tuple[int, ...],
     factors: tuple[float, ...],
     codec: str,
-    pack_up_to: int,
-    count_up_to: int,
     link: str,
     as_json: bool,
 ) -> None:
     """Bytes of compressed gradients: by layout, as packed, and as counted by a network interface.
 
-    "CF on the wire" is dense bytes over bytes handed to the collective, including positions and headers.
+    "CF on the wire" is dense bytes over bytes handed to the collective, including positions and headers. Gradients of
+    more than 10 million elements are not packed, and of more than a million not sent between network namespaces (which
+    needs root, ip and tc).
 
     \b
     Example:
       gravac bench wire --codec topk --n 1e6
     """
     sizes = Sizes(
-        codec=codec, n=counts, cf=factors, link=link, pack_up_to=pack_up_to, count_up_to=count_up_to
+        codec=codec, n=counts, cf=factors, link=link, pack_up_to=PACKED_ELEMENTS, count_up_to=SENT_ELEMENTS
     )
     output.perform(
         lambda scratch, progress: measure_wire(sizes, scratch, progress), output.bytes_sent, as_json

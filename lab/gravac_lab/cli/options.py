@@ -20,10 +20,12 @@ as_json = click.option(
     help="Print one JSON object on stdout at the end, and everything else on stderr.",
 )
 
+WIDTH = 872
+"""Width of the LSTM that is trained: 3.5 million parameters."""
 width = click.option(
     "--width",
     type=click.IntRange(8, 8192),
-    default=872,
+    default=WIDTH,
     show_default=True,
     help="Width of the LSTM; 872: 3.5 M parameters.",
 )

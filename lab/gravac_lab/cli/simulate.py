@@ -16,10 +16,16 @@ from gravac_controller.cli.wording import Listing, number, seconds, size
 from gravac_lab.bench import simulated
 from gravac_lab.bench.simulated import Simulation
 from gravac_lab.cli import options, output
-from gravac_lab.tournament.curves import TARGET
 
 LONG_REASON = 400
 """Characters of a reason that are shown."""
+LATENCY_SECONDS = 200e-6
+"""Latency of a message between two ranks, as in a data center over TCP."""
+
+
+def first_name(task: str) -> str:
+    """Return what the names of the jobs begin with: the task and the time."""
+    return f"simulate-{task.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _link(text: str) -> tuple[int, float]:
@@ -103,14 +109,6 @@ def _links(
     "--link 100mbit@200. Repeatable.",
 )
 @click.option(
-    "--latency",
-    default="200us",
-    show_default=True,
-    callback=quantities.single(quantities.latency),
-    metavar="TIME",
-    help="Latency of a message between two ranks: 50us, 0.2ms.",
-)
-@click.option(
     "--compute",
     type=click.FloatRange(1e-6, 1e4),
     metavar="SECONDS",
@@ -124,25 +122,12 @@ def _links(
     help="Steps between decisions.",
 )
 @click.option(
-    "--target",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=TARGET,
-    show_default=True,
-    help="The target of times to target is the held-out loss that dense has after this share of its steps.",
-)
-@click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_FOLDER,
     show_default=True,
     envvar=FOLDER,
     help=f"Folder of the journals [{FOLDER}].",
-)
-@click.option(
-    "--name",
-    callback=lambda context, option, text: _named(text),
-    metavar="NAME",
-    help="What the names of the jobs begin with.  [default: task and time]",
 )
 @options.as_json
 def simulate(
@@ -155,12 +140,9 @@ def simulate(
     steps: int,
     seed: int,
     links: list[tuple[int, float]],
-    latency: float,
     compute: float | None,
     window: int,
-    target: float,
     data_dir: Path,
-    name: str | None,
     as_json: bool,
 ) -> None:
     """Try a policy on a task without a cluster.
@@ -192,12 +174,11 @@ def simulate(
         steps=steps,
         seed=seed,
         links=links,
-        latency_seconds=latency,
+        latency_seconds=LATENCY_SECONDS,
         compute_seconds=compute,
         window=window,
         data_dir=data_dir,
-        target=target,
-        name=name or f"simulate-{task.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}",
+        name=first_name(task),
     )
     output.perform(lambda _, progress: simulated.simulate(simulation, progress), show, as_json)
 
@@ -262,9 +243,3 @@ def _plans(row: dict[str, Any], console: Console) -> None:
         sent = plan_in_words(plan["codec"], plan["cf"])
         table.add_row(str(plan["first_step"]), sent, printable(plan["reason"], LONG_REASON))
     console.print(table)
-
-
-def _named(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}", text):
-        raise click.BadParameter(f"{text!r} must be 1 to 40 letters, digits, - and _")
-    return text

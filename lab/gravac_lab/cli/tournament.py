@@ -83,21 +83,13 @@ ROWS = Path("gravac-tournament.jsonl")
     "--link",
     callback=quantities.single(quantities.bandwidth),
     metavar="RATE",
-    help="Also times to target on links of this bandwidth: 100mbit. Needs --compute, or --step-seconds.",
+    help="Also times to target on links of this bandwidth: 100mbit. Needs --compute.",
 )
 @click.option(
     "--compute",
     type=click.FloatRange(1e-6, 1e4),
     metavar="SECONDS",
     help="Computation of a step of one rank, for --link.",
-)
-@click.option(
-    "--step-seconds",
-    "measured",
-    type=(str, click.FloatRange(1e-6, 1e4)),
-    multiple=True,
-    metavar="PLAN SECONDS",
-    help="Measured step time of a plan, instead of the prediction. Repeatable.",
 )
 @click.option(
     "--target",
@@ -124,7 +116,6 @@ def tournament(
     files: tuple[Path, ...],
     link: float | None,
     compute: float | None,
-    measured: tuple[tuple[str, float], ...],
     target: float,
     plot: Path | None,
     as_json: bool,
@@ -143,8 +134,6 @@ def tournament(
     """
     if link is not None and compute is None:
         raise click.UsageError("--link needs the computation of a step: add for example --compute 0.2")
-    if measured and link is None and not files:
-        raise click.UsageError("--step-seconds is for times to target: add --summary FILE")
     rows = list(files)
 
     def work(_: Path, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -155,7 +144,7 @@ def tournament(
             runs.run(asked, progress)
             rows.append(out)
         known = read_rows(rows)
-        answer = runs.summary(known, _step_seconds(link, compute, dict(measured)), target)
+        answer = runs.summary(known, _step_seconds(link, compute), target)
         if plot is not None:
             answer["plots"] = [str(path) for path in draw(known, answer["rows"], plot)]
         return answer | {"link_bits_per_second": link}
@@ -170,23 +159,11 @@ def tournament(
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
 
 
-def _step_seconds(
-    link: float | None, compute: float | None, measured: dict[str, float]
-) -> Callable[[Run], float] | None:
-    """Return the duration of a step of a run: measured, or predicted for the link."""
-    if link is None and not measured:
+def _step_seconds(link: float | None, compute: float | None) -> Callable[[Run], float] | None:
+    """Return the duration of a step of a run, predicted for the link; None without one."""
+    if link is None or compute is None:
         return None
-
-    def known(run: Run) -> float:
-        if run.plan in measured:
-            return measured[run.plan]
-        if link is None or compute is None:
-            raise RowError(
-                f"--step-seconds names no time of plan {run.plan!r}: add it, or --link and --compute"
-            )
-        return predicted(run, link, compute)
-
-    return known
+    return lambda run: predicted(run, link, compute)
 
 
 def predicted(run: Run, bits_per_second: float, compute_seconds: float) -> float:

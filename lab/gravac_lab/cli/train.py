@@ -96,13 +96,6 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
 @click.option(
     "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Seed of weights and data."
 )
-@click.option(
-    "--decay",
-    type=click.FloatRange(0.0, 1.0),
-    default=0.0,
-    show_default=True,
-    help="Share of the steps, at the end, over which the LSTM's learning rate decays to 0.",
-)
 @click.option("--curve", is_flag=True, help="Measure the held-out loss after every round, for --json.")
 @click.option(
     "--keep",
@@ -124,7 +117,6 @@ def train(
     task: str | None,
     heldout: int,
     seed: int,
-    decay: float,
     curve: bool,
     keep: Path | None,
     as_json: bool,
@@ -150,8 +142,6 @@ def train(
         raise click.UsageError(
             f"--width {width} is of the LSTM, and --task {task} trains another; give one of them"
         )
-    if task is not None and decay:
-        raise click.UsageError(f"--decay {decay:g} is of the LSTM; --task {task} has a schedule of its own")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty; give a new folder")
     block = min(block, steps)
@@ -171,7 +161,6 @@ def train(
         task=task,
         heldout=heldout,
         seed=seed,
-        decay=decay,
         curve=curve,
     )
     try:

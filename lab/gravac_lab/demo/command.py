@@ -68,12 +68,6 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
     help="Policy: auto:bound=0.05, gravac, dense, static:cf=100, …",
 )
 @click.option(
-    "--window", type=click.IntRange(5), default=20, show_default=True, help="Steps between decisions."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Seed of weights and data."
-)
-@click.option(
     "--compare", is_flag=True, help="Then repeat the training dense, on the same link, and compare."
 )
 @click.option(
@@ -97,8 +91,6 @@ def demo(
     steps: int | None,
     link: str,
     policy: str,
-    window: int,
-    seed: int,
     compare: bool,
     data_dir: Path,
     open_page: bool,
@@ -124,8 +116,6 @@ def demo(
         steps=steps or STEPS[task],
         link=link,
         policy=policy,
-        window=window,
-        seed=seed,
         job=f"demo-{task}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
         data_dir=data_dir,
     )

@@ -23,6 +23,8 @@ from gravac_agent.network.link import Link, parse
 from gravac_lab.tasks import Recipe, Score, Task, TaskError, digits, elements_of, evaluate, lm, loss_of
 
 TASKS: dict[str, Callable[[], Recipe]] = {"lm": lm.demo, "digits": digits.recipe}
+SEED = 0
+"""Seed of weights, data and codecs."""
 PR_SET_PDEATHSIG = 1
 PAGE_SECONDS = 20.0
 """How long the demo waits for its page before it trains. Training does not need the page."""
@@ -110,7 +112,6 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         "--policy", default="auto", help="decision rule, such as auto, gravac or static:cf=100"
     )
     parser.add_argument("--window", type=int, default=20, help="steps between decisions")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and data")
     parser.add_argument("--job", default=None, help="name of the job; default: made from the time")
     parser.add_argument(
         "--data-dir",
@@ -158,7 +159,7 @@ def train(chosen: argparse.Namespace) -> float:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     progress, link = _progress(chosen, rank), link_of(chosen.link)
     recipe = TASKS[chosen.task]()
-    task = recipe.on_rank(rank, world_size, chosen.seed)
+    task = recipe.on_rank(rank, world_size, SEED)
     model = DistributedDataParallel(task.model, bucket_cap_mb=recipe.bucket_mb, gradient_as_bucket_view=True)
     optimizer = recipe.optimizer(model.parameters())
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.schedule(step, chosen.steps))
@@ -176,7 +177,7 @@ def train(chosen: argparse.Namespace) -> float:
         job=chosen.job,
         data_dir=chosen.data_dir,
         page_port=chosen.page_port,
-        seed=chosen.seed,
+        seed=SEED,
     ) as agent:
         if not chosen.plain:
             agent.wait_ready(PAGE_SECONDS)

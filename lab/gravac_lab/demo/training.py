@@ -30,17 +30,20 @@ class DemoPlan:
     steps: int
     link: str
     policy: str
-    window: int
-    seed: int
     job: str
     data_dir: Path
     plain: bool = False
+
+    @property
+    def window(self) -> int:
+        """Steps between decisions: so few that a short training has some."""
+        return max(5, min(20, self.steps // 4))
 
     def command(self, progress: Path) -> list[str]:
         """The command line: torchrun on this machine, over the loopback interface."""
         launcher = ["torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
         trainer = ["gravac_lab.demo", "--task", self.task, "--steps", str(self.steps), "--link", self.link]
-        trainer += ["--policy", self.policy, "--window", str(self.window), "--seed", str(self.seed)]
+        trainer += ["--policy", self.policy, "--window", str(self.window)]
         trainer += ["--job", self.job, "--data-dir", str(self.data_dir), "--progress", str(progress)]
         plain = ["--plain"] if self.plain else []
         return [

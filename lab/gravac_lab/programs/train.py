@@ -31,7 +31,6 @@ class Trainer:
         applied: The task under its method.
         interface: Network interface whose counters give the bytes; None: they are not reported.
         heldout_batches: Held-out batches that ``evaluate`` uses.
-        decay: First and last step of a learning rate that falls to 0 in a straight line; None: it stays.
         length: Steps of the whole training, over which the learning rate follows the recipe's schedule; None: it does
             not.
         step: Steps done.
@@ -41,7 +40,6 @@ class Trainer:
     applied: Applied
     interface: str | None
     heldout_batches: int
-    decay: tuple[int, int] | None = None
     length: int | None = None
     step: int = 0
     _schedule: torch.optim.lr_scheduler.LambdaLR = field(init=False)
@@ -81,11 +79,7 @@ class Trainer:
         """Return the learning rate as a share of the task's."""
         if self.length is not None:
             return self.task.recipe.schedule(step, self.length)
-        ramp = self.task.recipe.schedule.ramp(step)
-        if self.decay is None:
-            return ramp
-        first, last = self.decay
-        return min(ramp, max(0.0, (last - step) / (last - first)))
+        return self.task.recipe.schedule.ramp(step)
 
     def _step(self) -> Tensor:
         inputs, classes = next(self.task.batches)
@@ -123,9 +117,6 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--heldout", type=int, default=4, help="held-out batches of a rank, 16 sequences each"
     )
-    parser.add_argument(
-        "--decay", type=int, nargs=2, default=None, help="first and last step of a falling learning rate"
-    )
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data")
     parser.add_argument("--scratch", type=Path, required=True, help="folder for the agent's journal")
     return parser.parse_args(arguments)
@@ -145,7 +136,6 @@ def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tu
             applied=applied,
             interface=chosen.interface,
             heldout_batches=chosen.heldout,
-            decay=None if chosen.decay is None else tuple(chosen.decay),
             length=chosen.length,
         )
 

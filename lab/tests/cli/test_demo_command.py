@@ -89,7 +89,7 @@ def wait_for_none(mark: str) -> None:
 def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None:
     """Trains, compares, and leaves a trace that replays. 20 steps on an emulated link slow enough to matter."""
     done = gravac(
-        *("demo", "--steps", "20", "--window", "5", "--compare", "--json", "--data-dir", "runs"),
+        *("demo", "--steps", "20", "--compare", "--json", "--data-dir", "runs"),
         cwd=tmp_path,
         **warm,
         GRAVAC_CONTROLLER="http://127.0.0.1:1",  # a demo has a controller of its own
@@ -134,7 +134,7 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
 def test_the_page_stays_until_enter(tmp_path: Path, warm: dict[str, str]) -> None:
     """In a terminal, at the same address: what was opened during the training goes on."""
     here, there = pty.openpty()
-    command = [*GRAVAC, "demo", "--steps", "6", "--window", "5", "--data-dir", "runs"]
+    command = [*GRAVAC, "demo", "--steps", "6", "--data-dir", "runs"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment(**warm, TERM="xterm"), stdin=there, stdout=there, stderr=there
     )
@@ -160,7 +160,7 @@ def test_the_page_stays_until_enter(tmp_path: Path, warm: dict[str, str]) -> Non
 @pytest.mark.smoke
 @pytest.mark.distributed
 def test_plain_loopback_says_so(tmp_path: Path, warm: dict[str, str]) -> None:
-    words = ("demo", "--steps", "20", "--window", "5", "--link", "none", "--compare")
+    words = ("demo", "--steps", "20", "--link", "none", "--compare")
     done = gravac(*words, cwd=tmp_path, **warm)
     assert done.returncode == 0, done.stderr
     assert "EMULATED" not in done.stdout

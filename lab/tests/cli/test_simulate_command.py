@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from gravac_controller.cli import main
 from gravac_lab.bench.simulated import compared
+from gravac_lab.cli import simulate as command
 
 SMALL = (
     "--task",
@@ -30,20 +31,20 @@ def run(*words: object) -> Result:
 
 
 @pytest.mark.long
-def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path) -> None:
+def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a link so slow that 650 parameters take longer than the computation."""
+    monkeypatch.setattr(command, "first_name", lambda task: "try")
+    monkeypatch.setattr(command, "LATENCY_SECONDS", 1e-5)
     asked = (
         *SMALL,
         "--link",
         "1mbit",
-        "--latency",
-        "10us",
         "--policy",
         "auto:bound=1",
         "--data-dir",
         tmp_path,
     )
-    done = run(*asked, "--against", "topk@10", "--against", "alone", "--name", "try", "--json")
+    done = run(*asked, "--against", "topk@10", "--against", "alone", "--json")
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert (result["elements"], result["compute_seconds"], result["compute_measured"]) == (650, 0.001, False)
@@ -64,7 +65,7 @@ def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path) -> None:
     assert checked.exit_code == 0, checked.output
     report = CliRunner().invoke(main, ["report", str(trace), "-o", str(tmp_path / "report.html")])
     assert report.exit_code == 0, report.output
-    again = run(*asked, "--name", "try")
+    again = run(*asked)
     assert again.exit_code == 2
     assert "choose another name" in again.output
 
@@ -85,7 +86,6 @@ def test_what_the_program_refuses_is_said_in_its_words(tmp_path: Path) -> None:
         (("--link", "1gbit@20"), "give one link from the start"),
         (("--link", "1gbit", "--link", "1mbit@x"), "'x' is not the number of a step"),
         (("--link", "1gbit", "--link", "1mbit@30"), "step 30 is not before the end"),
-        (("--name", "a/b"), "'a/b' must be 1 to 40 letters"),
     ],
 )
 def test_wrong_options_are_refused_at_once(words: tuple[str, ...], says: str) -> None:

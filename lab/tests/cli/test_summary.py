@@ -33,7 +33,7 @@ def test_commands_can_be_copied(
     trace.parent.mkdir(parents=True)
     make(trace, windows=6)
     plan = DemoPlan(
-        task="lm", ranks=2, steps=300, link="none", policy="gravac", window=50, seed=0, job="job", data_dir=data_dir
+        task="lm", ranks=2, steps=300, link="none", policy="gravac", job="job", data_dir=data_dir
     )  # fmt: skip
     outcome = TrainingOutcome(heldout_loss=2.5, trace=trace, step_seconds=[0.1] * 300, phases=["hold"] * 300)
     monkeypatch.setenv("COLUMNS", "80")
@@ -67,7 +67,7 @@ def test_a_dense_step_that_was_not_measured_is_predicted(
     trace = tmp_path / "journal.jsonl"
     make(trace, windows=6)
     plan = DemoPlan(
-        task="lm", ranks=2, steps=300, link="none", policy="auto", window=50, seed=0, job="job", data_dir=tmp_path
+        task="lm", ranks=2, steps=300, link="none", policy="auto", job="job", data_dir=tmp_path
     )  # fmt: skip
     figures = replace(
         collect(trace),

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gravac_controller.cli import main
 from gravac_lab.bench import hook as hooks
+from gravac_lab.cli import commands, options
 from gravac_lab.programs.paired import row
 from tests.support.measured import bench
 
@@ -35,12 +36,11 @@ def test_encode() -> None:
 
 
 @pytest.mark.usefixtures("warm")
-def test_multilevel() -> None:
+def test_multilevel(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the curve's error on a real training, which is no matter of time."""
-    result = bench(
-        *("multilevel", "--n", "3000", "--levels", "10", "1000", "--pairs", "3"),
-        *("--train-width", "32", "--train-steps", "2"),
-    )
+    monkeypatch.setattr(commands, "TRAIN_WIDTH", 32)
+    monkeypatch.setattr(commands, "TRAIN_STEPS", 2)
+    result = bench("multilevel", "--n", "3000", "--levels", "10", "1000", "--pairs", "3")
     by_name: dict[str, list[dict[str, Any]]] = {}
     for each in result["rows"]:
         by_name.setdefault(each["name"], []).append(each)
@@ -58,11 +58,10 @@ def test_multilevel() -> None:
 
 @pytest.mark.distributed
 @pytest.mark.usefixtures("networks")
-def test_wire() -> None:
+def test_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layout, packed message and interface agree; with 16-bit values the wire holds what the nominal CF promises."""
-    result = bench(
-        "wire", "--n", "1e5", "--n", "5e4", "--n", "1e8", "--cf", "10", "--cf", "100", "--count-up-to", "5e4"
-    )
+    monkeypatch.setattr(commands, "SENT_ELEMENTS", 50_000)
+    result = bench("wire", "--n", "1e5", "--n", "5e4", "--n", "1e8", "--cf", "10", "--cf", "100")
     assert result["no_network"] is None
     for each in result["rows"]:
         assert each["wire_cf"] >= each["cf"]
@@ -87,9 +86,10 @@ def test_wire_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.distributed
 @pytest.mark.usefixtures("warm")
-def test_hook() -> None:
+def test_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the ways only: every one needs processes of its own."""
-    result = bench("hook", "--way", "topk", "--pairs", "3", "--steps", "2", "--warmup", "0", "--width", "8")
+    monkeypatch.setattr(options, "WIDTH", 8)
+    result = bench("hook", "--way", "topk", "--pairs", "3", "--steps", "2", "--warmup", "0")
     (each,) = result["rows"]
     assert each["name"] == "agent, Top-k 1 %"
     assert each["cf"] == 100

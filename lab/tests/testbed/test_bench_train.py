@@ -156,8 +156,6 @@ def test_another_task_and_its_kept_journals(monkeypatch: pytest.MonkeyPatch, tmp
     done = CliRunner().invoke(main, [*words, "--width", "80"])
     assert done.exit_code == 2
     assert "--width 80 is of the LSTM" in done.output
-    done = CliRunner().invoke(main, [*words, "--decay", "0.5"])
-    assert "--task gpt:size=0.3m,text=python,heldout=32 has a schedule of its own" in done.output
     done = CliRunner().invoke(main, ["bench", "train", "--task", "gtp", "--methods", "none", "--steps", "4"])
     assert done.exit_code == 1
     assert "did you mean 'gpt'" in done.output

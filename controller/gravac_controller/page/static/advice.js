@@ -34,13 +34,13 @@ function adviceOf(job, { key }) {
   if (key === "lost") return ["Training does not need the controller. Look whether its process still runs, and at controller.log in the data folder.", "", ""];
   if (key === "ended") return ["Nothing: the training is over. Read the figures below, or download the trace.", "", ""];
   if (key === "stale") return ["Look at the trainer: the process and the log of rank 0. It hangs, was killed, or does not reach this controller.", "", ""];
-  const order = (sentence, command) => [sentence, job.control_enabled ? `${command} ${job.job}` : "", job.control_enabled ? "" : STEERING_OFF];
-  if (job.override !== null) return order("The policy does not decide while this order is in force. To give control back:", "gravac resume");
+  const order = (sentence, action) => [sentence, job.control_enabled ? `gravac steer ${job.job} ${action}` : "", job.control_enabled ? "" : STEERING_OFF];
+  if (job.override !== null) return order("The policy does not decide while this order is in force. To give control back:", "resume");
   if (job.phase === "fallback") return ["Nothing: the ranks go on by themselves once the controller has answered again.", "", ""];
   if (job.latest?.report.nonfinite_steps > 0) return ["Look at the loss and the learning rate: a gradient was not finite. Those steps were left out.", "", ""];
   const level = job.risk?.level;
-  if (level === "raised" || level === "high") return order("If the loss matters more than time, send everything until you know more:", "gravac dense");
+  if (level === "raised" || level === "high") return order("If the loss matters more than time, send everything until you know more:", "dense");
   const { faster } = speedOf(job);
-  if (faster !== null && faster < 0.95 && job.phase === "hold") return order("It is slower than dense training was. To send everything:", "gravac dense");
+  if (faster !== null && faster < 0.95 && job.phase === "hold") return order("It is slower than dense training was. To send everything:", "dense");
   return ["Nothing needs to be done.", "", ""];
 }

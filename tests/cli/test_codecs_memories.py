@@ -1,4 +1,4 @@
-"""``gravac memory``: bytes per rank before a job runs."""
+"""``gravac codecs --parameters``: bytes per rank of error memories, before a job runs."""
 
 import json
 
@@ -9,7 +9,7 @@ from gravac_controller.cli import main
 
 
 def run(*words: str) -> dict[str, float]:
-    done = CliRunner().invoke(main, ["memory", *words, "--json"])
+    done = CliRunner().invoke(main, ["codecs", *words, "--json"])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.output)["memories"]
     return {row["memory"]: row["memory_bytes"] for row in rows} | {"training": rows[0]["training_bytes"]}
@@ -27,16 +27,16 @@ def test_error_memories_are_not_sharded_and_conef_is_small() -> None:
 
 
 def test_ddp_shards_nothing() -> None:
-    found = run("--parameters", "350m", "--ranks", "8", "--ddp", "--optimizer", "sgd", "--memory", "conef")
-    assert found["training"] == 8 * 350e6
+    found = run("conef", "--parameters", "350m", "--ranks", "8", "--ddp")
+    assert found["training"] == 16 * 350e6
     assert run("--parameters", "350m", "--ranks", "8", "--ddp")["residual"] == 4 * 350e6
-    narrow = run("--parameters", "350m", "--ranks", "8", "--ddp", "--memory", "residual-bf16")
+    narrow = run("residual-bf16", "--parameters", "350m", "--ranks", "8", "--ddp")
     assert narrow["residual-bf16"] == 2 * 350e6
     assert set(found) == {"conef", "training"}
 
 
 def test_the_table_names_all_figures() -> None:
-    done = CliRunner().invoke(main, ["memory", "--parameters", "1.3B", "--ranks", "16"])
+    done = CliRunner().invoke(main, ["codecs", "--parameters", "1.3B", "--ranks", "16"])
     assert done.exit_code == 0, done.output
     assert "residual" in done.output
     assert "10.4 GB" in done.output
@@ -47,11 +47,12 @@ def test_the_table_names_all_figures() -> None:
     ("words", "said"),
     [
         (("--parameters", "seven", "--ranks", "8"), "350m or 7b"),
-        (("--parameters", "7b", "--ranks", "8", "--memory", "conf"), "conef"),
-        (("--parameters", "7b", "--ranks", "8", "--compressor", "topp"), "topk"),
+        (("--parameters", "7b", "--ranks", "8", "conf"), "conef"),
+        (("--parameters", "7b"), "--parameters needs the number of ranks"),
+        (("--ranks", "8"), "--ranks is for the bytes of error memories: add --parameters 7b"),
     ],
 )
 def test_wrong_words_are_named(words: tuple[str, ...], said: str) -> None:
-    done = CliRunner().invoke(main, ["memory", *words])
+    done = CliRunner().invoke(main, ["codecs", *words])
     assert done.exit_code == 2
     assert said in done.output

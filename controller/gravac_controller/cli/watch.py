@@ -1,86 +1,58 @@
-"""``gravac top``: watch jobs, on a terminal screen or as plain lines."""
+"""``gravac status --watch``: jobs on a terminal screen, or as plain lines."""
 
 import json
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.live import Live
 
-from gravac.traces import TraceError
 from gravac.wording import printable
 from gravac_controller.cli.screen import line, screen
 from gravac_controller.cli.source import (
     FromTrace,
     Source,
     SourceError,
-    asked,
     choose,
-    one_source,
-    source_options,
-    token_of,
 )
 from gravac_controller.cli.wording import printer
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 
 DECISIONS = 8
+SECONDS = 1.0
+"""Time between updates."""
 RECENT_WINDOWS = 900
 """How many windows back the screen searches for decisions: what a controller has in memory."""
 
 
-@click.command()
-@click.argument("words", nargs=-1, metavar="[JOB] [SOURCE]")
-@click.option(
-    "--every",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(min=0.1, max=3600),
-    metavar="SECONDS",
-    help="Time between updates.",
-)
-@click.option("--once", is_flag=True, help="Print once and exit.")
-@source_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per window instead.")
-def top(
-    words: tuple[str, ...],
-    every: float,
-    once: bool,
-    data_dir: Path,
-    token_file: Path | None,
-    as_json: bool,
-) -> None:
-    """Watch jobs: CF and its reason, step time by phase, ranks, decisions.
+def watch(source: Source, wanted: str | None, as_json: bool) -> None:
+    """Show a job, or all, until Ctrl-C, the end of the training, or of a trace.
 
-    JOB is shown in detail [the only one that runs]. SOURCE is the address of a controller or a trace file. By default:
-    the controller that serves the journals in ./gravac-runs, else the newest journal there. In a terminal this is a
-    screen that updates until Ctrl-C. Elsewhere, and with --json, it prints a line for each window and for each decision
-    that changes something.
+    In a terminal this is a screen. Elsewhere, and with ``as_json``, it prints each window, and each decision that
+    changes something.
 
-    \b
-    Examples:
-      gravac top
-      gravac top my-job
-      gravac top my-job http://127.0.0.1:8756
-      gravac top gravac-runs/my-job/journal.jsonl
+    Args:
+        source: Where the jobs are read.
+        wanted: The job that is shown in detail; None: the only one that runs.
+        as_json: Print one JSON object per window.
+
+    Raises:
+        ControllerError: The controller does not answer at first. Later it is asked again.
+        TraceError: The trace cannot be read.
     """
-    console, given = printer(), asked(words)
-    try:
-        watch = JobWatch(one_source(given.source, data_dir, token_of(token_file), given.job), given.job)
-        watch.update()
-    except (ControllerError, TraceError) as error:
-        raise SourceError(printable(str(error))) from None
-    once = once or isinstance(watch.source, FromTrace)
+    console, watched = printer(), JobWatch(source, wanted)
+    watched.update()
+    once = isinstance(source, FromTrace)
     try:
         if console.is_terminal and not as_json:
-            _screen(watch, console, every, once)
+            _screen(watched, console, once)
         else:
-            _lines(watch, every, once, as_json)
+            _lines(watched, once, as_json)
     except KeyboardInterrupt:
         return
 
@@ -146,36 +118,36 @@ class JobWatch:
         return list(deque(changed, DECISIONS))[::-1]
 
 
-def _screen(watch: JobWatch, console: Console, every: float, once: bool) -> None:
+def _screen(watched: JobWatch, console: Console, once: bool) -> None:
     def content() -> Any:
-        return screen(watch.jobs, watch.shown, watch.decisions, watch.note)
+        return screen(watched.jobs, watched.shown, watched.decisions, watched.note)
 
     if once:
         console.print(content())
         return
     with Live(content(), console=console, screen=True, auto_refresh=False) as live:
         while True:
-            time.sleep(every)
-            watch.try_update()
+            time.sleep(SECONDS)
+            watched.try_update()
             live.update(content(), refresh=True)
 
 
-def _lines(watch: JobWatch, every: float, once: bool, as_json: bool) -> None:
+def _lines(watched: JobWatch, once: bool, as_json: bool) -> None:
     noted = ""
     while True:
         try:
-            for job, view, after in watch.new_windows():
+            for job, view, after in watched.new_windows():
                 click.echo(_json(job, view, after) if as_json else line(job, view, after))
         except ControllerError as error:
-            watch.note = str(error)
-        if watch.note != noted:
-            noted = watch.note
+            watched.note = str(error)
+        if watched.note != noted:
+            noted = watched.note
             click.echo(printable(noted) if noted else "the controller answers again", err=True)
-        all_ended = bool(watch.jobs) and all(job.state == "ended" for job in watch.jobs)
+        all_ended = bool(watched.jobs) and all(job.state == "ended" for job in watched.jobs)
         if once or all_ended:
             return
-        time.sleep(every)
-        watch.try_update()
+        time.sleep(SECONDS)
+        watched.try_update()
 
 
 def _json(job: JobView, view: WindowView, after: DecisionView | None) -> str:
