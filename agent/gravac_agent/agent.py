@@ -79,32 +79,14 @@ class Agent:
             name, where all hosts have as many ranks and the link between them is measured to be the slower one, unless
             the policy never compresses; ``host``: so do they in any case; a number: so many ranks, one after the other;
             ``flat``: each rank exchanges all of its gradient. Only DDP on CPUs has two levels. Default: ``auto``.
-        kernels: Kernels of the hot loops. ``auto``: compiled where numba works (the extra ``cpu`` installs it), else
-            plain torch, which is several times slower; results are the same. ``cpu`` or ``reference``: that one.
-            Default: ``auto``.
         seed: Seed of codecs that draw random numbers. Default: 0.
         nonfinite: When a rank's gradient is NaN or infinite, ``skip`` skips the optimizer step on all ranks and
             ``propagate`` leaves it to the optimizer, as plain DDP does. Either way it stays out of the error memory. On
             a GPU the optimizer gets it, unless a GradScaler or :meth:`clip_grad_norm_` is used (docs/gpus.md). Policy
             ``observe`` propagates unless you say ``skip``. Default: ``skip``.
-        rescale: Whether the residual follows the learning rate and the loss scale, so that it is applied as it was
-            computed. Default: True.
-        settle_steps: Steps after a change of CF that step times leave out. Default: 3.
-        fallback_windows: Windows without an answer from the controller before all ranks go dense; at least as long as a
-            request, or the start of a controller, may take. Default: 3.
-        max_cf: Largest CF that an operator may pin. The agent ignores decisions above it and above what its policy can
-            choose. Default: 1000.
-        request_seconds: Total deadline of a request to the controller, in seconds. Default: 2.
         agreement_seconds: How long ranks wait for each other in the agent's own collectives, in seconds. Default: 300.
-        rank_rows: Ranks that a window's report lists one by one, from rank 0 on. The spread of times over all ranks is
-            always reported. Fewer rows keep the journal of a large job small. Default: 1024.
-        progress: Whether to measure how far the parameters go in the direction in which dense gradients would take
-            them: a second optimizer of the same class steps 512 sampled elements. Policies predict from it how many
-            steps a plan costs. Default: True.
         adapt_optimizer: Whether a ``torch.optim.AdamW`` or ``Adam`` steps as that of ``gravac.optim`` while the agent
             runs (docs/adam.md). Default: False.
-        log_to_stderr: Whether rank 0 writes its log (logger ``gravac.agent``) to stderr when the program configures no
-            logging: the page's address at the start, a summary at the end. Default: True.
         sink: Where rank 0 also writes its figures and decisions: ``wandb``, ``mlflow``, ``trackio``, ``tensorboard`` or
             ``otlp``, with settings such as ``tensorboard:dir=runs/x``; several with ``;`` between. Or an object of one
             of their clients, such as a ``wandb.Run`` or a ``SummaryWriter``, or a list. Default: ``none``.
@@ -148,19 +130,10 @@ class Agent:
         page_port: int | None = None,
         link: str | Link | None = None,
         levels: str | int | None = None,
-        kernels: Literal["auto", "cpu", "reference"] | None = None,
         seed: int | None = None,
         nonfinite: Literal["skip", "propagate"] | None = None,
-        rescale: bool | None = None,
-        settle_steps: int | None = None,
-        fallback_windows: int | None = None,
-        max_cf: float | None = None,
-        request_seconds: float | None = None,
         agreement_seconds: float | None = None,
-        rank_rows: int | None = None,
-        progress: bool | None = None,
         adapt_optimizer: bool | None = None,
-        log_to_stderr: bool | None = None,
         sink: str | object | None = None,
         steering: Literal["off", "owner"] | None = None,
         token: str | None = None,

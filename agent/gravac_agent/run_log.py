@@ -1,7 +1,7 @@
 """What rank 0 logs about a job: one line at the start, and one at the end with what else is worth knowing.
 
 A library leaves logging to the program. Where the program configures none, these lines would be lost, so they are
-written to stderr while the agent runs (``GRAVAC_LOG_TO_STDERR=false`` turns that off).
+written to stderr while the agent runs.
 """
 
 import json
@@ -97,8 +97,8 @@ class RunLog:
         self._thread: threading.Thread | None = None
         if self._parts is None:
             return
-        self._on_stderr = settings.log_to_stderr and _stderr.enter()
-        _warn_of_kernels(settings)
+        self._on_stderr = _stderr.enter()
+        _warn_of_kernels()
         if settings.controller == "none":
             self._begin(parts)
         else:  # the address is known when the controller answers; no step may wait for that
@@ -197,10 +197,10 @@ def _quoted(path: Path) -> str:
     return shlex.quote(display_path(path))
 
 
-def _warn_of_kernels(settings: AgentSettings) -> None:
+def _warn_of_kernels() -> None:
     """Warn once a process where compiled kernels are missing and plain torch was not asked for."""
     global _warned_of_kernels
-    if _warned_of_kernels or settings.kernels != "auto" or kernels.active() != "reference":
+    if _warned_of_kernels or kernels.active() != "reference" or not kernels.lacking():
         return
     _warned_of_kernels = True
     log.warning(

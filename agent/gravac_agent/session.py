@@ -166,8 +166,7 @@ class Session:
                     "the replicas start with different parameters, and stay different: call torch.manual_seed with the "
                     "same seed on all nodes, or load the same checkpoint before the first step"
                 )
-            if settings.rescale:
-                self.parts.loop.window.rate = max(self.rates.followed[1], default=0.0)
+            self.parts.loop.window.rate = max(self.rates.followed[1], default=0.0)
             step = ExchangedStep()
             stepping = OptimizerSteps(optimizers, followed, arrivals, step, self.parts.loop, self.rates)
             # The residual of an agent that this module had is its own again, and ``observe`` has none.

@@ -119,19 +119,10 @@ class AgentSettings(BaseSettings):
     page_port: int = Field(0, ge=0, le=65535)
     link: Annotated[str, AfterValidator(_link)] = "none"
     levels: Annotated[str, BeforeValidator(_as_text), AfterValidator(_known_levels)] = "auto"
-    kernels: Literal["auto", "cpu", "reference"] = "auto"
     seed: int = Field(0, ge=0, le=2**31)
     nonfinite: Literal["skip", "propagate"] = "skip"
-    rescale: bool = True
-    settle_steps: int = Field(3, ge=0, le=1000)
-    fallback_windows: int = Field(3, ge=1, le=1000)
-    max_cf: float = Field(1000.0, ge=1, le=1e9)
-    request_seconds: float = Field(2.0, gt=0, le=60)
     agreement_seconds: float = Field(300.0, gt=0, le=86400)
-    rank_rows: int = Field(1024, ge=0, le=1024)
-    progress: bool = True
     adapt_optimizer: bool = False
-    log_to_stderr: bool = True
     sink: Annotated[str, AfterValidator(_known_sink)] = "none"
     steering: Literal["off", "owner"] = "off"
     token: str | None = Field(None, repr=False)
@@ -141,8 +132,7 @@ class AgentSettings(BaseSettings):
         elsewhere = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
         return self.model_dump(
             mode="json",
-            exclude=elsewhere
-            | {"token", "data_dir", "controller", "page_port", "steering", "log_to_stderr", "sink"},
+            exclude=elsewhere | {"token", "data_dir", "controller", "page_port", "steering", "sink"},
         )
 
 
@@ -240,10 +230,11 @@ def _variable(field: str) -> str:
 
 
 def _is_read(variable: str) -> bool:
-    """Return whether an agent reads the variable, or a controller, which checks the names of its own.
+    """Return whether an agent reads the variable, or ``gravac.kernels``, or a controller, which checks its own names.
 
     Kubernetes sets some in each pod beside a service of the name ``gravac``.
     """
     name = variable.removeprefix("GRAVAC_")
-    ours = name.lower() in AgentSettings.model_fields or name == "OBSERVE" or name.startswith("CONTROLLER_")
-    return ours or re.fullmatch(r"SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP).*)?", name) is not None
+    ours = name.lower() in AgentSettings.model_fields or name in ("OBSERVE", "KERNELS")
+    others = r"CONTROLLER_.*|SERVICE_(HOST|PORT.*)|PORT(_[0-9]+_(TCP|UDP).*)?"
+    return ours or re.fullmatch(others, name) is not None

@@ -10,6 +10,9 @@ from gravac.policies.windows import gain_of, next_decision
 from gravac.protocol import Decision, JobSpec, Order, Override, WindowReport
 from gravac.wording import format_cf, format_gain
 
+LARGEST_PIN = 1000.0
+"""Largest CF that an operator may pin, unless the policy may choose a larger one."""
+
 
 def decide(policy: Policy, state: PolicyState, ordered: Override | None, report: WindowReport) -> Verdict:
     """Decide after one window, by the order in force or else by the policy.

@@ -39,7 +39,7 @@ class GainSums(Record):
     The rest is for statistical efficiency, over a sample of at most 512 elements of the parameters, the same numbers on
     all ranks. ḡ: mean over ranks of g; u: the mean that was exchanged. moved: how far the parameters went in a block of
     at most 25 steps; reference: how far the same optimizer would have taken them with ḡ instead of u. All are 0 where
-    the optimizer cannot be followed, or with the setting ``progress=False``.
+    the optimizer cannot be followed.
     """
 
     steps: Count  # finite ones
@@ -185,7 +185,7 @@ class WindowReport(Record):
     gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]  # as the gate saw them at the end
     phases: PhaseSeconds  # mean over ranks
     spread: Spread | None = None  # of times over all ranks; null: not known
-    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as GRAVAC_RANK_ROWS allows
+    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # the first 1,024
     curve: GainCurve | None = None  # null: no step of the window was surveyed
     trial_seconds: Seconds | None = None  # longest step of a trial that ended early; null: none did
     residual_rate: LearningRate | None = None  # learning rate that the residual follows; null: none

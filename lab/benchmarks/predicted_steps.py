@@ -132,7 +132,6 @@ def train(link: str, width: int, layers: int, rounds: int, window: int) -> Seen:
             policy=policy,
             link=link,
             window=window,
-            settle_steps=2,
             controller=None,
             data_dir=Path(scratch),
         ),

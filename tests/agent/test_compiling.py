@@ -30,7 +30,7 @@ def rank(folder: Path, begin: Barrier, keeps: bool) -> None:
 
     backend.gpu_kernels, kernels.warm = (lambda device: True), compile_all  # type: ignore[assignment]
     begin.wait()
-    compiling.warm("auto", torch.device("cuda", 0), 20.0)
+    compiling.warm(torch.device("cuda", 0), 20.0)
     (folder / f"ended {os.getpid()}").touch()
 
 
@@ -102,5 +102,5 @@ def test_the_host_has_a_lock_of_its_own(cache: Path, monkeypatch: pytest.MonkeyP
         torch.device("cuda", 0),
     ):  # without Triton there is nothing to compile
         monkeypatch.setattr(backend, "gpu_kernels", lambda device: False)
-        compiling.warm("auto", device, 1.0)
+        compiling.warm(device, 1.0)
     assert not cache.exists()

@@ -13,6 +13,7 @@ import pytest
 from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
 from gravac.traces.replay import check
+from gravac_agent.reporting import http_reporter
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.run_log import _replay
@@ -37,8 +38,8 @@ def own(tmp_path: Path) -> Iterator[ControllerProcess]:
     process.stop()
 
 
-def own_reporter(process: ControllerProcess, seconds: float = 2.0) -> HttpReporter:
-    return HttpReporter(SPEC, AgentSettings(request_seconds=seconds), process)
+def own_reporter(process: ControllerProcess) -> HttpReporter:
+    return HttpReporter(SPEC, AgentSettings(), process)
 
 
 def test_another_program_on_a_dead_controllers_port_gets_nothing(
@@ -95,9 +96,12 @@ def test_nothing_is_lost_when_the_controller_dies_just_before_the_end(
 
 
 @pytest.mark.alone
-def test_a_stopped_controller_is_replaced_at_the_end(own: ControllerProcess, tmp_path: Path) -> None:
+def test_a_stopped_controller_is_replaced_at_the_end(
+    own: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """gravac 0.1 took 11 s to close and lost the rest. Only SIGKILL ends a stopped process."""
-    reporter = own_reporter(own, seconds=1.0)
+    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 1.0)
+    reporter = own_reporter(own)
     assert reporter.wait_ready(150)
     assert own.pid is not None
     stopped = own.pid
@@ -152,10 +156,11 @@ def test_a_failed_start_is_repeated_only_where_the_port_was_taken(
 
 
 def test_a_folder_that_cannot_be_written_is_blamed_and_no_journal_is_promised(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 0.1)
     (tmp_path / "file").touch()
-    reporter = own_reporter(ControllerProcess(tmp_path / "file" / "runs", SPEC.job, 0), seconds=0.1)
+    reporter = own_reporter(ControllerProcess(tmp_path / "file" / "runs", SPEC.job, 0))
     eventually(lambda: "training goes on" in caplog.text)
     assert f"no controller: data_dir='{tmp_path}/file/runs' cannot be written" in caplog.text
     assert "no valid answer" not in caplog.text

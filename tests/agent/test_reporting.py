@@ -13,6 +13,7 @@ from gravac.policies import StaticPolicy, parse
 from gravac.protocol import Decision, Event, JobSpec, WindowAnswer, WindowReport
 from gravac.traces import read_trace
 from gravac_agent import Agent
+from gravac_agent.reporting import http_reporter
 from gravac_agent.reporting.connection import NoAnswer
 from gravac_agent.reporting.controller_api import DecisionChecker, read_answer
 from gravac_agent.reporting.reporter import LocalReporter
@@ -35,11 +36,14 @@ pytestmark = pytest.mark.usefixtures("short_pauses")
 MOST_REQUESTS_A_SECOND = 5
 
 
-def test_no_invalid_answer_is_followed(real_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_invalid_answer_is_followed(
+    real_pauses: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All kinds at once, each with a reporter and a server: dense after three windows, few requests, clear log."""
+    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 1.0)
     with contextlib.ExitStack() as stack:
         peers = {kind: stack.enter_context(serving(SPEC, TOKEN)) for kind in INVALID_ANSWERS}
-        reporters = {kind: connected(peer, seconds=1.0) for kind, peer in peers.items()}
+        reporters = {kind: connected(peer) for kind, peer in peers.items()}
         for kind, reporter in reporters.items():
             assert reporter.wait_ready(60), kind
             reporter.report_window(window_report(0))
@@ -84,7 +88,7 @@ def test_what_is_refused_for_good_is_not_tried_again_at_the_end(
     world_of_one: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """And nothing promises a journal of this run."""
-    monkeypatch.setenv("GRAVAC_REQUEST_SECONDS", "10")
+    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 10.0)
     with serving(SPEC, TOKEN) as peer:
         peer.invalid = lambda handler, _: handler.problem(status, "not here", "refused")
         module, optimizer = pair()
@@ -112,9 +116,12 @@ def test_what_may_be_accepted_later_is_tried_again_at_the_end(status: int) -> No
         assert [found.windows for found in peer.ends] == [1]
 
 
-def test_at_the_end_nothing_says_that_the_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_at_the_end_nothing_says_that_the_training_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 0.5)
     with serving(SPEC, TOKEN) as peer:
-        reporter = connected(peer, seconds=0.5)
+        reporter = connected(peer)
         assert reporter.wait_ready(60)
         peer.invalid = lambda handler, _: handler.problem(503)
         reporter.close(job_end(1))
@@ -151,7 +158,7 @@ def test_a_server_without_a_valid_answer_gets_few_requests(
     assert f"job {SPEC.job}: The controller is back: its decision holds again." in logged
 
 
-def test_windows_shorter_than_an_answer_are_no_outage() -> None:
+def test_windows_shorter_than_an_answer_are_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of 2 ms a step ends three of its first windows, of 1 and 2 steps, before any controller could answer."""
     with serving(SPEC, TOKEN) as peer:
 
@@ -159,8 +166,9 @@ def test_windows_shorter_than_an_answer_are_no_outage() -> None:
             time.sleep(0.1)
             handler.answer(handler.valid(body))
 
+        monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 5.0)
         peer.invalid = slowly
-        reporter = connected(peer, seconds=5.0)
+        reporter = connected(peer)
         for window in range(20):
             reporter.report_window(window_report(window))
             assert reporter.directive.phase != "fallback", window
@@ -288,9 +296,12 @@ def test_an_event_that_is_always_refused_is_logged(
     assert "lacks 1 events" in caplog.text
 
 
-def test_undelivered_records_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_undelivered_records_are_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 0.2)
     with serving(SPEC, TOKEN) as peer:
-        reporter = connected(peer, seconds=0.2)
+        reporter = connected(peer)
         assert reporter.wait_ready(150)
         peer.invalid = INVALID_ANSWERS["503"]
         for window in range(2):
@@ -418,7 +429,7 @@ def test_an_epoch_grows_by_at_most_one_for_each_window_decided(
     epoch: int, decided: int | None, valid: bool
 ) -> None:
     policy = StaticPolicy(cf=10)
-    checker = DecisionChecker(policy, 10.0, None if decided is None else policy.start(epoch=7).decision)
+    checker = DecisionChecker(policy, None if decided is None else policy.start(epoch=7).decision)
     state = policy.start(epoch=epoch).state
     with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"epoch {epoch}"):
         checker.accept(state.decision, state.model_dump_json(), decided)
@@ -428,7 +439,7 @@ def test_an_epoch_grows_by_at_most_one_for_each_window_decided(
     ("codec", "valid"), [(None, True), ("qsgd", True), ("powersgd", True), ("topk", False), ("int4", False)]
 )
 def test_a_decision_sends_only_with_what_the_ranks_have_built(codec: str | None, valid: bool) -> None:
-    checker = DecisionChecker(ScriptedPolicy(Play("qsgd", 8.0), also=("powersgd",)), 10.0)
+    checker = DecisionChecker(ScriptedPolicy(Play("qsgd", 8.0), also=("powersgd",)))
     state = ScriptedPolicy(Play(codec, 8.0)).start().state
     with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"codec '{codec}'; besides"):
         checker.accept(state.decision, state.model_dump_json(), 0)
@@ -451,7 +462,7 @@ def test_a_trial_stays_within_the_bounds_of_the_job(
         def ladder(self) -> tuple[float, ...]:
             return (1.0, 8.0)
 
-    checker = DecisionChecker(Bounded(Play("qsgd", 8.0)), 10.0)
+    checker = DecisionChecker(Bounded(Play("qsgd", 8.0)))
     state = ScriptedPolicy(Play("qsgd", 8.0, None, trial)).start().state
     with contextlib.nullcontext() if words is None else pytest.raises(NoAnswer, match=words):
         checker.accept(state.decision, state.model_dump_json(), 0)

@@ -36,11 +36,6 @@ def test_agents_that_share_what_they_may_not(world_of_one: None, tmp_path: Path)
                 {"job": "one"},
                 "job='one' has an open Agent in this process already: give this one another",
             ),
-            (
-                pair(),
-                {"kernels": "reference"},
-                "kernels='reference': an Agent that runs .* has kernels='auto'",
-            ),
         ):
             with pytest.raises(SetupError, match=message), Agent(*other, **more, **options):
                 pass

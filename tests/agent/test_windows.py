@@ -10,6 +10,7 @@ from gravac.signals.spectrum import LADDER, Spectrum
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import StepSums, Tick
+from gravac_agent.windows import report as window_report
 from gravac_agent.windows.meters import (
     RankTotals,
     StepClock,
@@ -120,7 +121,7 @@ def test_loss_is_read_one_step_late_and_only_if_finite() -> None:
     assert trainer.pop_loss() is None
 
 
-def test_report_adds_ranks_and_keeps_levels_apart() -> None:
+def test_report_adds_ranks_and_keeps_levels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = StepClock()
     window = WindowTotals(4, 200)
     dense = StepPlan(Directive(1, "explore", 10.0, 40.0, 0.1), 1.0)
@@ -136,7 +137,7 @@ def test_report_adds_ranks_and_keeps_levels_apart() -> None:
     window.add_loss(2.0)
     other = RankTotals(*window.own.values())
     other.loss_sum, other.seconds = 4.0, 9.0
-    report = build_report(window, [window.own, other], {10.0: 0.5}, None, "job", "start", 2)
+    report = build_report(window, [window.own, other], {10.0: 0.5}, None, "job", "start")
     assert (report.window, report.first_step, report.last_step, report.cf, report.epoch) == (
         4,
         200,
@@ -152,7 +153,8 @@ def test_report_adds_ranks_and_keeps_levels_apart() -> None:
     assert (second.cf, second.steps, second.settled_steps, second.payload_bytes) == (10.0, 4, 3, 160)
     assert (second.sums.steps, second.sums.compensated_sq, second.sums.sent_sq) == (3, 12.0, 6.0)
     assert report.ranks[1].step_seconds == 9.0
-    fewer = build_report(window, [window.own, other], {10.0: 0.5}, None, "job", "start", 1)
+    monkeypatch.setattr(window_report, "LISTED_RANKS", 1)
+    fewer = build_report(window, [window.own, other], {10.0: 0.5}, None, "job", "start")
     assert fewer == report.model_copy(update={"ranks": report.ranks[:1]})
     assert report.spread is not None
     assert report.spread.step_seconds[2:] == (9.0, 9.0)

@@ -171,10 +171,9 @@ def eventually(condition: Callable[[], object], seconds: float = 150.0) -> None:
         time.sleep(0.01)
 
 
-def connected(peer: Peer, token: str | None = TOKEN, seconds: float = 2.0) -> HttpReporter:
+def connected(peer: Peer, token: str | None = TOKEN) -> HttpReporter:
     """Make a reporter that reports to a peer."""
-    settings = AgentSettings(controller=peer.url, token=token, request_seconds=seconds)
-    return HttpReporter(peer.spec, settings, process=None)
+    return HttpReporter(peer.spec, AgentSettings(controller=peer.url, token=token), process=None)
 
 
 def window_report(window: int, decision: Decision = DECISION) -> WindowReport:

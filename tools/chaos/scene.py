@@ -19,7 +19,6 @@ from tools.chaos.training import Training
 
 Mode = Literal["own", "served"]
 """Whose controller: the agent starts its own, or we serve one behind a proxy."""
-REQUEST_SECONDS = 1.0
 CALM_SECONDS = 30.0
 """Longer than an agent's longest pause between attempts, and than a controller's start."""
 POLICIES = ("gravac:warmup_windows=1", "static:cf=10,warmup_windows=1")
@@ -78,7 +77,6 @@ class Scene:
             "job": self.job,
             "policy": self.policy,
             "window": 5,
-            "request_seconds": REQUEST_SECONDS,
             "agreement_seconds": 30.0,
         }
         if self.proxy is not None:

@@ -19,7 +19,7 @@ from tools.elastic.launcher import Torchrun, alive, controllers, starts, wait_fo
 EVERY = 10
 """Steps between checkpoints."""
 ONE_HOST = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-COMPRESSED = {"GRAVAC_WINDOW": "5", "GRAVAC_POLICY": "static:cf=20", "GRAVAC_FALLBACK_WINDOWS": "100"}
+COMPRESSED = {"GRAVAC_WINDOW": "5", "GRAVAC_POLICY": "static:cf=20"}
 """With a controller that rank 0 starts. Ranks compress in every step but the first, also before the controller is up
 and where policy ``auto`` would not: a dense step leaves no residual that could be lost."""
 BY_DEFAULT = {"GRAVAC_WINDOW": "5", "GRAVAC_LINK": "10mbit"}

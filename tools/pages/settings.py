@@ -26,6 +26,8 @@ Agent(model, optimizer, window=100)  # the same as GRAVAC_WINDOW=100
 
 Each setting is a keyword of `Agent(...)` and a variable. The keyword wins over the variable, and the variable over the
 default. All ranks must have the same values. A `GRAVAC_` variable that is not in this table is an error at the start.
+One more is of the kernels: `GRAVAC_KERNELS=reference` compresses with plain torch, several times slower and with the
+same results, and `cpu` refuses to. By default they are compiled where numba works (the extra `cpu` installs it).
 
 """
 CONTROLLER = """

@@ -70,8 +70,8 @@ guard the rest, on which no decision depends: times by phase and rank, raw sums,
 `tools/record_traces.py` makes again.
 
 A window with its decision, its gain curve and two ranks takes about 0.9 kB when compressed, and each further listed
-rank about 75 bytes: 2 kB with 16 ranks. `GRAVAC_RANK_ROWS=16` keeps it there for any number of ranks, and `spread` has
-quantiles over all of them. [Benchmarks](../lab/benchmarks/README.md) show the cost of writing and replaying.
+rank about 75 bytes: 2 kB with 16 ranks. It lists at most 1,024 ranks, and `spread` has quantiles over all of them.
+[Benchmarks](../lab/benchmarks/README.md) show the cost of writing and replaying.
 
 Integers are exact. Other numbers are IEEE doubles in the shortest form that reads back the same. Unknown is `null`,
 never 0. Sums are over all ranks and over the steps of the window unless the field says otherwise.

@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from gravac.policies.base import Policy, PolicyState
+from gravac.policies.steering import LARGEST_PIN
 from gravac.protocol import Decision, End, Event, JobAnswer, JobSpec, Record, WindowAnswer, WindowReport
 from gravac.wording import first_problem, printable
 from gravac_agent.exchange.plan import Directive
@@ -56,14 +57,13 @@ class DecisionChecker:
     """Checks each decision and the policy state that comes with it, before the ranks follow the decision.
 
     Args:
-        policy: The job's policy, fitted to the job. No decision may exceed the largest CF that it can choose, or send
-            with another codec than the job's compressor and those that it can choose.
-        pinned_cf: Largest CF (elements in / elements kept) that an operator may pin.
+        policy: The job's policy, fitted to the job. No decision may exceed ``LARGEST_PIN`` and the largest CF that it
+            can choose, or send with another codec than the job's compressor and those that it can choose.
         latest: Decision of the checkpoint that the job continues from; None for a fresh start.
     """
 
-    def __init__(self, policy: Policy, pinned_cf: float, latest: Decision | None = None) -> None:
-        self._policy, self._pinned_cf = policy, pinned_cf
+    def __init__(self, policy: Policy, latest: Decision | None = None) -> None:
+        self._policy = policy
         self._policy_cf, self._codecs = policy.largest_cf(), policy.codecs()
         self._latest: Decision | None = None
         if latest is not None:
@@ -98,7 +98,7 @@ class DecisionChecker:
         if grown < 0 or (decided is not None and grown > decided):
             after = "" if decided is None else f" and at most {decided} windows"
             raise NoAnswer(f"a decision of epoch {decision.epoch}, after epoch {before}{after}")
-        largest = max(self._policy_cf, self._pinned_cf) if decision.rule == "pinned" else self._policy_cf
+        largest = max(self._policy_cf, LARGEST_PIN) if decision.rule == "pinned" else self._policy_cf
         try:
             Directive.of(decision, self._codecs)
         except ValueError as error:

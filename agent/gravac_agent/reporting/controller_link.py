@@ -12,6 +12,10 @@ from gravac_agent.settings import AgentSettings
 
 log = logging.getLogger("gravac.agent")
 
+REQUEST_SECONDS = 2.0
+"""Total deadline of a request to the controller."""
+FALLBACK_WINDOWS = 3
+"""Windows without an answer from the controller before all ranks go dense."""
 START_SECONDS = 30.0
 """Longest time for the agent's own controller to start."""
 CLOSING_START_SECONDS = 15.0
@@ -40,11 +44,8 @@ class ControllerLink:
 
     def __init__(self, settings: AgentSettings, process: ControllerProcess | None, closing: Closing) -> None:
         self.process, self._closing = process, closing
-        self.seconds = settings.request_seconds
-        """The most seconds that a request may take."""
         self.url = settings.controller if process is None else None
         """The controller's address, once known."""
-        self._fallback_windows = settings.fallback_windows
         self._token = settings.token if process is None else process.token
         self.contact = Contact.NONE
         self._unanswered_since = 0.0  # the oldest queued window, or the answer to the one before it
@@ -76,9 +77,9 @@ class ControllerLink:
 
         Windows may be shorter than an answer or the controller's start.
         """
-        if windows < self._fallback_windows:
+        if windows < FALLBACK_WINDOWS:
             return False
-        patience = START_SECONDS if self._start_ended is None else self.seconds
+        patience = START_SECONDS if self._start_ended is None else REQUEST_SECONDS
         return time.monotonic() - max(self._unanswered_since, self._start_ended or 0.0) >= patience
 
     def notice_death(self) -> None:
@@ -101,7 +102,7 @@ class ControllerLink:
 
     def connection(self, url: str) -> ControllerConnection:
         """Return a connection to a controller that runs."""
-        return ControllerConnection(url, seconds=self.seconds, token=self._token)
+        return ControllerConnection(url, seconds=REQUEST_SECONDS, token=self._token)
 
     def _start(self, process: ControllerProcess) -> None:
         """Start the agent's own controller if it does not run. At the end of the training, replace one that hangs."""

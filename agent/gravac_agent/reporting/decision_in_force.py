@@ -5,7 +5,6 @@ from gravac.policies.base import PolicyState
 from gravac.protocol import Decision, JobSpec
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting.controller_api import DecisionChecker, read_state
-from gravac_agent.settings import AgentSettings
 
 
 class DecisionInForce:
@@ -13,16 +12,15 @@ class DecisionInForce:
 
     Args:
         spec: The job.
-        settings: The agent's settings.
     """
 
-    def __init__(self, spec: JobSpec, settings: AgentSettings) -> None:
+    def __init__(self, spec: JobSpec) -> None:
         self._policy = build(spec.policy).fitted(spec)
         start = self._policy.start().decision
         if spec.policy_state is not None:
             start = read_state(self._policy, spec.policy_state).decision
         latest = None if spec.policy_state is None else start
-        self._checker = DecisionChecker(self._policy, settings.max_cf, latest)
+        self._checker = DecisionChecker(self._policy, latest)
         self.policy_state = spec.policy_state
         """The policy's state as JSON; None before the first answer."""
         self._decided = self.directive = self.directive_of(start)

@@ -10,7 +10,12 @@ from gravac.traces.parts import ACTIVE
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting import controller_api
 from gravac_agent.reporting.connection import ControllerConnection, ErrorAnswer, NoAnswer
-from gravac_agent.reporting.controller_link import CLOSING_START_SECONDS, Contact, ControllerLink
+from gravac_agent.reporting.controller_link import (
+    CLOSING_START_SECONDS,
+    REQUEST_SECONDS,
+    Contact,
+    ControllerLink,
+)
 from gravac_agent.reporting.decision_in_force import DecisionInForce
 from gravac_agent.reporting.job_lock import HeldJob, JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
@@ -36,7 +41,7 @@ class HttpReporter:
     """Delivers records in order, each until it is acknowledged, and restarts the agent's own controller when it died.
 
     Anything but a valid answer counts as none: the record stays queued and is sent again after a growing pause. After
-    ``fallback_windows`` windows without an answer, and the seconds that a controller may take to answer or start, the
+    ``FALLBACK_WINDOWS`` windows without an answer, and the seconds that a controller may take to answer or start, the
     directive is dense (promise P5). As soon as the controller has answered all windows, the directive is that of its
     decision again.
 
@@ -59,7 +64,7 @@ class HttpReporter:
         sinks: Sequence[Sink] = (),
     ) -> None:
         self._held, self._numbering = HeldJob(spec, lock, asked), Numbering(spec.first_window)
-        self._in_force, self._outbox = DecisionInForce(spec, settings), Outbox()
+        self._in_force, self._outbox = DecisionInForce(spec), Outbox()
         self._closing, self._pauses = Closing(), RetryPauses()
         self._link = ControllerLink(settings, process, self._closing)
         self._lock = threading.Lock()
@@ -165,12 +170,12 @@ class HttpReporter:
         """Deliver what is left, with a new controller if the agent's own died, and end that. Logs what is lost."""
         with self._lock:
             self._outbox.add(end)
-        process, seconds = self._link.process, 2 * self._link.seconds
+        process, seconds = self._link.process, 2 * REQUEST_SECONDS
         if process is not None:
             seconds += CLOSING_START_SECONDS
         self._closing.begin(seconds)
         self._wake.set()
-        self._thread.join(seconds + self._link.seconds)
+        self._thread.join(seconds + REQUEST_SECONDS)
         with self._lock:
             losses = self._outbox.losses()
         if losses:

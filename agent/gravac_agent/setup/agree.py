@@ -73,9 +73,6 @@ EQUAL = {
     "window",
     "seed",
     "nonfinite",
-    "settle_steps",
-    "rescale",
-    "progress",
 }
 """Settings that all ranks need alike. They may differ in the others, such as the seconds that a rank waits."""
 
@@ -189,7 +186,7 @@ def agree(
         named = module.module.named_parameters()
         followed = {name: parameter for name, parameter in named if name not in sparse}
     compiled = device is not None and gpu_kernels(device.device)
-    coordinates = Coordinates(followed if settings.progress else {}, settings.seed)
+    coordinates = Coordinates(followed, settings.seed)
     # A difference in one of these would become collectives of different sizes, in which gloo aborts and NCCL hangs.
     text = check_equal(
         settings.model_dump(include=EQUAL)
@@ -366,7 +363,7 @@ def _ready(settings: AgentSettings, policy: Policy | None, device: torch.device)
         )
     try:
         rule.check_window(settings.window)
-        compiling.warm(settings.kernels, device, settings.agreement_seconds / 2)
+        compiling.warm(device, settings.agreement_seconds / 2)
     except (ValueError, ImportError) as error:
         raise SetupError(str(error)) from None
     return rule

@@ -121,11 +121,9 @@ def start(
         executor=executor,
         channels=channels,
         group=group,
-        schedule=PlanSchedule(announcement, agreed.tracker, channels, notes, group, settings.settle_steps),
+        schedule=PlanSchedule(announcement, agreed.tracker, channels, notes, group),
         progress=Progress(innermost(optimizer), agreed.followed, agreed.coordinates, channels.note),
-        reports=WindowReports(
-            group, channels, reporter, job, spec.incarnation, settings.rank_rows, recording
-        ),
+        reports=WindowReports(group, channels, reporter, job, spec.incarnation, recording),
         notes=notes,
         window_steps=settings.window,
     )
@@ -173,10 +171,9 @@ def _executor(
             channels.note(
                 f"compressor={codec!r} reads the GPU in each bucket, and the host waits for it there."
             )
-    if settings.progress:
-        channels.note(
-            "The progress next to dense training is not measured on a GPU: the host would have to wait for it."
-        )
+    channels.note(
+        "The progress next to dense training is not measured on a GPU: the host would have to wait for it."
+    )
     return StreamExecutor(
         device=agreed.device,
         channels=channels,

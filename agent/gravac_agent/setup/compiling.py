@@ -22,20 +22,20 @@ _COMPILE = "from gravac.kernels.cpu import load; load.main()"
 _PAUSE_SECONDS = 0.02
 
 
-def warm(choice: backend.Choice, device: torch.device, seconds: float) -> None:
-    """Choose the kernels' backend and load them; the first time on a machine, compiling takes seconds.
+def warm(device: torch.device, seconds: float) -> None:
+    """Load the kernels; the first time on a machine, compiling takes seconds.
+
+    Their backend is the one that ``kernels.use`` has chosen, else that of ``GRAVAC_KERNELS``.
 
     Args:
-        choice: As for ``kernels.use``.
         device: Where the gradients are.
         seconds: Longest wait for another rank that compiles.
 
     Raises:
-        ValueError: The choice is unknown.
-        ImportError: It cannot be loaded.
+        ValueError: ``GRAVAC_KERNELS`` names no backend.
+        ImportError: The backend cannot be loaded.
     """
     backend.compile_by(partial(compile_elsewhere, seconds))
-    kernels.use(choice)
     with contextlib.ExitStack() as turn:
         if backend.gpu_kernels(device):  # those of the host have a lock of their own
             turn.enter_context(in_turn(_triton_folder() / "gravac.lock", seconds))

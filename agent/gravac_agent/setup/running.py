@@ -16,12 +16,10 @@ class RunningAgent:
 
     Attributes:
         job: Its job's name, that of rank 0, without what groups of ranks add to it.
-        kernels: Its setting of that name.
         parameters: Names of its module's parameters by their ``id``.
     """
 
     job: str
-    kernels: str
     parameters: dict[int, str]
 
 
@@ -48,7 +46,7 @@ def enter(module: DataParallel, settings: AgentSettings, named: bool) -> Running
         named: Whether the job's name was given to this agent, and not found in the environment.
 
     Raises:
-        SetupError: It would share a parameter, the name of its job or the kernels with one that runs.
+        SetupError: It would share a parameter or the name of its job with one that runs.
     """
     parameters = {id(parameter): name for name, parameter in named_parameters(module)}
     for other in _running:
@@ -58,13 +56,7 @@ def enter(module: DataParallel, settings: AgentSettings, named: bool) -> Running
                 f"the parameters of this module ({shared!r} among them) have an Agent that runs (job {other.job!r}): "
                 "close that one first, or put shared layers into one DistributedDataParallel module"
             )
-        # ``kernels.use`` is for the whole process: this agent's choice would replace the other's.
-        if settings.kernels != other.kernels:
-            raise SetupError(
-                f"kernels={settings.kernels!r}: an Agent that runs in this process (job {other.job!r}) has "
-                f"kernels={other.kernels!r}, and a process uses one kind: give both the same"
-            )
-    agent = RunningAgent(_job(settings.job, named), settings.kernels, parameters)
+    agent = RunningAgent(_job(settings.job, named), parameters)
     _running.append(agent)
     return agent
 

@@ -213,12 +213,11 @@ class TrainerSteps:
         if loop.window.full:
             self.close_window()
         loop.clock.forward_began()
-        if self._settings.rescale:
-            now = self._rates.now()
-            self._rates.pending = None if now == self._rates.followed else now
-            # If results are deferred, the memory has not taken in the step before yet.
-            if self._rates.pending is not None and not deferred:
-                self._follow_rates(self._rates.pending)
+        now = self._rates.now()
+        self._rates.pending = None if now == self._rates.followed else now
+        # If results are deferred, the memory has not taken in the step before yet.
+        if self._rates.pending is not None and not deferred:
+            self._follow_rates(self._rates.pending)
         self.intake.forward(args, kwargs)
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:

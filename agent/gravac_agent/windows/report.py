@@ -31,6 +31,8 @@ log = logging.getLogger("gravac.agent")
 _FROM_TICKS = [name for name in GainSums.model_fields if name in NAMES]
 _FROM_PROGRESS = [energy.name for energy in fields(ProgressSums) if energy.name not in ("steps", "raw_sq")]
 """Sums that a record has by the same name; ``steps`` and ``raw_sq`` have other names there."""
+LISTED_RANKS = 1024
+"""Most ranks that a report lists one by one, from rank 0 on. The spread of times is over all ranks."""
 
 
 class WindowReports:
@@ -42,7 +44,6 @@ class WindowReports:
         reporter: Rank 0's; None on the other ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
-        rank_rows: How many ranks are listed one by one.
         recording: Takes in all windows; None: nobody asks for it.
 
     Attributes:
@@ -57,11 +58,10 @@ class WindowReports:
         reporter: Reporter | None,
         job: str,
         incarnation: str,
-        rank_rows: int,
         recording: Recording | None,
     ) -> None:
         self._group, self._channels, self._reporter = group, channels, reporter
-        self.job, self._incarnation, self._rank_rows = job, incarnation, rank_rows
+        self.job, self._incarnation = job, incarnation
         self.last: WindowReport | None = None
         self.recording = recording
 
@@ -87,7 +87,6 @@ class WindowReports:
                     window.curve_over_ranks(vectors, own=aggregator.keeps_largest),
                     self.job,
                     self._incarnation,
-                    self._rank_rows,
                     (None, *self._channels.codecs[1:]),
                 )
                 self._reporter.report_window(report)
@@ -105,7 +104,6 @@ def build_report(
     curve: GainCurve | None,
     job: str,
     incarnation: str,
-    listed: int,
     codecs: Sequence[str | None] = (None,),
 ) -> WindowReport:
     """Return rank 0's report of a window with at least one step.
@@ -117,7 +115,6 @@ def build_report(
         curve: Gain curve over ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
-        listed: How many ranks are listed one by one.
         codecs: Codecs by their number, as records have them: None is the job's compressor.
     """
     plan = window.last_plan
@@ -148,7 +145,7 @@ def build_report(
         gains=tuple(SmoothedGain(cf=cf, gain=gain, codec=codecs[plan.codec]) for cf, gain in gains.items()),
         phases=_phases(total, 1 / len(ranks)),
         spread=_spread(ranks),
-        ranks=tuple(_rank_row(rank, totals) for rank, totals in enumerate(ranks[:listed])),
+        ranks=tuple(_rank_row(rank, totals) for rank, totals in enumerate(ranks[:LISTED_RANKS])),
         curve=curve,
         trial_seconds=window.trial_seconds,
         residual_rate=window.residual_rate(),

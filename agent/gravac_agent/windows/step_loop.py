@@ -27,6 +27,9 @@ from gravac_agent.windows.trials import Trials
 
 log = logging.getLogger("gravac.agent")
 
+SETTLE_STEPS = 3
+"""Steps after a change of plan whose times do not count."""
+
 
 class PlanSchedule:
     """Which step runs under which plan, and which plan follows. Equal on all ranks.
@@ -37,7 +40,6 @@ class PlanSchedule:
         channels: The executor's.
         notes: Says that a trial ended, or that a CF is not stable.
         group: Group of the ticks.
-        settle_steps: Steps after a change of plan whose times do not count.
 
     Attributes:
         step: Number of the running step.
@@ -52,14 +54,13 @@ class PlanSchedule:
         channels: Channels,
         notes: Notes,
         group: dist.ProcessGroup,
-        settle_steps: int,
     ) -> None:
         self.step, self.plan = 0, announcement.following
         self.announcement, self.tracker, self.trials = announcement, tracker, Trials()
         self._channels, self._notes, self._group = channels, notes, group
         self._checked: set[float] = set()
         self._measure_first = channels.learning_codecs()
-        self.unsettled_steps = self._settle_steps = settle_steps
+        self.unsettled_steps = SETTLE_STEPS
         """Steps, from the running one on, whose times do not count yet."""
 
     @property
@@ -85,7 +86,7 @@ class PlanSchedule:
             )
         # A codec's first steps at a CF guess thresholds again and take longer: their times do not count.
         if following.level != plan.level:
-            self.unsettled_steps = self._settle_steps
+            self.unsettled_steps = SETTLE_STEPS
         elif self.unsettled_steps:
             self.unsettled_steps -= 1
         self.plan = following
@@ -134,7 +135,7 @@ class PlanSchedule:
         self.plan = self.announcement.following = next_plan(
             self.following.directive, self.tracker, self._measure_first
         )
-        self.unsettled_steps = self._settle_steps
+        self.unsettled_steps = SETTLE_STEPS
 
     def restore(self, plan: StepPlan, following: StepPlan, step: int, back: Directive | None) -> None:
         """Continue where a checkpoint was saved."""

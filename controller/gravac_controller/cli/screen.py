@@ -19,9 +19,8 @@ from gravac_controller.cli.wording import (
     size,
     spread,
 )
-from gravac_controller.live.counts import PHASES
 from gravac_controller.live.job_views import rank_views
-from gravac_controller.views.models import DecisionView, JobView, WindowView
+from gravac_controller.views.models import PHASES, DecisionView, JobView, WindowView
 
 BAR = 40
 SLOWEST = 5

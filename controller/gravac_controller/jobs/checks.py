@@ -6,6 +6,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from gravac.fold import JobFold
+from gravac.policies.steering import LARGEST_PIN
 from gravac.protocol import Event, JobSpec, Name, WindowReport
 from gravac_controller.errors import Fault, Invalid
 
@@ -55,10 +56,9 @@ def _too_large(text: str) -> int | None:
     return None
 
 
-def pin_limit(fold: JobFold) -> float | None:
-    """Return the largest CF that an operator may pin for this job's agents; None where they set no limit."""
-    limit = (fold.spec.settings or {}).get("max_cf")
-    return max(float(limit), fold.policy.largest_cf()) if isinstance(limit, int | float) else None
+def pin_limit(fold: JobFold) -> float:
+    """Return the largest CF that an operator may pin for this job's agents."""
+    return max(LARGEST_PIN, fold.policy.largest_cf())
 
 
 def check_same_job(path_job: str, body_job: str) -> None:

@@ -291,7 +291,7 @@ class Job:
             if self.live.presence.ended:
                 raise refusals.job_has_ended()
             limit = pin_limit(fold)
-            if order.cf is not None and limit is not None and order.cf > limit:
+            if order.cf is not None and order.cf > limit:
                 raise refusals.pin_too_strong(order.cf, limit)
             if order.codec is not None and order.codec not in fold.codecs:
                 raise refusals.codec_not_built(order.codec, fold.codecs)

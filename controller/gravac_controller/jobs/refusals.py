@@ -85,8 +85,8 @@ def pin_too_strong(cf: float, limit: float) -> Invalid:
     """A pin above the CF that the job's agents accept."""
     return Invalid.field(
         "cf",
-        f"{cf:g} is above {limit:g}, the largest that this job's agents accept (max_cf)",
-        fix="; set GRAVAC_MAX_CF for the training",
+        f"{cf:g} is above {limit:g}, the largest that this job's agents accept",
+        fix="; a policy that may choose a stronger CF raises it",
     )
 
 

@@ -10,7 +10,6 @@ from typing import get_args
 
 from gravac.protocol import RULES, Event, Phase
 from gravac.signals import figures, risk
-from gravac_controller.live.counts import PHASES
 from gravac_controller.metrics.definitions import (
     JobMetric,
     JobValues,
@@ -21,7 +20,7 @@ from gravac_controller.metrics.definitions import (
     total,
     window_gauge,
 )
-from gravac_controller.views.models import LiveState
+from gravac_controller.views.models import PHASES, LiveState
 
 KINDS: tuple[str, ...] = get_args(Event.model_fields["kind"].annotation)
 

@@ -433,3 +433,7 @@ class Problem(Record):
     detail: str = Field(description="What is wrong and how to fix it, for people.")
     reason: str = Field(default="", description="One word for programs: `unreadable`, `job_is_live`.")
     errors: tuple[Fault, ...] = ()
+
+
+PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
+"""Parts of a step, as they are shown."""

@@ -53,7 +53,6 @@ class SmallRank:
             policy=policy,
             levels=levels,
             window=STEPS,
-            log_to_stderr=False,
         )
         agent.start()
         self._agent = agent

@@ -296,7 +296,6 @@ class _Loop:
             curve,
             setting.name,
             INCARNATION,
-            setting.ranks,
             codecs=(None, *self._channels.codecs[1:]),
         )
         self._reporter.report_window(report)

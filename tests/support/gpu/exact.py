@@ -171,7 +171,6 @@ def train(
         policy=policy,
         window=window,
         agreement_seconds=60,
-        log_to_stderr=False,
         scaler=scaler if scaled else None,
     )
     buckets = 0

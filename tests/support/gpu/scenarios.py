@@ -187,9 +187,7 @@ def sharded(
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=exact.RATE)
     policy = f"static:cf={cf}" if cf > 1.0 else "dense"
-    with Agent(
-        model, optimizer, compressor=compressor, policy=policy, controller=None, log_to_stderr=False
-    ) as agent:
+    with Agent(model, optimizer, compressor=compressor, policy=policy, controller=None) as agent:
         for step in range(steps):
             made = exact.gradients(dist.get_rank(), step, exact.SIZES, torch.float32)
             model(*(one.to(device) for one in made)).backward()

@@ -109,7 +109,6 @@ class Training:
                 compressor=compressor,
                 policy=f"static:cf={cf}" if cf > 1.0 else "dense",
                 controller=None,
-                log_to_stderr=False,
             )
         self._open = ExitStack()
 

@@ -39,7 +39,6 @@ def against_fsdp(device: torch.device, shape: str) -> Iterator[Figure]:
                     compressor=codec,
                     policy=f"static:cf={cf}",
                     controller=None,
-                    log_to_stderr=False,
                 )
                 stack.enter_context(agent)
 

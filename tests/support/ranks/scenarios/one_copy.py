@@ -67,7 +67,6 @@ def held_by_memory(rank: int, world: int, folder: str, compressor: str, cf: floa
             policy=f"static:cf={cf}",
             data_dir=folder,
             controller=None,
-            progress=False,
         ) as agent:
             for step in range(9):
                 _backward(module, rank, step)

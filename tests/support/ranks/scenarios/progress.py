@@ -270,18 +270,15 @@ class OwnAdamW(torch.optim.AdamW):
     """An optimizer of a user's own class, of which nobody knows what its step does."""
 
 
-def progress_off(
-    rank: int, world: int, folder: str, *, optimizer: str = "adamw", progress: bool = True
-) -> dict[str, Any]:
+def progress_off(rank: int, world: int, folder: str, *, optimizer: str) -> dict[str, Any]:
     """Twelve steps where progress is not measured. ``closure``: SGD computes the gradients within its step."""
     module = DistributedDataParallel(net(), bucket_cap_mb=0.02)
     kinds = {
         "subclass": lambda one: OwnAdamW(one),
         "closure": OPTIMIZERS["sgd"],
-        "adamw": OPTIMIZERS["adamw"],
     }
     taken = kinds[optimizer](module.parameters())
-    options: dict[str, Any] = {"policy": "static:cf=10", "window": 4, "job": "off", "progress": progress}
+    options: dict[str, Any] = {"policy": "static:cf=10", "window": 4, "job": "off"}
     with Agent(module, taken, data_dir=folder, controller=None, **options) as agent:
         assert agent._parts is not None
         loop = agent._parts.loop

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from importlib.metadata import PackageNotFoundError
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.kernels.cpu import load
 from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
+from gravac_agent.reporting import http_reporter
+from gravac_agent.windows import step_loop
 from tests.support.ranks.scenarios.aged import digest, states
 from tests.support.ranks.scenarios.model import Lines, batch, fingerprint, flat, train, wrapped
 
@@ -124,9 +127,11 @@ def controller_missing(rank: int, world: int, folder: str, url: str, steps: int)
         "controller": url,
         "window": 5,
         "policy": "static:cf=10",
-        "request_seconds": 0.5,
     }
-    with Agent(module, optimizer, data_dir=folder, fallback_windows=2, **options) as agent:
+    with (
+        mock.patch.multiple(http_reporter, REQUEST_SECONDS=0.5, FALLBACK_WINDOWS=2),
+        Agent(module, optimizer, data_dir=folder, **options) as agent,
+    ):
         longest, phases = 0.0, []
         for step in range(steps):
             begun = time.monotonic()
@@ -264,8 +269,11 @@ def steered(
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     sent: list[tuple[float, int]] = []
     codecs, wire, refused = list[str](), list[float](), dict[str, str]()
-    options: dict[str, Any] = {"policy": policy, "window": 10, "settle_steps": 0}
-    with Agent(module, optimizer, data_dir=folder, job="steered", **options) as agent:
+    options: dict[str, Any] = {"policy": policy, "window": 10}
+    with (
+        mock.patch.object(step_loop, "SETTLE_STEPS", 0),
+        Agent(module, optimizer, data_dir=folder, job="steered", **options) as agent,
+    ):
         assert agent.wait_ready(60)
         dist.barrier()
         reporter = agent._parts.reporter if agent._parts else None
@@ -346,7 +354,7 @@ def absent(package: str) -> str:
 
 
 def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Jobs in a program that has configured no logging, has turned our lines off, and has configured logging.
+    """Jobs in a program that has configured no logging, and in one that has.
 
     The last two are of AdamW on a slow link, torch's and that of ``gravac.optim``.
     """
@@ -355,12 +363,12 @@ def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
     root.setLevel(logging.WARNING)
     load.version = absent
     slow = {"controller": None, "link": "1mbit"}
-    variants = ({}, {"log_to_stderr": False}, {"controller": None, "policy": "dense"}, slow, slow)
+    variants = ({}, {"controller": None, "policy": "dense"}, slow, slow)
     for part, options in enumerate(variants):
-        if part == 2:
+        if part == 1:
             logging.basicConfig(level=logging.INFO, format="ours %(levelname)s %(message)s")
         module = wrapped(buckets=4)
-        kind = (*3 * (torch.optim.SGD,), torch.optim.AdamW, AdamW)[part]
+        kind = (*2 * (torch.optim.SGD,), torch.optim.AdamW, AdamW)[part]
         optimizer = kind(module.parameters(), lr=0.05)
         print(f"--- {part}", file=sys.stderr, flush=True)
         with Agent(

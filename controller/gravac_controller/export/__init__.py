@@ -1,1 +1,0 @@
-"""``gravac export``: a trace as a table."""
