@@ -81,7 +81,7 @@ WRONG = Row(
 )
 LINKS = """\
 **Steer** (where the controller was started with a control token): pin a CF, switch to dense, pause exploration or
-resume, on the [live page](${page}/#job=${job_name}) or over REST ([${page}/docs](${page}/docs)). Every
+resume, on the [live page](${page}/#job=${job_name}) or over REST ([${page}/openapi.json](${page}/openapi.json)). Every
 order is journaled with the name of the operator.
 
 **Export**: [the trace](${page}/v1/jobs/${job_name}/trace), for `gravac replay` and `gravac report`;

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from gravac.fold import JobFold
 from gravac.traces import TraceRecord
-from gravac_controller.api.examples import SPEC, WINDOW
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.metrics.exposition import job_values, render
 from gravac_controller.settings import ControllerSettings
+from tools.harness.builders import Trainer, spec
 
 MOST_ROWS = 1024
 """Rank rows of a report at most."""
@@ -31,11 +31,10 @@ class Cost:
 def job(number: int, ranks: int, settings: ControllerSettings) -> LiveJob:
     """Return a job after its first window."""
     name, now = f"job-{number}", time.time()
-    spec = SPEC.model_copy(update={"job": name, "world_size": ranks})
-    rows = tuple(WINDOW.ranks[0].model_copy(update={"rank": rank}) for rank in range(min(ranks, MOST_ROWS)))
-    report = WINDOW.model_copy(update={"job": name, "ranks": rows})
-    fold, live = JobFold(spec), LiveJob(settings)
-    records: tuple[TraceRecord, ...] = (spec, fold.decision, report, fold.decide(report))
+    described = spec(name, world_size=ranks)
+    fold, live = JobFold(described), LiveJob(settings)
+    report = Trainer(name, world_size=min(ranks, MOST_ROWS)).report(fold.decision)
+    records: tuple[TraceRecord, ...] = (described, fold.decision, report, fold.decide(report))
     for line, record in enumerate(records, 1):
         live.apply(line, now, record)
     return live

@@ -15,7 +15,7 @@ AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"
 SPEC = spec().model_dump(mode="json")
 LOOKING = (
-    "/", "/docs", "/docs.css", "/openapi.json", "/readyz", "/metrics", "/v1/jobs", "/v1/jobs/job",
+    "/", "/openapi.json", "/readyz", "/metrics", "/v1/jobs", "/v1/jobs/job",
     "/v1/jobs/job/windows", "/v1/jobs/job/decisions", "/v1/jobs/job/candidates", "/v1/jobs/job/ranks",
     "/v1/jobs/job/trace", "/static/main.js", "/nowhere",
 )  # fmt: skip

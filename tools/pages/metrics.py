@@ -37,7 +37,7 @@ On Linux there are also the process metrics of every Prometheus client: `process
 
 ## How many series, how long a scrape
 
-A job has about 55 series and the controller 100. Series per rank (label `rank`) exist only for jobs of up to 256
+A job has about 60 series and the controller 100. Series per rank (label `rank`) exist only for jobs of up to 256
 ranks, and for 4,096 ranks in total. Larger jobs have the minimum, median and maximum over ranks, and
 `/v1/jobs/{job}/ranks` has each rank. A job is removed after a day without reports.
 
@@ -46,11 +46,11 @@ load). All but the last column runs in a thread, concurrently with the requests 
 
 | jobs | ranks each | series | size | CPU time | of which on the event loop |
 |---|---|---|---|---|---|
-| 1 | 2 | 55 | 8 kB | 0.4 ms | 0.0 ms |
-| 1 | 256 | 309 | 24 kB | 2.6 ms | 0.0 ms |
-| 1 | 4,096 | 53 | 7 kB | 0.8 ms | 0.0 ms |
-| 16 | 256 | 4,944 | 324 kB | 39.5 ms | 0.3 ms |
-| 1,000 | 2 | 55,000 | 3,337 kB | 533.1 ms | 18.3 ms |
+| 1 | 2 | 59 | 8 kB | 0.5 ms | 0.0 ms |
+| 1 | 256 | 313 | 29 kB | 2.7 ms | 0.1 ms |
+| 1 | 4,096 | 57 | 8 kB | 0.8 ms | 0.0 ms |
+| 16 | 256 | 5,008 | 393 kB | 43.0 ms | 0.3 ms |
+| 1,000 | 2 | 59,000 | 3,568 kB | 556.2 ms | 20.7 ms |
 
 ## What is not there, and why
 

@@ -60,7 +60,7 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> str:
         parts.append(_table(("Parameter", "In", "Type", "Meaning"), rows))
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if body is not None:
-        parts.append(f"Body: {_type(body['schema'])}." + _example(body.get("example")))
+        parts.append(f"Body: {_type(body['schema'])}.")
     answers = sorted(operation["responses"].items())
     parts.append(
         _table(
@@ -68,12 +68,6 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> str:
             [(status, _prose(answer["description"]), _body(answer)) for status, answer in answers],
         )
     )
-    parts += [
-        f"Example of an answer:{_example(one['example'])}"
-        for _, answer in answers
-        for one in answer.get("content", {}).values()
-        if one.get("example") is not None
-    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -118,10 +112,6 @@ def _meaning(described: dict[str, Any], schema: dict[str, Any]) -> str:
     given = schema.get("default")
     default = "" if given is None else f" Default: `{json.dumps(given)}`."
     return _prose(described.get("description", "")) + default
-
-
-def _example(example: Any) -> str:
-    return "" if example is None else f"\n\n```json\n{json.dumps(example, indent=1)}\n```"
 
 
 def _prose(text: str) -> str:

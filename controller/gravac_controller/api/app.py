@@ -45,7 +45,7 @@ def bare_app(services: Services, routers: Sequence[APIRouter]) -> FastAPI:
         title="gravac controller",
         version=__version__,
         description=DESCRIPTION,
-        docs_url=None,  # FastAPI's own page loads scripts from a CDN; see docs_page
+        docs_url=None,  # FastAPI's pages load scripts from a CDN, which the policy of this server forbids
         redoc_url=None,
         redirect_slashes=False,
         responses=openapi.EVERYWHERE,

@@ -1,9 +1,8 @@
-"""The OpenAPI document, with the bodies, error answers and examples that FastAPI does not know.
+"""The OpenAPI document, with the bodies and error answers that FastAPI does not know.
 
 Routes read bodies themselves (bounded, strict), so their schemas are added here. Every error is a Problem.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,6 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from gravac.protocol import End, Event, JobSpec, Order, Record, WindowReport
-from gravac_controller.api import examples
 from gravac_controller.api.access import OPEN_PATHS, Access
 from gravac_controller.views.models import EndView, EventDelta, JobDelta, Problem, Snapshot, WindowDelta
 
@@ -52,9 +50,9 @@ MEANING: Mapping[int, str] = {
 _REF = "#/components/schemas/{model}"
 
 
-def takes(model: type[Record], example: Record) -> dict[str, Any]:
+def takes(model: type[Record]) -> dict[str, Any]:
     """Return ``openapi_extra`` of a route whose body is a ``model``."""
-    content = {"schema": {"$ref": _REF.format(model=model.__name__)}, "example": _plain(example)}
+    content = {"schema": {"$ref": _REF.format(model=model.__name__)}}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
@@ -94,22 +92,11 @@ def install(app: FastAPI, access: Access) -> None:
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             for name, schema in extra["$defs"].items():
                 schemas.setdefault(name, schema)
-            _add_examples(document)
             _add_tokens(document, access)
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _add_examples(document: dict[str, Any]) -> None:
-    answers = examples.answers()
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            example = answers.get(f"{method.upper()} {path}")
-            if example is not None:
-                operation["responses"]["200"]["content"]["application/json"]["example"] = _plain(example)
-    document["components"]["schemas"]["Problem"]["example"] = _plain(examples.PROBLEM)
 
 
 def _add_tokens(document: dict[str, Any], access: Access) -> None:
@@ -136,7 +123,3 @@ def _add_tokens(document: dict[str, Any], access: Access) -> None:
                 operation["security"] = [{"control": []}] if access.control_token is not None else []
             else:
                 operation["security"] = [{"token": []}] if access.agent_token is not None else []
-
-
-def _plain(record: Record) -> Any:
-    return json.loads(record.model_dump_json())

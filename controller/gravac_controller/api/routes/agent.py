@@ -4,7 +4,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gravac.protocol import End, Event, JobAnswer, JobSpec, WindowAnswer, WindowReport
-from gravac_controller.api import examples
 from gravac_controller.api.openapi import TAKING_BODIES, takes
 from gravac_controller.api.requests import JobName, read_record
 from gravac_controller.api.responses import json_answer
@@ -23,7 +22,7 @@ def agent_routes(services: Services) -> APIRouter:
         "/jobs",
         response_model=JobAnswer,
         responses=TAKING_BODIES,
-        openapi_extra=takes(JobSpec, examples.SPEC),
+        openapi_extra=takes(JobSpec),
         summary="Register or resume a job",
     )
     async def register(request: Request) -> Response:
@@ -40,7 +39,7 @@ def agent_routes(services: Services) -> APIRouter:
         "/jobs/{job}/windows",
         response_model=WindowAnswer,
         responses=TAKING_BODIES,
-        openapi_extra=takes(WindowReport, examples.WINDOW),
+        openapi_extra=takes(WindowReport),
         summary="Report a window and get the decision in force",
     )
     async def window(job: JobName, request: Request) -> Response:
@@ -54,7 +53,7 @@ def agent_routes(services: Services) -> APIRouter:
         "/jobs/{job}/events",
         response_model=EventView,
         responses=TAKING_BODIES,
-        openapi_extra=takes(Event, examples.EVENT),
+        openapi_extra=takes(Event),
         summary="Report an event other than a window",
     )
     async def event(job: JobName, request: Request) -> Response:
@@ -67,7 +66,7 @@ def agent_routes(services: Services) -> APIRouter:
         "/jobs/{job}/end",
         response_model=JobSummary,
         responses=TAKING_BODIES,
-        openapi_extra=takes(End, examples.END),
+        openapi_extra=takes(End),
         summary="Report that the trainer closed its agent",
     )
     async def end(job: JobName, request: Request) -> Response:

@@ -4,7 +4,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gravac.protocol import Order
-from gravac_controller.api import examples
 from gravac_controller.api.access import ROLE, Role, not_an_operator, steering_is_off
 from gravac_controller.api.openapi import TAKING_BODIES, problems, takes
 from gravac_controller.api.problems import ApiError
@@ -36,7 +35,7 @@ def control_routes(services: Services) -> APIRouter:
         status_code=202,
         response_model=OverrideView,
         responses=TAKING_BODIES | problems(412, 428),
-        openapi_extra=takes(Order, examples.ORDER),
+        openapi_extra=takes(Order),
         summary="Give an order: pin a CF, go dense, pause exploring, resume",
     )
     async def order(request: Request, job: JobName, if_match: IfMatch = None) -> Response:

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from gravac_controller.api import examples
 from gravac_controller.api.openapi import problems
 from gravac_controller.api.requests import JobName
 from gravac_controller.api.services import Services
@@ -30,10 +29,6 @@ from gravac_controller.metrics.exposition import (
 )
 
 GROUPS = TypeAdapter(list[TargetGroup])
-_EXAMPLE = [
-    group.model_dump(mode="json")
-    for group in (service_target(examples.ADDRESS), job_target(examples.ADDRESS, examples.SPEC, "running"))
-]
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}
 }
@@ -76,7 +71,6 @@ def metrics_routes(services: Services) -> APIRouter:
     @router.get(
         "/v1/sd/prometheus",
         response_model=list[TargetGroup],
-        responses={200: {"content": {"application/json": {"example": _EXAMPLE}}}},
         summary="Targets for Prometheus' HTTP service discovery",
     )
     async def discover(request: Request) -> Response:

@@ -1,7 +1,7 @@
-"""Routes of the service itself: health, proof of the token, documentation, and the live page."""
+"""Routes of the service itself: health, proof of the token, and the live page."""
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
 from gravac import proof
@@ -10,11 +10,8 @@ from gravac_controller.api.requests import Challenge
 from gravac_controller.api.responses import cacheable, json_answer
 from gravac_controller.api.services import Services
 from gravac_controller.errors import Unavailable, Unknown
-from gravac_controller.page.docs_page import STYLE, docs_page
-from gravac_controller.page.files import STATIC, Mode, page_files
+from gravac_controller.page.files import Mode, page_files
 from gravac_controller.views.models import Health, ProofView
-
-DOCS_STYLE = STATIC.parent / "docs.css"
 
 
 def service_routes(services: Services) -> APIRouter:
@@ -47,7 +44,7 @@ def service_routes(services: Services) -> APIRouter:
 
 
 def mount_pages(app: FastAPI, mode: Mode = "live") -> None:
-    """Add the page at ``/``, its files under ``/static``, and ``/docs``."""
+    """Add the page at ``/``, and its files under ``/static``."""
     files = page_files()
 
     @app.get("/", include_in_schema=False)
@@ -63,11 +60,3 @@ def mount_pages(app: FastAPI, mode: Mode = "live") -> None:
         if file is None:
             raise Unknown("no such file of the live page", reason="not_found")
         return cacheable(file.body, file.media_type, file.cache_control, request.headers.get("if-none-match"))
-
-    @app.get(STYLE, include_in_schema=False)
-    async def docs_style() -> Response:
-        return FileResponse(DOCS_STYLE)
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(docs_page(app.openapi()))
