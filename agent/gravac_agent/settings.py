@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
-from gravac.protocol import Choice
+from gravac.protocol import NAME_RULE, Choice, Name
 from gravac.wording import did_you_mean, validator_message
 from gravac_agent import sinks
 from gravac_agent.errors import SetupError
@@ -114,7 +114,7 @@ class AgentSettings(BaseSettings):
     policy: Annotated[str, AfterValidator(_known_policy)] = "auto"
     window: int = Field(50, ge=1, le=1_000_000)
     controller: Annotated[str, AfterValidator(_controller)] = "auto"
-    job: str | None = Field(None, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")
+    job: Name | None = None
     data_dir: Path = Path("gravac-runs")
     page_port: int = Field(0, ge=0, le=65535)
     link: Annotated[str, AfterValidator(_link)] = "none"
@@ -208,7 +208,7 @@ def _wrong(error: ErrorDetails, chosen: dict[str, Any]) -> str:
     if error["type"] == "string_type":
         message = f"must be a text{_such_as(field)}"
     elif field == "job":
-        message = "write 1 to 64 letters, digits and . _ -, not beginning with ."
+        message = f"write {NAME_RULE}"
     value = "" if field in SECRET else f"={error['input']!r:.100}"
     if field in chosen:
         return message if message.startswith(f"{field}=") else f"{field}{value}: {message}"

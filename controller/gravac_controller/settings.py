@@ -12,6 +12,8 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gravac.protocol import Name
+
 DEFAULT_PORT = 8756
 SNAPSHOT_WINDOWS = 600
 SNAPSHOT_DECISIONS = 200
@@ -90,9 +92,8 @@ class ControllerSettings(BaseSettings):
         default=Path("gravac-runs"),
         description="Folder of the journals: one folder a job, journal.jsonl in it.",
     )
-    job: str | None = Field(
+    job: Name | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$",
         description="Serve this one job only, so that several controllers can share a data folder; null: all.",
     )
     allowed_hosts: tuple[str, ...] = Field(

@@ -13,14 +13,13 @@ from gravac.kernels import Scalar, SelectionHint
 from gravac.kernels.device.rounded import Rounding
 from gravac.kernels.device.tiled import Values as TiledValues
 from gravac.offers import UNKNOWN, Offer
+from gravac.protocol import LARGEST_CF
 from gravac.transaction import Transaction
 
 MANY_ELEMENTS = 1 << 20
 """Elements with which ``Compressor.sizes`` compares, so many that scales and headers hardly count."""
 MOST_SIZES = 8
 """Most sizes of a codec that are listed. A codec with more of them takes any CF."""
-LARGEST_CF = 1e9
-"""The largest CF that can be asked for."""
 
 
 class Size(NamedTuple):

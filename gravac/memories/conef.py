@@ -18,6 +18,7 @@ from gravac.compressors.base import Compressor, Key, Payload
 from gravac.memories.base import Bucket, Memory, MemorySettings, PendingSum
 from gravac.memories.bucketed import FlatMemory
 from gravac.memories.induced import Induced
+from gravac.protocol import CompressionFactor
 
 _OWN_DRAWS = 0x2545F4914F6CDD1D
 """Turns the wire's key into the memory's: rounding noise of the two must be independent."""
@@ -38,7 +39,7 @@ class ConEFSettings(MemorySettings):
         "",
         description="Another unbiased codec instead of bits, by name, such as natural or randomk-unbiased.",
     )
-    cf: float = Field(1.0, ge=1, le=1e9, description="Compression factor that codec is asked for, 1 to 1e9.")
+    cf: CompressionFactor = Field(1.0, description="Compression factor that codec is asked for, 1 to 1e9.")
 
 
 class CompressedResidual(NamedTuple):

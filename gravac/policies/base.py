@@ -12,13 +12,11 @@ from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import model_validator
 
-from gravac.protocol import Decision, JobSpec, Override, PolicySpec, Record, WindowReport
+from gravac.protocol import LARGEST_CF, Decision, JobSpec, Override, PolicySpec, Record, WindowReport
 from gravac.registry import check_settings
 
 GainDenominator = Literal["compensated", "gradient"]
 """Energy that a gain is a share of: of gradient + residual, or of the raw gradient."""
-LARGEST_CF = 1e9
-"""The largest value that a record can hold (``gravac.protocol.fields.CompressionFactor``)."""
 
 
 class Plan(NamedTuple):

@@ -19,6 +19,8 @@ from gravac.protocol.decision import (
     WindowAnswer,
 )
 from gravac.protocol.fields import (
+    LARGEST_CF,
+    NAME_RULE,
     SCHEMA,
     Bytes,
     Choice,
@@ -66,6 +68,8 @@ from gravac.protocol.window import (
 )
 
 __all__ = [
+    "LARGEST_CF",
+    "NAME_RULE",
     "QUANTILES",
     "RULES",
     "SCHEMA",

@@ -34,6 +34,9 @@ def _finite(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
 Settings = Annotated[dict[str, JsonValue], AfterValidator(_finite)]
 """Settings by name: any JSON without NaN or infinity."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
+"""Name of a job, or of a start of its trainer."""
+NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, a dot not first"
+"""What a ``Name`` is, for people."""
 Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}$")]
 """A codec or memory by name, with settings behind a colon: ``conef:bits=4``."""
 Text = Annotated[str, Field(max_length=1000)]
@@ -42,7 +45,9 @@ WindowSteps = Annotated[int, Field(ge=1, le=1_000_000)]
 """Steps between two decisions."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Bytes = Annotated[int, Field(ge=0, le=2**63)]
-CompressionFactor = Annotated[float, Field(ge=1, le=1e9)]
+LARGEST_CF = 1e9
+CompressionFactor = Annotated[float, Field(ge=1, le=LARGEST_CF)]
+"""Elements in / elements kept; 1 is dense."""
 Energy = Annotated[float, Field(ge=0, le=1e300)]
 """A squared norm, summed over elements, ranks and steps."""
 LearningRate = Annotated[float, Field(ge=0, le=1e15)]

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import click
 from pydantic import ValidationError
 
-from gravac.protocol import Decision, Override
+from gravac.protocol import LARGEST_CF, Decision, Override
 from gravac.wording import did_you_mean, printable
 from gravac_controller.cli.source import (
     ADDRESS,
@@ -43,7 +43,7 @@ TRIES = 5
 @click.command()
 @click.argument("job")
 @click.argument("action", type=click.Choice(get_args(Action)))
-@click.argument("cf", required=False, type=click.FloatRange(min=1, max=1e9))
+@click.argument("cf", required=False, type=click.FloatRange(min=1, max=LARGEST_CF))
 @click.option(
     "--codec",
     help="With pin: codec to send with, the job's compressor or one that its policy may choose [one that reaches CF, "

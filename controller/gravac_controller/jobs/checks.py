@@ -15,7 +15,6 @@ CONTROLLER_KINDS = ("registered", "restarted", "gap", "override")
 
 LARGEST_COUNTER = 2**52
 """Largest first window or epoch. Records hold numbers up to 2^53, so no job counts beyond them."""
-NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, a dot not first"
 _NAME = TypeAdapter[str](Name)
 
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 
-from gravac.protocol import JobAnswer, JobSpec
+from gravac.protocol import NAME_RULE, JobAnswer, JobSpec
 from gravac.protocol.job import ANOTHER, UNREADABLE
 from gravac.wording import numbered, printable
 from gravac_controller.errors import Conflict, LimitReached, NotServed, RequestError
 from gravac_controller.jobs import refusals
-from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
+from gravac_controller.jobs.checks import check_counters, check_name, is_job_name
 from gravac_controller.jobs.job import Job
 from gravac_controller.jobs.journal import OpenJournals
 from gravac_controller.live.recent import Budget

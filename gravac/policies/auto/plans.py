@@ -5,6 +5,7 @@ from functools import cache, lru_cache
 
 from gravac import offers
 from gravac.policies.base import DENSE, Plan
+from gravac.protocol import LARGEST_CF
 from gravac.signals import efficiency
 
 DEFAULT_COMPRESSOR = "topk+bf16"
@@ -77,7 +78,7 @@ def read(text: str) -> Plan:
         cf = float(strength)
     except ValueError:
         cf = 0.0
-    if not codec or not 1.0 < cf <= 1e9:
+    if not codec or not 1.0 < cf <= LARGEST_CF:
         raise ValueError(f"{text!r} must be a codec with a CF above 1, such as topk+bf16@100")
     return Plan(codec, cf)
 

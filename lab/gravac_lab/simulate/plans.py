@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gravac import aggregators, memories
 from gravac.collectives import AUTO
+from gravac.protocol import LARGEST_CF
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_lab.tournament.rows import ACCORDION, LGRECO, REPEAT
 
@@ -79,8 +80,10 @@ def parse(text: str) -> StaticPlan:
             cf = float(number)
         except ValueError:
             raise PlanError(f"the strength {number!r} is no number: write one of {FORMS}") from None
-        if not 1.0 < cf <= 1e9:
-            raise PlanError(f"the strength {cf:g} must be above 1 and at most 1e9; write dense for 1")
+        if not 1.0 < cf <= LARGEST_CF:
+            raise PlanError(
+                f"the strength {cf:g} must be above 1 and at most {LARGEST_CF:g}; write dense for 1"
+            )
         aggregators.parse(codec, collective or AUTO)
         memories.build(memory or "residual")
     except ValueError as error:
