@@ -546,7 +546,7 @@ def test_a_window_in_which_a_policy_learns_nothing(world_of_one: None, tmp_path:
         ):
             pass
         assert not list(tmp_path.glob("*/journal*"))
-    for policy, window in (("gravac:min_settled=1", 1), ("gravac:variant=paper", 2), ("static:cf=4", 1)):
+    for policy, window in (("gravac:variant=paper", 2), ("static:cf=4", 1)):
         module, optimizer = pair()
         with Agent(
             module,

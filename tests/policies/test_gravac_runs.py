@@ -8,6 +8,7 @@ import pytest
 
 from gravac.policies import GravacPolicy
 from gravac.policies.candidates import row
+from gravac.policies.paper import explore, hold
 from gravac.protocol import WindowReport
 from tools.harness.cluster import GAINS, Cluster, Run, level_sums
 
@@ -99,9 +100,10 @@ def test_looks_at_a_network_that_stays_are_rare_and_short() -> None:
     assert run.last.window_steps is None
 
 
-def test_what_measures_dense_again_has_a_price() -> None:
+def test_what_measures_dense_again_has_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a link that became 100 times slower, ten dense steps would take nine minutes (promise P12)."""
-    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1), Cluster())
+    monkeypatch.setattr(hold, "COOLDOWN_WINDOWS", 1)
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
     run.until_hold()
     run.windows(3)
     held = run.last.cf_candidate
@@ -183,7 +185,7 @@ def test_on_a_tie_the_lower_cf_is_held() -> None:
 
 
 def test_candidate_with_too_few_settled_steps_gets_patience_then_fails() -> None:
-    run = Run(GravacPolicy(epsilon=0.1, patience=2), Cluster())
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
     run.until(lambda decision: decision.rule == "explore")
     few = level_sums(run.last.epoch, 10.0, 4, 2, 0.2, 0.1)
     rules = [run.windows(levels=(few,)).rule for _ in range(3)]
@@ -195,8 +197,9 @@ def test_candidate_with_too_few_settled_steps_gets_patience_then_fails() -> None
     assert row(run.last.candidates, 10.0).verdict == "too_strong"
 
 
-def test_patience_is_per_candidate() -> None:
-    run = Run(GravacPolicy(epsilon=0.1, patience=1), Cluster(gains={**GAINS, 10.0: 0.6, 20.0: 0.59}))
+def test_patience_is_per_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explore, "PATIENCE", 1)
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(gains={**GAINS, 10.0: 0.6, 20.0: 0.59}))
     run.until(lambda decision: decision.rule == "explore")
     few = level_sums(run.last.epoch, 10.0, 4, 2, 0.2, 0.1)
     assert run.windows(levels=(few,)).rule == "extend"
@@ -281,10 +284,11 @@ def test_hold_tries_nothing_that_cannot_win() -> None:
     assert run.rules[-200:].count("hold") == 200
 
 
-def test_a_search_from_hold_compares_only_what_it_measured() -> None:
+def test_a_search_from_hold_compares_only_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gains rise tenfold: the figure of CF 20 from before, 5.4, must not count when CF 40 was tried again."""
+    monkeypatch.setattr(hold, "DRIFT", 1000.0)
     low = {10.0: 0.04, 20.0: 0.03, 40.0: 0.02}
-    run = Run(GravacPolicy(epsilon=0.01, ladder=[10, 20, 40], drift_ratio=1000), Cluster(gains=low))
+    run = Run(GravacPolicy(epsilon=0.01, ladder=[10, 20, 40]), Cluster(gains=low))
     assert run.until_hold().cf_candidate == 1.0
     run.change(gains={10.0: 0.4, 20.0: 0.39, 40.0: 0.38})
     found = run.until(lambda decision: decision.phase == "hold" and decision.cf_candidate > 1.0)
@@ -297,8 +301,9 @@ def test_a_search_from_hold_compares_only_what_it_measured() -> None:
     ]
 
 
-def test_a_slower_link_is_measured_again_after_the_cooldown() -> None:
-    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=4), Cluster(network_seconds=0.001))
+def test_a_slower_link_is_measured_again_after_the_cooldown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "COOLDOWN_WINDOWS", 4)
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(network_seconds=0.001))
     run.until_hold()
     run.windows()  # the reference
     run.change(network_seconds=1.0)
@@ -310,8 +315,9 @@ def test_a_slower_link_is_measured_again_after_the_cooldown() -> None:
     assert run.until_hold().cf_candidate == 10.0
 
 
-def test_one_bad_window_is_no_drift() -> None:
-    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1), Cluster())
+def test_one_bad_window_is_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "COOLDOWN_WINDOWS", 1)
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
     run.until_hold()
     run.windows(3)
     slow = level_sums(run.last.epoch, 10.0, 50, 45, 9.0, 8.0)
@@ -321,8 +327,10 @@ def test_one_bad_window_is_no_drift() -> None:
     assert run.windows(levels=(slow,)).rule == "reexplore"
 
 
-def test_gain_drift_is_named() -> None:
-    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1, drift_ratio=0.3), Cluster())
+def test_gain_drift_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "COOLDOWN_WINDOWS", 1)
+    monkeypatch.setattr(hold, "DRIFT", 0.3)
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
     run.until_hold()
     run.windows(2)
     run.change(gains={**GAINS, 10.0: 0.3})

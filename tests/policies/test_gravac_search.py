@@ -7,14 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gravac.policies import GravacPolicy
+from gravac.policies.paper.hold import COOLDOWN_WINDOWS
 from gravac.protocol import Decision, GainCurve
 from tests.policies.test_properties import reports
 from tools.harness.cluster import Cluster, Run
 
 LINES: dict[str, dict[str, object]] = {
     "defaults": {"epsilon": 0.1},
-    "geometric": {"epsilon": 0.1, "ladder": "geometric", "retry_windows": 1, "cooldown_windows": 3},
-    "raw gain": {"epsilon": 0.1, "denominator": "gradient", "patience": 0},
+    "geometric": {"epsilon": 0.1, "ladder": "geometric", "retry_windows": 1},
+    "raw gain": {"epsilon": 0.1, "denominator": "gradient"},
 }
 lines = pytest.mark.parametrize("given_settings", LINES.values(), ids=LINES)
 
@@ -95,9 +96,7 @@ def test_good_gains_lead_to_the_best_rung_from_any_state(
     for window in range(data.draw(st.integers(0, 15))):
         run.feed(data.draw(reports(window, run.last)))
     best = max(map(cluster.t_comp, policy.ladder()))
-    most = (
-        16 * policy.settings.retry_windows + 3 * len(policy.ladder()) + 2 * policy.settings.cooldown_windows
-    )
+    most = 16 * policy.settings.retry_windows + 3 * len(policy.ladder()) + 2 * COOLDOWN_WINDOWS
     run.until(
         lambda decision: decision.phase == "hold" and cluster.t_comp(decision.cf_candidate) * 1.05 >= best,
         most=most,

@@ -10,6 +10,12 @@ from gravac.policies.paper.settings import GravacSettings, GravacState, PaperSea
 from gravac.policies.windows import MOST, WindowMeasurement, gain_of, measure, next_decision, predicted_gain
 from gravac.protocol import Candidate, Decision, KnownRule, Phase, Trial, WindowReport
 
+MIN_SETTLED = 3
+"""Settled steps that a CF needs in a window to be measured."""
+NOISE = 0.05
+"""A T_comp must be higher by this share to count as higher."""
+HEADROOM = 0.05
+"""Share of its time that a dense step must wait for the network, else no CF can pay."""
 CLEARLY = 0.9
 """Share of ε below which a promised gain counts as too little: curves move a little from step to step."""
 
@@ -36,7 +42,7 @@ class Evaluation:
             took = trials.cost(self.report.seconds, self.steps, self.state.held_seconds)
             change["spent"] = min(1e12, self.state.spent + took)
         self.state = self.state.model_copy(update=change)
-        self.measured = measure(self.report, self.previous, self.settings.min_settled)
+        self.measured = measure(self.report, self.previous, MIN_SETTLED)
         self.candidates = candidates.update(self.previous.candidates, self._counting())
 
     @property

@@ -8,11 +8,14 @@ samples/s of a step that never waits for the network.
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
-from gravac.policies.paper.evaluation import Evaluation
+from gravac.policies.paper.evaluation import HEADROOM, MIN_SETTLED, NOISE, Evaluation
 from gravac.policies.paper.settings import Left, PaperSearch
 from gravac.policies.windows import MOST, WindowMeasurement
 from gravac.protocol import KnownRule
 from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
+
+PATIENCE = 2
+"""Further windows for a candidate that had too few settled steps."""
 
 
 def warmup(evaluation: Evaluation) -> Verdict:
@@ -23,7 +26,7 @@ def warmup(evaluation: Evaluation) -> Verdict:
     if dense is None:
         reason = (
             f"Only {evaluation.settled_steps(1.0)} settled dense steps in window {evaluation.report.window}, "
-            f"{settings.min_settled} are needed: measuring the dense baseline again. "
+            f"{MIN_SETTLED} are needed: measuring the dense baseline again. "
             "If this repeats, make the window longer."
         )
         previous = evaluation.previous
@@ -38,10 +41,10 @@ def warmup(evaluation: Evaluation) -> Verdict:
             f"{left - 1} more dense {'window' if left == 2 else 'windows'}."
         )
         return evaluation.decide("warmup", reason, warmup_left=left - 1)
-    if dense.exposed_ratio is not None and dense.exposed_ratio < settings.headroom_ratio:
+    if dense.exposed_ratio is not None and dense.exposed_ratio < HEADROOM:
         reason = (
             f"Only {format_percent(dense.exposed_ratio)} of a dense step waits for the network, below "
-            f"{format_percent(settings.headroom_ratio)}: no CF can pay; staying dense."
+            f"{format_percent(HEADROOM)}: no CF can pay; staying dense."
         )
         rows = candidates.mark(evaluation.candidates, 1.0, "chosen")
         return evaluation.decide("no_headroom", reason, phase="hold", rows=rows, warmup_left=0)
@@ -105,7 +108,7 @@ def _looked(evaluation: Evaluation, dense: WindowMeasurement, held: float) -> Ve
         dense.samples_per_second,
     )
     rate = f"Dense steps give {format_number(now)} samples/s"
-    if before is not None and now <= before * (1 + evaluation.settings.omega_throughput):
+    if before is not None and now <= before * (1 + NOISE):
         return evaluation.decide(
             "hold",
             f"{rate}, no more than the {format_number(before)} before: holding {format_cf(held)}.",
@@ -160,7 +163,7 @@ def _rates(evaluation: Evaluation, rows: Candidates) -> tuple[bool, str]:
     rates = (
         f"{format_number(useful(here))} useful samples/s against {format_number(useful(best))} {_at(best.cf)}"
     )
-    return useful(here) > useful(best) * (1 + evaluation.settings.omega_throughput), rates
+    return useful(here) > useful(best) * (1 + NOISE), rates
 
 
 def _at(cf: float) -> str:
@@ -264,12 +267,12 @@ def _unreachable(evaluation: Evaluation, cf: float, gain: float) -> str:
 
 
 def _extend(evaluation: Evaluation, cf: float) -> Verdict:
-    settings, extended = evaluation.settings, evaluation.state.extended
+    extended = evaluation.state.extended
     few = f"{format_cf(cf)} ran only {evaluation.settled_steps(cf)} settled steps in window {evaluation.report.window}"
-    if extended < settings.patience:
-        reason = f"{few}, {settings.min_settled} are needed to judge it: try it for another window."
+    if extended < PATIENCE:
+        reason = f"{few}, {MIN_SETTLED} are needed to judge it: try it for another window."
         return evaluation.decide("extend", reason, extended=extended + 1)
-    why = f"{few} after {extended + 1} windows, {settings.min_settled} are needed: it does not pass."
+    why = f"{few} after {extended + 1} windows, {MIN_SETTLED} are needed: it does not pass."
     return finish(
         evaluation,
         "too_strong",

@@ -9,12 +9,16 @@ from typing import Any
 from gravac.policies import candidates, trials
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import useful
-from gravac.policies.paper.evaluation import CLEARLY, Evaluation
+from gravac.policies.paper.evaluation import CLEARLY, HEADROOM, NOISE, Evaluation
 from gravac.policies.paper.explore import left
 from gravac.policies.paper.settings import PaperSearch, Reference
 from gravac.policies.windows import WindowMeasurement
 from gravac.wording import format_cf, format_gain, format_number, format_percent, format_seconds
 
+DRIFT = 0.5
+"""Share by which a step rate or gain must change to be a drift."""
+COOLDOWN_WINDOWS = 10
+"""Windows to hold at least, before a drift starts a new search."""
 DRIFT_WINDOWS = 2
 """Windows in a row that must drift: a single one may be an accident."""
 LOW_WINDOWS = 2
@@ -53,10 +57,9 @@ def hold(evaluation: Evaluation) -> Verdict:
 
 
 def _watch(evaluation: Evaluation, reference: Reference, measured: WindowMeasurement, gain: float) -> Verdict:
-    settings = evaluation.settings
     speed_off = _off(measured.samples_per_second, reference.samples_per_second)
     gain_off = _off(gain, reference.gain)
-    if max(speed_off, gain_off) <= settings.drift_ratio:
+    if max(speed_off, gain_off) <= DRIFT:
         return _look(evaluation, reference, measured) or _keep_or_climb(evaluation, measured, gain)
     if speed_off >= gain_off:
         now, was = format_number(measured.samples_per_second), format_number(reference.samples_per_second)
@@ -66,7 +69,7 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: WindowMeasure
         moved = f"gain {now}, {format_percent(gain_off)} off the {was} it settled at"
     drifting = evaluation.state.drifting + 1
     age = evaluation.report.window - reference.window
-    if drifting >= DRIFT_WINDOWS and age >= settings.cooldown_windows:
+    if drifting >= DRIFT_WINDOWS and age >= COOLDOWN_WINDOWS:
         return _drifted(evaluation, reference, measured, f"{moved}, for {drifting} windows")
     reason = f"Holding {format_cf(measured.cf)}, but drifting: {moved}."
     return _stay(evaluation, reason, drifting=drifting, low=0, fitting=0, promising=0)
@@ -191,9 +194,9 @@ def _keep_or_climb(evaluation: Evaluation, measured: WindowMeasurement, gain: fl
 def _able_to_win(evaluation: Evaluation, measured: WindowMeasurement, gain: float) -> float | None:
     """Return the lowest rung above that can keep ε and beat the CF that is held, by what is known; None without one."""
     settings, share = evaluation.settings, measured.exposed_ratio
-    if measured.cf == 1.0 and share is not None and share < settings.headroom_ratio:
+    if measured.cf == 1.0 and share is not None and share < HEADROOM:
         return None
-    needed = useful(candidates.row(evaluation.candidates, measured.cf)) * (1 + settings.omega_throughput)
+    needed = useful(candidates.row(evaluation.candidates, measured.cf)) * (1 + NOISE)
     for up in settings.rungs[settings.rungs.index(measured.cf) + 1 :]:
         promised, limit = evaluation.promised(up), evaluation.limit(up, gain)
         fits = promised is None or promised >= settings.epsilon

@@ -18,7 +18,7 @@ from gravac.policies.base import (
     narrow,
 )
 from gravac.policies.paper import printed
-from gravac.policies.paper.evaluation import Evaluation
+from gravac.policies.paper.evaluation import MIN_SETTLED, Evaluation
 from gravac.policies.paper.explore import explore, warmup
 from gravac.policies.paper.hold import hold
 from gravac.policies.paper.settings import PRESETS, GravacSettings, GravacState
@@ -37,12 +37,12 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
     Settings: ClassVar[type[PolicySettings]] = GravacSettings
 
     examples: ClassVar[tuple[str, ...]] = (
-        "ladder=geometric,cf_max=100,patience=0,cooldown_windows=1,warmup_windows=1,headroom_ratio=0",
-        "ladder=3/9/27,epsilon=0.5,omega=0.2,min_settled=1",
-        "epsilon=1,omega_throughput=0",
+        "ladder=geometric,cf_max=100,warmup_windows=1",
+        "ladder=3/9/27,epsilon=0.5,omega=0.2",
+        "epsilon=1",
         "variant=paper",
         "variant=paper,ladder=geometric,cf_min=3,cf_max=50,omega=0.3",
-        "epsilon=0.2,cooldown_windows=2",
+        "epsilon=0.2",
         "ladder=geometric,retry_windows=1,denominator=gradient,epsilon=0.1",
         "preset=paper-geometric,variant=fixed",
     )
@@ -57,7 +57,7 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         return printed.reachable(settings) if settings.variant == "paper" else settings.rungs
 
     def least_window(self) -> int:
-        return 1 if self.settings.variant == "paper" else self.settings.min_settled
+        return 1 if self.settings.variant == "paper" else MIN_SETTLED
 
     def smoothing(self, world_size: int) -> float:
         """Return the setting; if it is null, the paper's choice (GraVAC §IV)."""

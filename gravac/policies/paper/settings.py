@@ -108,10 +108,6 @@ class GravacSettings(PolicySettings):
             "differ by less count as equal, and the lower CF is held."
         ),
     )
-    omega_throughput: Share = Field(
-        default=0.05,
-        description="A difference in T_comp counts above this (relative). Set it above your noise.",
-    )
     smoothing: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=0.1,
         description=(
@@ -122,24 +118,6 @@ class GravacSettings(PolicySettings):
     warmup_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=2, description="Dense windows at the start, the last of which is the baseline. Fixed variant."
     )
-    min_settled: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=3, description="Settled steps that a CF needs in a window to be measured. Fixed variant."
-    )
-    patience: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        default=2, description="Further windows for a candidate that had too few settled steps."
-    )
-    headroom_ratio: Share = Field(
-        default=0.05,
-        description="Stay dense if a dense step waits for the network for less than this share of its time.",
-    )
-    drift_ratio: Annotated[float, Field(gt=0, le=1000)] = Field(
-        default=0.5,
-        description="In hold, a step rate or gain that changes by more than this (relative) is a drift.",
-    )
-    cooldown_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        default=10, description="Windows to hold at least, before a drift starts a new search."
-    )
-
     baseline: Literal["uncompressed", "any"] = Field(
         default="uncompressed",
         description=(
