@@ -63,7 +63,7 @@ ALLOWED = {"gravac/collectives/simulated.py": {"threading"}, "gravac/token_conne
 Agents and clients of the controller have one way to keep a token from programs that do not know it."""
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
-        {"offers", "proof", "step_time", "transaction", "version", "wording"},
+        {"offers", "proof", "transaction", "version", "wording"},
         {"registry", "token_connection"},
         {"protocol"},
         {"kernels"},

@@ -55,6 +55,17 @@ class WindowMeasurement:
         return min(MOST, self.samples_per_second * self.step_seconds / free)
 
 
+def exposed_seconds(transfer: float, hidden: float, last: float = 0.0) -> float:
+    """Return the seconds that a step waits for a transfer. By this ``auto`` and ``gravac.predict`` predict steps.
+
+    Args:
+        transfer: Seconds of the exchange without overlap.
+        hidden: Most of it that overlaps with other work. Below 0 it is a wait that comes on top.
+        last: Share of the transfer that overlaps with nothing, such as the last bucket's.
+    """
+    return max(last * transfer, transfer - hidden)
+
+
 def measure(report: WindowReport, decision: Decision, min_settled: int) -> dict[float, WindowMeasurement]:
     """Return every CF with at least ``min_settled`` settled steps under ``decision``, by CF.
 

@@ -9,8 +9,7 @@ from gravac.predict.fleet import Fleet, GainUnknown
 from gravac.predict.predictor import Prediction, Predictor, Scenario, best
 from gravac.predict.recording import NothingRecorded, Recording
 from gravac.predict.simulation import SimulatedRun, Stretch, simulate
-from gravac.predict.timemodel import TimeModel
-from gravac.step_time import StepTime
+from gravac.predict.timemodel import StepTime, TimeModel
 
 __all__ = [
     "Fit",

@@ -10,10 +10,10 @@ from gravac.policies.base import Plan
 from gravac.predict.exchange import UnknownSizes
 from gravac.predict.predictor import Predictor, Scenario
 from gravac.predict.recording import Recording
+from gravac.predict.timemodel import StepTime
 from gravac.protocol.job import TORCH_ADAM
 from gravac.signals import efficiency
 from gravac.signals.risk import accepted_loss
-from gravac.step_time import StepTime
 from gravac.wording import (
     format_fewer,
     format_number,

@@ -14,8 +14,7 @@ from gravac.offers import MEMORY_NS, pass_ns
 from gravac.policies.base import Plan
 from gravac.predict.exchange import VALUE_BYTES, UnknownSizes, Volume, buckets, volume, volume_of_rounds
 from gravac.predict.terms import HANDLING_SECONDS_PER_BYTE
-from gravac.predict.timemodel import TimeModel, coded
-from gravac.step_time import StepTime
+from gravac.predict.timemodel import StepTime, TimeModel, coded
 from gravac.wording import format_number, format_seconds
 
 HIDDEN_RATIO = 0.3

@@ -15,9 +15,9 @@ from gravac.predict.gains import GainEstimate, GainModel
 from gravac.predict.nominal import NominalJob
 from gravac.predict.recording import Recording
 from gravac.predict.samples import Sample, network_of
+from gravac.predict.timemodel import StepTime
 from gravac.protocol import PlanCost
 from gravac.signals.efficiency import CERTAIN, Efficiency, of_job
-from gravac.step_time import StepTime
 
 MIN_ERROR = 0.02
 """Relative standard error of any predicted step, at least."""

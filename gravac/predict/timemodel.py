@@ -1,6 +1,7 @@
 """Terms of a step's time: own work by CF, and an exchange that hides partly behind backward. Pure.
 
-    step = compute + compressing + coding · coded + exposed     (``gravac.step_time``)
+    step = compute + compressing + coding · coded + exposed
+    exposed = waiting + max(last · T, T - hidden)               (``gravac.policies.windows``, for ``auto``, too)
     T = messages · α + bytes · (1/(goodput · β) + handling) + inside
 
 T is the α-β model of communication (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994)
@@ -11,8 +12,8 @@ exchange first and last, where there are two levels of links.
 from dataclasses import dataclass
 
 from gravac.collectives import Network
+from gravac.policies.windows import exposed_seconds
 from gravac.predict.exchange import Volume
-from gravac.step_time import StepTime, exposed
 
 TCP_GOODPUT = 0.956
 """Share of a link's bits that are payload: 1448 of 1514 bytes in a full Ethernet frame with TCP/IP."""
@@ -20,6 +21,27 @@ CODING_POWER = 0.75
 """Exponent of the CF in the cost of coding, apart from passes over all elements. Below 1, as an element costs less
 where more are kept: positions are closer and cost less. Measured 0.7 to 0.8 for Top-k on one core, CF 2 to 1000, for
 encoding and decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Parts of one step in seconds. They add up to ``seconds``, which is never 0.
+
+    Attributes:
+        compute: Forward, backward and optimizer.
+        compress: Encoding.
+        exposed: What the step waits for the exchange.
+        decompress: Decoding.
+    """
+
+    compute: float
+    compress: float
+    exposed: float
+    decompress: float
+
+    @property
+    def seconds(self) -> float:
+        return max(1e-9, self.compute + self.compress + self.exposed + self.decompress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +86,7 @@ class TimeModel:
         return StepTime(
             compute=self.compute_seconds,
             compress=compress,
-            exposed=self.waiting_seconds + exposed(transfer, hidden, self.last_ratio),
+            exposed=self.waiting_seconds + exposed_seconds(transfer, hidden, self.last_ratio),
             decompress=count * volume.decoded * self.decompress_seconds_per_coded,
         )
 

@@ -16,12 +16,11 @@ from gravac.predict.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, v
 from gravac.predict.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, PUBLISHED, NominalJob, link
 from gravac.predict.predictor import DOUBLING_ERROR, ELSEWHERE_ERROR, MIN_ERROR
 from gravac.predict.terms import HANDLING_SECONDS_PER_BYTE
-from gravac.predict.timemodel import TCP_GOODPUT, TimeModel
+from gravac.predict.timemodel import TCP_GOODPUT, StepTime, TimeModel
 from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
 from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
 from gravac.protocol.job import decisive, optimizer_kind
 from gravac.signals.efficiency import UNSIMULATED
-from gravac.step_time import StepTime
 from gravac.wording import format_number, format_percent, format_rate, format_seconds
 
 GPU = PUBLISHED["h100"]

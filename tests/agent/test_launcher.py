@@ -13,7 +13,7 @@ import pytest
 from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
 from gravac.traces.replay import check
-from gravac_agent.reporting import http_reporter
+from gravac_agent.reporting import controller_link
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.run_log import _replay
@@ -100,7 +100,7 @@ def test_a_stopped_controller_is_replaced_at_the_end(
     own: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gravac 0.1 took 11 s to close and lost the rest. Only SIGKILL ends a stopped process."""
-    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(controller_link, "REQUEST_SECONDS", 1.0)
     reporter = own_reporter(own)
     assert reporter.wait_ready(150)
     assert own.pid is not None
@@ -158,7 +158,7 @@ def test_a_failed_start_is_repeated_only_where_the_port_was_taken(
 def test_a_folder_that_cannot_be_written_is_blamed_and_no_journal_is_promised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(controller_link, "REQUEST_SECONDS", 0.1)
     (tmp_path / "file").touch()
     reporter = own_reporter(ControllerProcess(tmp_path / "file" / "runs", SPEC.job, 0))
     eventually(lambda: "training goes on" in caplog.text)

@@ -13,7 +13,7 @@ from gravac.policies import StaticPolicy, parse
 from gravac.protocol import Decision, Event, JobSpec, WindowAnswer, WindowReport
 from gravac.traces import read_trace
 from gravac_agent import Agent
-from gravac_agent.reporting import http_reporter
+from gravac_agent.reporting import controller_link
 from gravac_agent.reporting.connection import NoAnswer
 from gravac_agent.reporting.controller_api import DecisionChecker, read_answer
 from gravac_agent.reporting.reporter import LocalReporter
@@ -40,7 +40,7 @@ def test_no_invalid_answer_is_followed(
     real_pauses: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All kinds at once, each with a reporter and a server: dense after three windows, few requests, clear log."""
-    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(controller_link, "REQUEST_SECONDS", 1.0)
     with contextlib.ExitStack() as stack:
         peers = {kind: stack.enter_context(serving(SPEC, TOKEN)) for kind in INVALID_ANSWERS}
         reporters = {kind: connected(peer) for kind, peer in peers.items()}
@@ -88,7 +88,7 @@ def test_what_is_refused_for_good_is_not_tried_again_at_the_end(
     world_of_one: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """And nothing promises a journal of this run."""
-    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 10.0)
+    monkeypatch.setattr(controller_link, "REQUEST_SECONDS", 10.0)
     with serving(SPEC, TOKEN) as peer:
         peer.invalid = lambda handler, _: handler.problem(status, "not here", "refused")
         module, optimizer = pair()
@@ -119,7 +119,7 @@ def test_what_may_be_accepted_later_is_tried_again_at_the_end(status: int) -> No
 def test_at_the_end_nothing_says_that_the_training_goes_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(controller_link, "REQUEST_SECONDS", 0.5)
     with serving(SPEC, TOKEN) as peer:
         reporter = connected(peer)
         assert reporter.wait_ready(60)
@@ -166,7 +166,7 @@ def test_windows_shorter_than_an_answer_are_no_outage(monkeypatch: pytest.Monkey
             time.sleep(0.1)
             handler.answer(handler.valid(body))
 
-        monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 5.0)
+        monkeypatch.setattr(controller_link, "REQUEST_SECONDS", 5.0)
         peer.invalid = slowly
         reporter = connected(peer)
         for window in range(20):
@@ -299,7 +299,7 @@ def test_an_event_that_is_always_refused_is_logged(
 def test_undelivered_records_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_reporter, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(controller_link, "REQUEST_SECONDS", 0.2)
     with serving(SPEC, TOKEN) as peer:
         reporter = connected(peer)
         assert reporter.wait_ready(150)

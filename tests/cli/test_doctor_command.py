@@ -13,9 +13,9 @@ from gravac import offers
 from gravac.policies.base import Plan
 from gravac.predict import Recording
 from gravac.predict.advice import advise, other_optimizers, usual_plans
+from gravac.predict.timemodel import StepTime
 from gravac.signals import efficiency
 from gravac.signals.efficiency import LEAST_KEPT
-from gravac.step_time import StepTime
 from gravac.traces import read_trace
 from gravac.wording import format_number, plan_in_words
 from gravac_controller.cli import main

@@ -10,7 +10,7 @@ from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.predict.exchange import Volume, volume
 from gravac.predict.recording import Recording
-from gravac.predict.timemodel import TCP_GOODPUT, TimeModel
+from gravac.predict.timemodel import TCP_GOODPUT, StepTime, TimeModel
 from gravac.protocol import (
     GainCurve,
     HostLinks,
@@ -23,7 +23,6 @@ from gravac.protocol import (
 )
 from gravac.protocol.job import OptimizerKind
 from gravac.signals.spectrum import LADDER
-from gravac.step_time import StepTime
 from tests.support.traces_made import write
 from tools.harness.cluster import job_spec, level_sums, window_report
 

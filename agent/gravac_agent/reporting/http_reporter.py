@@ -8,11 +8,10 @@ from pathlib import Path
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traces.parts import ACTIVE
 from gravac_agent.exchange.plan import Directive
-from gravac_agent.reporting import controller_api
+from gravac_agent.reporting import controller_api, controller_link
 from gravac_agent.reporting.connection import ControllerConnection, ErrorAnswer, NoAnswer
 from gravac_agent.reporting.controller_link import (
     CLOSING_START_SECONDS,
-    REQUEST_SECONDS,
     Contact,
     ControllerLink,
 )
@@ -170,12 +169,12 @@ class HttpReporter:
         """Deliver what is left, with a new controller if the agent's own died, and end that. Logs what is lost."""
         with self._lock:
             self._outbox.add(end)
-        process, seconds = self._link.process, 2 * REQUEST_SECONDS
+        process, seconds = self._link.process, 2 * controller_link.REQUEST_SECONDS
         if process is not None:
             seconds += CLOSING_START_SECONDS
         self._closing.begin(seconds)
         self._wake.set()
-        self._thread.join(seconds + REQUEST_SECONDS)
+        self._thread.join(seconds + controller_link.REQUEST_SECONDS)
         with self._lock:
             losses = self._outbox.losses()
         if losses:

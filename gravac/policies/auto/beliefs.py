@@ -1,6 +1,7 @@
 """What a job believes of its plans: ``learn`` takes in a window, ``believe`` says what follows, with its error.
 
-    step = own + coding + exposed,  exposed = max(0, waiting + size · seconds per byte)     (``gravac.step_time``)
+    step = own + coding + exposed
+    exposed = max(0, waiting + size · seconds per byte)     (``gravac.policies.windows.exposed_seconds``)
 
 ``own`` is the step without coding and without the wait for the network. ``waiting`` is the wait that no plan avoids,
 such as for slower ranks; below 0 it is what hides behind backward. Two plans of different size determine both terms.
@@ -15,12 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gravac import step_time
 from gravac.policies import trials
 from gravac.policies.auto.settings import NOISE, Beliefs, Coding, Seen
 from gravac.policies.auto.table import PlanFacts, PlanTable
 from gravac.policies.base import DENSE, Plan
-from gravac.policies.windows import levels_under, measure
+from gravac.policies.windows import exposed_seconds, levels_under, measure
 from gravac.protocol import Decision, LevelSums, Phase, WindowReport
 from gravac.signals import efficiency
 from gravac.signals.efficiency import LOWEST, ROUNDING, TABLE_STEPS, Efficiency, Shown
@@ -434,7 +434,7 @@ def _one_plan(table: PlanTable, beliefs: Beliefs, newest: Seen) -> tuple[float, 
         per_byte, waiting, error = dense.exchange / dense.size, 0.0, max(UNTRIED_ERROR, error)
     if per_byte is None:
         return (0.0, min(1e9, exposed / size), UNTRIED_ERROR, False)
-    expected = step_time.exposed(per_byte * size, -waiting)
+    expected = exposed_seconds(per_byte * size, -waiting)
     if exposed > TWICE * expected + noise:  # what was known has no say any more
         slope = min(1e9, exposed / size)
         return (0.0, slope, min(1.0, max(error, 1.0 - per_byte / slope)), False)
@@ -601,7 +601,7 @@ def _seconds(
         return 1.0, 1.0, 0.0, 1.0, 1.0, False
     coding, coding_error = _coding(beliefs, facts)
     sent = line.per_byte * facts.size
-    exposed = step_time.exposed(sent, -line.waiting)
+    exposed = exposed_seconds(sent, -line.waiting)
     sent_error = line.error * sent
     seconds = max(1e-9, line.own + coding + exposed)
     error = math.sqrt(coding_error * coding_error + sent_error * sent_error)

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.kernels.cpu import load
 from gravac.optim import AdamW
 from gravac_agent import Agent, SetupError
-from gravac_agent.reporting import http_reporter
+from gravac_agent.reporting import controller_link
 from gravac_agent.windows import step_loop
 from tests.support.ranks.scenarios.aged import digest, states
 from tests.support.ranks.scenarios.model import Lines, batch, fingerprint, flat, train, wrapped
@@ -129,7 +129,7 @@ def controller_missing(rank: int, world: int, folder: str, url: str, steps: int)
         "policy": "static:cf=10",
     }
     with (
-        mock.patch.multiple(http_reporter, REQUEST_SECONDS=0.5, FALLBACK_WINDOWS=2),
+        mock.patch.multiple(controller_link, REQUEST_SECONDS=0.5, FALLBACK_WINDOWS=2),
         Agent(module, optimizer, data_dir=folder, **options) as agent,
     ):
         longest, phases = 0.0, []

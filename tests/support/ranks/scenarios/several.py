@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import ResidualMemory
 from gravac_agent import Agent
-from gravac_agent.reporting import http_reporter
+from gravac_agent.reporting import controller_link
 from tests.support.ranks.scenarios.model import batch, fingerprint, net
 
 EXAMPLE = Path(__file__).parents[4] / "examples/train_gan.py"
@@ -44,7 +44,7 @@ def gan(rank: int, world: int, folder: str, steps: int) -> dict[str, Any]:
     found["before"] = example.distance(example.sample(models[0]), data)
     with ExitStack() as stack:
         # On a busy machine, answers are late.
-        stack.enter_context(mock.patch.object(http_reporter, "FALLBACK_WINDOWS", 100))
+        stack.enter_context(mock.patch.object(controller_link, "FALLBACK_WINDOWS", 100))
         options = {"policy": "static:cf=7", "compressor": "nearest:levels=15", "window": 10}
         agents = _agents(stack, models, data_dir=folder, job=["gan-g", "gan-d"], **options)
         ready = [agent.wait_ready(60) for agent in agents]
