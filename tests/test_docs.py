@@ -31,6 +31,7 @@ from tools.harness.controller import Controller
 from tools.pages.catalogue import page as catalogue_page
 from tools.pages.constants import constants, known_tests
 from tools.pages.constants import page as constants_page
+from tools.pages.findings import page as findings_page
 from tools.pages.metrics import page as metrics_page
 from tools.pages.settings import page as settings_page
 
@@ -266,6 +267,11 @@ def test_constants_page_is_fresh_and_each_constant_has_a_test() -> None:
     for test in known.values():
         file, _, name = test.partition("::")
         assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), test
+
+
+def test_findings_page_is_fresh() -> None:
+    written = (ROOT / "docs/findings.md").read_text()
+    assert written == findings_page(), "python -m tools.pages.findings > docs/findings.md"
 
 
 def test_metrics_page_is_fresh() -> None:

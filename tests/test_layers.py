@@ -64,7 +64,7 @@ Agents and clients of the controller have one way to keep a token from programs 
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
         {"offers", "proof", "transaction", "version", "wording"},
-        {"registry", "token_connection"},
+        {"findings", "registry", "token_connection"},
         {"protocol"},
         {"kernels"},
         {"compressors", "optim"},

@@ -144,7 +144,7 @@ def test_it_is_the_codec_of_the_steps_that_counts() -> None:
 def test_without_an_error_memory_the_backlog_says_nothing() -> None:
     """The residual is always 0 there, so a backlog of 0 is no sign of learning."""
     found = judge(report(0.0, 0.0, 0.66), epsilon=0.3, compressor="qsgd")
-    assert (found.level, found.because) == ("unknown", (WITHOUT_MEMORY,))
+    assert (found.level, found.because) == ("unknown", (f"{WITHOUT_MEMORY}.",))
     assert judge(report(0.0, 0.0, 0.999, cf=2.0), epsilon=0.3, compressor="bf16").level == "low"
 
 

@@ -1,10 +1,10 @@
 """Observe: dense steps, and what compressing them would be worth, by the rule of policy auto."""
 
-from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from gravac.findings import NEXT, WHY, Finding, StepParts, diagnose
 from gravac.policies.auto.beliefs import learn, nothing
 from gravac.policies.auto.choose import Search
 from gravac.policies.auto.policy import AutoPolicy, candidates
@@ -16,32 +16,25 @@ from gravac.protocol import Count, PhaseSeconds, Seconds, WindowReport
 from gravac.signals import figures
 from gravac.wording import format_bytes, format_fewer, format_number, format_percent, format_seconds
 
-COUNTS = 0.05
-"""Loss of time that is worth a word. [share of a step; chosen]"""
-WHY, NEXT = " Why: ", " Next: "
-"""What the second and the third sentence of a verdict begin with."""
-WORDS = {
-    "data_wait": "data loader",
-    "compute": "computation",
-    "compress": "encoding",
-    "communicate": "waiting for the network",
-    "decompress": "decoding",
+LOSSES = {
+    "data loader": "data_wait",
+    "computation": "compute",
+    "encoding": "compress",
+    "decoding": "decompress",
 }
-FASTER = {
-    "data_wait": "load data faster, for which a step waits {} of its time: give the loader more workers",
-    "compute": "speed up computation, {} of a step: lower precision, torch.compile, larger batches",
-}
-"""What to do about the largest loss where it is not communication."""
+"""Phases of a step that are no communication, by the names that findings have for them."""
 
 
 class ObserveState(AutoState):
-    """``phases``: of all windows, the mean over ranks; ``late``: of that, waiting for slower ranks; ``steps``: their
-    number. ``noise_scale``: of the gradient, in samples, as last measured; null: not known.
+    """``phases``: of all windows, the mean over ranks; ``steps``: their number. ``compared``: seconds of communication
+    in the windows that report each rank's; ``late``: of that, waiting for slower ranks. ``noise_scale``: of the
+    gradient, in samples, as last measured; null: not known.
     """
 
     phases: PhaseSeconds = PhaseSeconds(
         data_wait=0.0, compute=0.0, compress=0.0, communicate=0.0, decompress=0.0
     )
+    compared: Seconds = 0.0
     late: Seconds = 0.0
     steps: Count = 0
     noise_scale: Annotated[float, Field(ge=0, le=1e300)] | None = None
@@ -75,7 +68,7 @@ class ObservePolicy(AutoPolicy):
             known.decision,
             report,
             "fixed",
-            "".join(_verdict(search, known))[:1000],
+            " ".join(_verdict(search, known).lines)[:1000],
             phase="hold",
             minimum=1.0,
             candidate=1.0,
@@ -88,7 +81,7 @@ class ObservePolicy(AutoPolicy):
 def lines(reason: str) -> list[str]:
     """Return the verdict in a reason as lines: verdict, why, next."""
     for begin in (WHY, NEXT):
-        reason = reason.replace(begin, f"\n{begin.strip()} ", 1)
+        reason = reason.replace(f" {begin}", f"\n{begin}", 1)
     return reason.splitlines()
 
 
@@ -98,15 +91,17 @@ def _added(state: ObserveState, report: WindowReport, ranks: int) -> ObserveStat
     if report.phase == "fallback" or steps <= 0:
         return state
     total = {name: getattr(before, name) + getattr(window, name) for name in PhaseSeconds.model_fields}
-    # The rank that waits least is the one that the others wait for.
-    least = window.communicate if report.spread is None else report.spread.communicate[0]
-    late = state.late + max(0.0, window.communicate - least)
+    compared, late = state.compared, state.late
+    if report.spread is not None:  # the rank that waits least is the one that the others wait for
+        compared += window.communicate
+        late += max(0.0, window.communicate - report.spread.communicate[0])
     noise = figures.noise_scale_samples(report, ranks)
-    if max(*total.values(), late) > 1e9:
+    if max(*total.values(), compared) > 1e9:
         return state
     return state.model_copy(
         update={
             "phases": PhaseSeconds(**total),
+            "compared": compared,
             "late": late,
             "steps": min(2**53, state.steps + steps),
             "noise_scale": state.noise_scale if noise is None else min(1e300, noise),
@@ -114,41 +109,33 @@ def _added(state: ObserveState, report: WindowReport, ranks: int) -> ObserveStat
     )
 
 
-def _verdict(search: Search, state: ObserveState) -> Iterator[str]:
-    """Yield verdict, why and next."""
-    phases = {name: getattr(state.phases, name) for name in PhaseSeconds.model_fields}
-    total, exposed = sum(phases.values()), phases["communicate"]
-    if not state.steps or total <= 0.0:
-        yield "Observing dense steps: no step was measured yet."
-        return
-    share, step = exposed / total, total / state.steps
-    said = (
-        f"{format_percent(share)} of a step is exposed communication ({format_seconds(exposed / state.steps)} of "
-        f"{format_seconds(step)})"
+def _verdict(search: Search, state: ObserveState) -> Finding:
+    """Return the verdict on all windows so far."""
+    phases, steps = state.phases, state.steps
+    total = sum(getattr(phases, name) for name in PhaseSeconds.model_fields)
+    if not steps or total <= 0.0:
+        return Finding(kind="not measured", severity="unknown", evidence=("no step was measured yet",))
+    sent = f"{search.table.ranks} ranks exchange {format_bytes(search.table.dense.payload_bytes)} of gradients a step"
+    noise = (
+        ()
+        if state.noise_scale is None
+        else (f"the noise scale of the gradient is {format_number(state.noise_scale)} samples",)
     )
-    if share < COUNTS:
-        yield f"Not the network: {said}; compression can save at most that."
-        loss = "data_wait" if phases["data_wait"] >= COUNTS * total else "compute"
-        following = FASTER[loss].format(format_percent(phases[loss] / total))
-    elif state.late > exposed / 2:
-        late = format_seconds(state.late / state.steps)
-        yield f"Late ranks, not the network: {said}, {late} of it waiting for slower ranks."
-        following = "find what keeps the slowest rank, on which the others wait"
-    else:
-        yield f"Network: {said}."
-        following = _advice(search)
-    parts = ", ".join(
-        f"{WORDS[name]} {format_percent(each / total)}"
-        for name, each in phases.items()
-        if each >= 0.001 * total
+    waiting = None
+    if state.compared > 0.0:  # as in the windows that compared ranks
+        waiting = min(1.0, state.late / state.compared) * phases.communicate / steps
+    parts = StepParts(
+        step=total / steps,
+        exposed=phases.communicate / steps,
+        waiting=waiting,
+        losses={name: getattr(phases, phase) / steps for name, phase in LOSSES.items()},
+        evidence=(sent, *noise),
     )
-    yield (
-        f"{WHY}{search.table.ranks} ranks exchange {format_bytes(search.table.dense.payload_bytes)} of gradients a "
-        f"step; of a step, {parts}"
+    return diagnose(
+        parts,
+        lambda: _advice(search),
+        lambda: "find what keeps the slowest rank, on which the others wait",
     )
-    if state.noise_scale is not None:
-        yield f"; the noise scale of the gradient is {format_number(state.noise_scale)} samples"
-    yield f".{NEXT}{following}."
 
 
 def _advice(search: Search) -> str:

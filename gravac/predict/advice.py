@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gravac.findings import Finding, severity
 from gravac.policies.auto.plans import DEFAULT_COMPRESSOR, DEFAULT_MEMORY, plans, size_of
 from gravac.policies.auto.table import MOST_LOST
 from gravac.policies.base import Plan
@@ -102,13 +103,13 @@ class Advice:
     Attributes:
         options: Every plan that can be predicted, dense first.
         chosen: The best that keeps the bound; dense where nothing else is worth it.
-        sentence: The advice in words.
+        finding: Whether to compress, why, and with what.
         others: What another optimizer would bring; empty: nothing, or not known.
     """
 
     options: tuple[PlanOption, ...]
     chosen: PlanOption
-    sentence: str
+    finding: Finding
     others: str
 
 
@@ -167,7 +168,7 @@ def advise(
             margin,
             lower_beta=beta is None or beta >= USUAL_BETA,
         )
-    return Advice(tuple(found), chosen, _sentence(found, best, chosen, kind, bound, margin), others)
+    return Advice(tuple(found), chosen, _finding(found, best, chosen, kind, bound, margin), others)
 
 
 def advise_job(
@@ -264,41 +265,45 @@ def _other_optimizers(
         found = {way: choose(kind, accepted) for way, kind in kinds.items()}
         worth = {way: option for way, option in found.items() if option.speedup > (1.0 + margin) * now}
         if worth:
-            ways = " and ".join(
-                f"{format_number(option.speedup / now)} times the useful throughput with {way} (by {option.label}, "
-                f"expected to keep {format_percent(option.efficiency)})"
+            lost = format_percent(accepted)
+            unless = (
+                f"If you accept to lose {lost} of the progress of a step: with "
+                if accepted > bound
+                else "With "
+            )
+            ways = " ".join(
+                f"{unless}{way}, training is predicted to be {format_number(option.speedup / now)} times as fast as "
+                f"with the best plan for torch's {optimizer}. It then sends {option.label}, which is expected to keep "
+                f"{format_percent(option.efficiency)} of the progress."
                 for way, option in worth.items()
             )
             changes = " A smaller β₁ changes dense training, too: compare held-out losses (docs/adam.md)."
-            return (
-                f"Within a loss of {format_percent(accepted)} of the progress, this link would carry {ways}, next to "
-                f"the best plan for {optimizer} as it is.{changes * any('betas' in way for way in worth)}"
-            )
+            return f"{ways}{changes * any('betas' in way for way in worth)}"
     return ""
 
 
-def _sentence(
+def _finding(
     options: Sequence[PlanOption],
     best: PlanOption,
     chosen: PlanOption,
     kind: str,
     bound: float,
     margin: float,
-) -> str:
+) -> Finding:
     dense = options[0]
     waits = (
         f"a dense step takes {format_seconds(dense.step.seconds)}, {format_seconds(dense.step.exposed)} of it waiting "
         "for the network"
     )
-    strongest = max(
-        (option for option in options if option.reliable),
-        key=lambda option: option.speedup,
-    )
+    strongest = max((option for option in options if option.reliable), key=lambda option: option.speedup)
+    fastest = max(options, key=lambda option: option.speedup)
+    evidence, actions = [waits], []
     if chosen.cf > 1.0:
-        found = (
-            f"Compress with {chosen.named}, {format_fewer(chosen.wire_cf)}: {waits}; with it "
-            f"{format_seconds(chosen.step.seconds)}, and each is expected to keep {format_percent(chosen.efficiency)} "
-            f"of the progress, so training is predicted to be {format_number(chosen.speedup)} times as fast."
+        actions.append(
+            f"send {format_fewer(chosen.wire_cf)} with {chosen.named}: steps of about "
+            f"{format_seconds(chosen.step.seconds)}, each of which is expected to keep "
+            f"{format_percent(chosen.efficiency)} of the progress, so training is predicted to be "
+            f"{format_number(chosen.speedup)} times as fast"
         )
     else:
         why = "no plan is expected to keep the bound"
@@ -309,18 +314,22 @@ def _sentence(
             why = f"the best other plan, {best.named}, is predicted to gain {gain}, too little to count"
         elif any(option.keeps for option in options[1:]):
             why = "every plan is predicted to be slower"
-        found = f"Do not compress: {waits}, and {why}."
-    fastest = max(options, key=lambda option: option.speedup)
+        evidence = [f"{waits}, and {why}"]
     if not fastest.reliable and fastest.speedup > (1.0 + margin) * chosen.speedup:
-        found += (
-            f" {fastest.named} is predicted to be {format_number(fastest.speedup)} times as fast as dense, the most of "
+        evidence.append(
+            f"{fastest.named} is predicted to be {format_number(fastest.speedup)} times as fast as dense, the most of "
             f"all, and is not advised at any bound: it may lose {format_percent(1.0 - fastest.low)} of the progress of "
-            "a step, as it did in a simulated training."
+            "a step, as it did in a simulated training"
         )
     if strongest.speedup > (1.0 + margin) * chosen.speedup and not strongest.keeps:
         lost = format_percent(1.0 - strongest.efficiency)
-        found += (
-            f" If you accept to lose {lost} of the progress of a step instead of {format_percent(bound)}, "
-            f"{strongest.named} is predicted to be {format_number(strongest.speedup)} times as fast as dense."
+        actions.append(
+            f"if you accept to lose {lost} of the progress of a step instead of {format_percent(bound)}, "
+            f"{strongest.named} is predicted to be {format_number(strongest.speedup)} times as fast as dense"
         )
-    return found
+    return Finding(
+        kind="stay dense" if chosen.cf == 1.0 else "compress",
+        severity=severity(dense.step.exposed / dense.step.seconds),
+        evidence=tuple(evidence),
+        action="; ".join(actions),
+    )

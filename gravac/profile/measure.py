@@ -183,7 +183,7 @@ class Measurement:
             "step_seconds": self.step,
             "computing_seconds": self.computing,
             "communicating_seconds": self.communicating,
-            "exposed_seconds": self.exposed,
+            "exposed_seconds": self.exposed if self.rows or self.world == 1 else None,
             "waiting_seconds": self.waiting,
             "level_seconds": self.levels or None,
             "loader_seconds": self.loader,

@@ -1,10 +1,10 @@
 """The verdict on a job: whether its steps wait for the network, why, and what to do next, in a line each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
-from gravac.policies.observe import COUNTS
+from gravac.findings import Finding, StepParts, diagnose
 from gravac.predict.exchange import BUCKET_BYTES
 from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
 from gravac.profile.measure import INSIDE, Gradients, Measurement, Row
@@ -54,6 +54,12 @@ OTHERWISE = {
     OTHER: "find out what the calls below are for",
 }
 """What helps where other things than gradients are exposed."""
+BUCKETS = (
+    f"wrap the model in DistributedDataParallel, which sends buckets of {BUCKET_BYTES >> 20} MB during backward (or "
+    "raise its bucket_cap_mb), and record again"
+)
+"""What to do about many small messages."""
+ELSEWHERE = "--ranks 8 --bandwidth 25gbit says what data parallelism would cost"
 UNCOMPRESSED = (
     "; what the ranks of a machine send each other is not compressed, and not sent with levels='flat'"
 )
@@ -77,42 +83,31 @@ class ProfileVerdict:
     """The answer.
 
     Attributes:
-        cause: network, late ranks, small messages, no exchange, or other.
-        verdict: Whether it is the network, in a sentence.
-        why: What that follows from.
-        next: What to do.
+        finding: Whether it is the network, what that follows from, and what to do.
+        share: Share of a step that is exposed communication, where it ran or is predicted; None: it cannot be said.
         measurement: What the traces show.
         forecast: What steps would take; None: it cannot be said.
         assumed: What it takes for granted, in a sentence each.
         unknown: What the traces do not show, in a sentence each.
     """
 
-    cause: str
-    verdict: str
-    why: str
-    next: str
+    finding: Finding
+    share: float | None
     measurement: Measurement
     forecast: Forecast | None
     assumed: tuple[str, ...]
     unknown: tuple[str, ...]
 
     @property
-    def lines(self) -> tuple[str, str, str]:
-        """Verdict, why and next."""
-        return self.verdict, f"Why: {self.why}.", f"Next: {self.next}."
-
-    @property
     def others(self) -> str:
         """What another optimizer would bring, where the network is the cause; empty: nothing, or not known."""
-        return self.forecast.advice.others if self.cause == "network" and self.forecast is not None else ""
+        network = self.finding.kind.startswith("network")
+        return self.forecast.advice.others if network and self.forecast is not None else ""
 
     def record(self) -> dict[str, Any]:
         """Return it and all that it follows from, for programs."""
         return {
-            "cause": self.cause,
-            "verdict": self.verdict,
-            "why": self.why,
-            "next": self.next,
+            **self.finding.record(),
             "other_optimizers": self.others or None,
             **self.measurement.record(),
             "forecast": None if self.forecast is None else self.forecast.record(),
@@ -141,17 +136,18 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> ProfileVer
         unknown.append(
             f"what a usual step takes: the recorded ones scatter by ±{share}; record more (gravac observe --steps 50)"
         )
-    elsewhere = predicted is not None and question.elsewhere
-    cause, verdict, why, following = (
-        _apart(measured)
-        or (_elsewhere(measured, predicted) if predicted is not None and elsewhere else None)
-        or _here(measured, predicted)
+    elsewhere = predicted if question.elsewhere and not _exchange_nothing(measured) else None
+    parts = _here(measured) if elsewhere is None else _elsewhere(measured, elsewhere)
+    finding = diagnose(
+        parts,
+        lambda: BUCKETS if parts.small else _compress(measured, predicted),
+        lambda: _hurry(measured),
     )
+    if not (measured.rows or question.elsewhere):
+        finding = replace(finding, action=f"{finding.action}; {ELSEWHERE}")
     return ProfileVerdict(
-        cause=cause,
-        verdict=verdict,
-        why=why,
-        next=following,
+        finding=finding,
+        share=None if parts.exposed is None else parts.exposed / parts.step,
         measurement=measured,
         forecast=predicted,
         assumed=assumed + (() if predicted is None else predicted.assumed),
@@ -166,75 +162,53 @@ ON_A_CPU = (
 )
 
 
-def _apart(measured: Measurement) -> tuple[str, str, str, str] | None:
-    """Return cause and sentences for several ranks that exchange nothing that is learned; None: they do."""
-    if (measured.world or 1) < 2 or any(
-        row.pattern not in (SCALARS, BARRIER, BUFFERS) for row in measured.rows
-    ):
-        return None
-    return (
-        "no exchange",
-        f"No gradient is exchanged: {measured.world} ranks train apart in the recorded steps.",
-        f"no call carries gradients or weights; of a step, {_parts(measured)}",
-        "call the model that DistributedDataParallel returned, not its module, and convert the model (.to(dtype), "
-        ".half()) before it is wrapped: afterwards its hooks are gone. Where steps accumulate under no_sync, record "
-        "more of them; where gravac.Agent exchanges, record with profile_all_threads",
+def _exchange_nothing(measured: Measurement) -> bool:
+    """Return whether several ranks exchange nothing that is learned."""
+    return (measured.world or 1) > 1 and all(
+        row.pattern in (SCALARS, BARRIER, BUFFERS) for row in measured.rows
     )
 
 
-def _elsewhere(measured: Measurement, predicted: Forecast) -> tuple[str, str, str, str]:
-    """Return cause and sentences for another network, or other ranks."""
-    share = min(1.0, predicted.exposed / predicted.dense)
-    said = (
-        f"with {predicted.ranks} ranks on links of {format_rate(predicted.bits_per_second)}, {format_percent(share)} "
-        f"of a step would be exposed communication ({format_seconds(predicted.exposed)} of "
-        f"{format_seconds(predicted.dense)}, ±{format_percent(predicted.error)})"
-    )
-    why = f"in the traces a step takes {format_seconds(measured.step)}: {_parts(measured)}"
-    if share < COUNTS:
-        return "other", f"Not the network: {said}.", why, _loss(measured)
-    return "network", f"Network: {said}.", why, _compress(measured, predicted)
+def _losses(measured: Measurement) -> dict[str, float]:
+    """Return the seconds of a step that are no communication."""
+    idle = max(0.0, measured.step - measured.computing - measured.exposed - measured.loader)
+    name = "idle GPU" if measured.gpu else "other work of the host"
+    return {"computation": measured.computing, "data loader": measured.loader, name: idle}
 
 
-def _here(measured: Measurement, predicted: Forecast | None) -> tuple[str, str, str, str]:
-    """Return cause and sentences for the job as it ran."""
-    said = (
-        f"{format_percent(measured.share)} of a step is exposed communication ({format_seconds(measured.exposed)} of "
-        f"{format_seconds(measured.step)})"
+def _elsewhere(measured: Measurement, predicted: Forecast) -> StepParts:
+    """Return the parts of a step on another network, or of other ranks, which wait for no late one."""
+    return StepParts(
+        step=predicted.dense,
+        exposed=min(predicted.exposed, predicted.dense),
+        waiting=0.0,
+        losses=_losses(measured),
+        evidence=(f"in the traces a step takes {format_seconds(measured.step)}",),
+        place=f"with {predicted.ranks} ranks on links of {format_rate(predicted.bits_per_second)}",
+        error=predicted.error,
     )
-    levels = measured.levels
-    most = max(levels, key=lambda level: levels[level], default="")
-    parts = ", ".join(f"{format_seconds(levels[level])} {level}" for level in levels)
-    network, each = (f"Network {most}", f": {parts}") if most else ("Network", "")
+
+
+def _here(measured: Measurement) -> StepParts:
+    """Return the parts of a step as it ran."""
     large = [row for row in measured.rows if row.exposed >= MENTIONED * measured.exposed]
-    why = "; ".join([*(_row(row) for row in large[:3]), f"of a step, {_parts(measured)}"])
-    if not measured.rows:
-        following = _loss(measured)
-        if predicted is None:
-            following += "; --ranks 8 --bandwidth 25gbit says what data parallelism would cost"
-        return "other", "Not the network: nothing is communicated.", why, following
-    if measured.share < (COUNTS if measured.gpu else COUNTS + UNSURE):
-        return "other", f"Not the network: {said}; compression can save at most that.", why, _loss(measured)
-    if measured.loader > measured.exposed:
-        first = f"a step waits {format_percent(measured.loader / measured.step)} of its time for data"
-        return "other", f"Not the network first: {first}, and {said}.", why, _loss(measured)
-    if measured.waiting is not None and measured.waiting > measured.exposed / 2:
-        waits = f"{format_seconds(measured.waiting)} of it waiting for ranks that come later"
-        return "late ranks", f"Late ranks, not the network: {said}, {waits}.", why, _hurry(measured)
     found = measured.gradients
+    small = ""
     if found is not None and _is_unbucketed(measured, found):
         usual = "" if found.usual is None else f" of usually {format_bytes(found.usual)}"
-        return (
-            "small messages",
-            f"{network}: {said}, in many small messages{each}.",
-            f"{found.calls:.3g} all-reduces of gradients a step{usual}: nothing is bucketed; {why}",
-            f"wrap the model in DistributedDataParallel, which sends buckets of {BUCKET_BYTES >> 20} MB during "
-            "backward (or raise its bucket_cap_mb), and record again",
-        )
-    following = _compress(measured, predicted)
-    if max(_other_losses(measured).values()) > measured.share:
-        following += f"; a larger loss: {_loss(measured)}"
-    return "network", f"{network}: {said}{each}.", why, following
+        small = f"{found.calls:.3g} all-reduces of gradients a step{usual}: nothing is bucketed"
+    return StepParts(
+        step=measured.step,
+        exposed=measured.exposed if measured.rows else None,
+        waiting=measured.waiting,
+        losses=_losses(measured),
+        levels=measured.levels,
+        alone=not measured.rows and measured.world == 1,
+        apart=(measured.world or 0) if _exchange_nothing(measured) else 0,
+        small=small,
+        evidence=tuple(_row(row) for row in large[:3]),
+        unsure=0.0 if measured.gpu else UNSURE,
+    )
 
 
 def _is_unbucketed(measured: Measurement, found: Gradients) -> bool:
@@ -260,8 +234,8 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
             return _otherwise(measured, most)
         if predicted is None:
             return "compress gradients; what is missing to say with which plan stands below"
-        sentence = predicted.advice.sentence.removesuffix(".")
-        return sentence[:1].lower() + sentence[1:]
+        found = predicted.advice.finding
+        return "; ".join(filter(None, (f"do not compress: {found.evidence[0]}", found.why, found.action)))
     chosen = predicted.chosen
     others = [
         row for row in measured.rows if row.pattern in OTHERWISE and row.exposed >= BESIDES * measured.exposed
@@ -316,40 +290,3 @@ def _row(row: Row) -> str:
     if row.hidden >= MENTIONED * row.seconds:
         text += f", and {format_seconds(row.hidden)} hidden"
     return text
-
-
-def _losses(measured: Measurement) -> dict[str, float]:
-    """Return the shares of a step that are no communication."""
-    idle = max(0.0, measured.step - measured.computing - measured.exposed - measured.loader)
-    seconds = {"computation": measured.computing, "data loader": measured.loader, _idle(measured): idle}
-    return {name: min(1.0, each / measured.step) for name, each in seconds.items()}
-
-
-def _other_losses(measured: Measurement) -> dict[str, float]:
-    """Return those of them that are no computation."""
-    return {name: share for name, share in _losses(measured).items() if name != "computation"}
-
-
-def _idle(measured: Measurement) -> str:
-    return "idle GPU" if measured.gpu else "other work of the host"
-
-
-def _parts(measured: Measurement) -> str:
-    losses = _losses(measured)
-    return ", ".join(f"{name} {format_percent(share)}" for name, share in losses.items() if share > 0.001)
-
-
-def _loss(measured: Measurement) -> str:
-    """Return what to do about the largest loss that is no communication."""
-    losses, others = _losses(measured), _other_losses(measured)
-    name = max(others, key=lambda each: others[each])
-    if others[name] < COUNTS:
-        name = "computation"
-    share = format_percent(losses[name])
-    return {
-        "computation": f"speed up computation, {share} of a step: lower precision, torch.compile, larger batches",
-        "data loader": f"load data faster, for which a step waits {share} of its time: give the loader more workers",
-        "idle GPU": f"keep the GPU busy, which waits for its host for {share} of a step: look for .item() and for "
-        "small kernels, and try torch.compile",
-        "other work of the host": f"look at the program: {share} of a step is neither operators nor communication",
-    }[name]

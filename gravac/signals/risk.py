@@ -8,15 +8,12 @@ the residual ratio and the comparison of the gain with the policy's epsilon rais
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
+from gravac.findings import Finding, Severity
 from gravac.protocol import LearningRate, PolicySpec, Record, WindowReport
 from gravac.signals import figures
 from gravac.signals.efficiency import ROUNDING, SIMULATED_RANKS, UNSIMULATED, Efficiency
 from gravac.wording import format_number, format_percent
-
-Level = Literal["none", "low", "raised", "high", "unknown"]
-"""none: everything is sent and the residual is empty. unknown: the window shows nothing to judge by."""
 
 ACCEPTED = 0.02
 """Loss of η up to which the risk counts as low, where the policy has no ``bound``; also the default of that.
@@ -30,8 +27,8 @@ RESIDUAL_RAISED = 1.5
 SLACK = 0.25
 """Share by which a figure must pass its limit to move the light away from the level that it shows. A policy with a
 bound leaves a plan by the same share. [share; chosen]"""
-WITHOUT_MEMORY = "Without an error memory, nothing shows what this compression costs."
-NEVER_SIMULATED = "No optimizer of this kind was simulated, so nobody knows what compression costs here."
+WITHOUT_MEMORY = "Without an error memory, nothing shows what this compression costs"
+NEVER_SIMULATED = "No optimizer of this kind was simulated, so nobody knows what compression costs here"
 RULE = (
     "Low where the plan loses no more of the statistical efficiency η than you accept: the bound of the policy, or "
     f"{format_percent(ACCEPTED)}. η is estimated from the codec, the CF, the optimizer and the backlog, by simulated "
@@ -43,7 +40,7 @@ RULE = (
     "a row, by figures that are "
     f"{format_percent(SLACK)} past their limits, say otherwise."
 )
-_ORDER: tuple[Level, ...] = ("none", "low", "raised", "high")
+_ORDER: tuple[Severity, ...] = ("none", "low", "raised", "high")
 
 
 @dataclass(frozen=True)
@@ -51,20 +48,26 @@ class Risk:
     """The risk of one window.
 
     Attributes:
-        level: one word.
-        because: reasons with their figures, the gravest first; never empty.
+        level: one word. none: everything is sent and the residual is empty. unknown: the window shows nothing to judge
+            by.
+        findings: reasons with their figures, the gravest first; never empty.
     """
 
-    level: Level
-    because: tuple[str, ...]
+    level: Severity
+    findings: tuple[Finding, ...]
+
+    @property
+    def because(self) -> tuple[str, ...]:
+        """The reasons in a sentence each."""
+        return tuple(finding.sentence for finding in self.findings)
 
 
 class RiskState(Record):
     """The state of a ``RiskLight``: the level that it shows, that of the last window alone, and the largest learning
     rate that a residual followed; null: not known."""
 
-    shown: Level
-    last: Level
+    shown: Severity
+    last: Severity
     largest_rate: LearningRate | None = None
 
 
@@ -108,8 +111,10 @@ class RiskLight:
         if shown == "low" and report.nonfinite_steps:
             shown = "raised"
         self.state = RiskState(shown=shown, last=found.level, largest_rate=largest)
-        alone = (f"The last window alone says {found.level}, which may be an accident.",)
-        self.risk = Risk(shown, found.because if shown == found.level else (*alone, *found.because))
+        alone = _found(
+            "one window", shown, f"The last window alone says {found.level}, which may be an accident"
+        )
+        self.risk = Risk(shown, found.findings if shown == found.level else (alone, *found.findings))
 
 
 def accepted_loss(policy: PolicySpec) -> float:
@@ -125,7 +130,7 @@ def judge(
     compressor: str,
     accepted: float = ACCEPTED,
     loss_slope: float | None = None,
-    shown: Level | None = None,
+    shown: Severity | None = None,
     ranks: int = SIMULATED_RANKS,
     believed: Efficiency | None = None,
     largest_rate: float | None = None,
@@ -147,23 +152,23 @@ def judge(
     efficiency = figures.efficiency(report, kind, compressor, ranks) if believed is None else believed
     residual, gain = figures.residual_ratio(report), figures.gain(report)
     skipped = report.nonfinite_steps
-    left_out = (
-        f"{skipped} {'step was' if skipped == 1 else 'steps were'} left out: a gradient was not finite."
+    left_out = _found(
+        "steps left out",
+        "raised",
+        f"{skipped} {'step was' if skipped == 1 else 'steps were'} left out: a gradient was not finite",
     )
     if efficiency is None or residual is None or gain is None:
         if skipped:
             return Risk("unknown", (left_out,))
-        if kind in UNSIMULATED and gain is not None:
-            return Risk("unknown", (NEVER_SIMULATED,))
-        forgets = efficiency is None and gain is not None
-        return Risk("unknown", (WITHOUT_MEMORY if forgets else "This window shows no gradient to judge by.",))
-    high: list[str] = []
-    raised: list[str] = []
-    low: list[str] = []
+        unseen = "This window shows no gradient to judge by"
+        if gain is not None and kind in UNSIMULATED:
+            unseen = NEVER_SIMULATED
+        elif gain is not None and efficiency is None:
+            unseen = WITHOUT_MEMORY
+        return Risk("unknown", (_found("not judged", "unknown", unseen),))
     # A policy holds a plan while it cannot be told from one within the bound.
     doubt = 0.0 if believed is None else believed.high - believed.likely
-    level, learning = _learning(efficiency, accepted, loss_slope, shown, doubt)
-    {"low": low, "raised": raised, "high": high}[level].append(learning)
+    findings = [_learning(efficiency, accepted, loss_slope, shown, doubt)]
     alarmed = shown in ("raised", "high")
     size = f"The residual is {_short(residual)} times the size of one gradient"
     if report.residual_rate and largest_rate and report.residual_rate < largest_rate:
@@ -172,26 +177,35 @@ def judge(
         residual /= smaller
         size += f", and {_short(residual)} times at the largest learning rate, which was {_short(smaller)} times this"
     if residual >= RESIDUAL_RAISED / (1.0 + SLACK * alarmed):
-        raised.append(f"{size}{f', {RESIDUAL_RAISED:g} or more' * (residual >= RESIDUAL_RAISED)}.")
+        limit = f", {RESIDUAL_RAISED:g} or more" * (residual >= RESIDUAL_RAISED)
+        findings.append(_found("residual", "raised", f"{size}{limit}"))
     else:
-        low.append(f"{size}, below {RESIDUAL_RAISED:g}.")
+        findings.append(_found("residual", "low", f"{size}, below {RESIDUAL_RAISED:g}"))
     if gain < epsilon + SLACK * alarmed * min(epsilon, 1.0 - epsilon):
         near = "below" if gain < epsilon else "hardly above"
-        raised.append(f"The gain {_short(gain)} is {near} ε = {format_number(epsilon)}.")
+        findings.append(
+            _found("gain", "raised", f"The gain {_short(gain)} is {near} ε = {format_number(epsilon)}")
+        )
     if skipped:
-        raised.append(left_out)
-    if not high and not raised and residual == 0.0 and gain >= 1.0:
-        return Risk("none", ("Everything is sent; the residual is empty.",))
+        findings.append(left_out)
+    findings.sort(key=lambda finding: -_ORDER.index(finding.severity))
+    gravest = findings[0].severity
+    if gravest == "low" and residual == 0.0 and gain >= 1.0:
+        return Risk("none", (_found("all sent", "none", "Everything is sent; the residual is empty"),))
     if kind == "unknown":
-        low.append("The kind of the optimizer is not known, so it counts as one like Adam.")
-    gravest: Level = "high" if high else "raised" if raised else "low"
-    return Risk(gravest, (*high, *raised, *low))
+        text = "The kind of the optimizer is not known, so it counts as one like Adam"
+        findings.append(_found("unknown optimizer", "low", text))
+    return Risk(gravest, tuple(findings))
+
+
+def _found(kind: str, severity: Severity, text: str) -> Finding:
+    return Finding(kind=kind, severity=severity, evidence=(text,))
 
 
 def _learning(
-    efficiency: Efficiency, accepted: float, loss_slope: float | None, shown: Level | None, doubt: float
-) -> tuple[Literal["low", "raised", "high"], str]:
-    """Return the level by what learning loses, and the reason as a sentence."""
+    efficiency: Efficiency, accepted: float, loss_slope: float | None, shown: Severity | None, doubt: float
+) -> Finding:
+    """Return what learning loses."""
     likely = efficiency.likely
     lost = 1.0 - likely
     kept = f"the plan keeps {format_percent(likely)} of a step's progress"
@@ -206,9 +220,10 @@ def _learning(
         reason += f", about {format_percent(1.0 / likely - 1.0)} more steps than dense"
     bound = f"{format_percent(accepted)} that you accept"
     if lost - doubt <= accepted * (1.0 + SLACK * (shown in ("none", "low"))) + ROUNDING:
-        return "low", f"{reason}, {'within' if lost <= accepted + ROUNDING else 'about'} the loss of {bound}."
-    reason += f", more than the loss of {bound}."
-    return "high" if increase >= limit / (1.0 + SLACK * (shown == "high")) else "raised", reason
+        near = "within" if lost <= accepted + ROUNDING else "about"
+        return _found("learning", "low", f"{reason}, {near} the loss of {bound}")
+    high = increase >= limit / (1.0 + SLACK * (shown == "high"))
+    return _found("learning", "high" if high else "raised", f"{reason}, more than the loss of {bound}")
 
 
 def _short(value: float) -> str:

@@ -33,7 +33,10 @@ def test_three_lines_then_what_they_follow_from(tmp_path: Path) -> None:
     done = run("--profile", Made.usual().write(tmp_path))
     assert done.exit_code == 0, done.output
     first, why, following, *rest = done.output.splitlines()
-    assert first == "Network: 25 % of a step is exposed communication (0.25 ms of 1 ms)."
+    assert first == (
+        "Network or late ranks: 25 % of a step is exposed communication (0.25 ms of 1 ms); how much of it waits for "
+        "late ranks is not known."
+    )
     assert why.startswith("Why: gradients (all-reduce, 8 ranks, 4 MB, 17.1 GB/s achieved): 0.25 ms, ")
     assert following.startswith("Next: ")
     assert next(line for line in rest if line.startswith("gradients ")).split() == [
@@ -47,7 +50,8 @@ def test_three_lines_then_what_they_follow_from(tmp_path: Path) -> None:
 
 def test_a_record_for_programs(tmp_path: Path) -> None:
     found = asked(Made.usual().write(tmp_path))
-    assert (found["cause"], found["traces"], found["world"], found["steps"]) == ("network", 1, 8, 2)
+    assert (found["kind"], found["severity"]) == ("network or late ranks", "high")
+    assert (found["traces"], found["world"], found["steps"]) == (1, 8, 2)
     assert found["exposed_seconds"] == pytest.approx(250e-6)
     (row,) = found["communication"]
     assert (row["pattern"], row["call"], row["ranks"], row["bytes"]) == ("gradients", "all-reduce", 8, 4e6)
@@ -84,7 +88,8 @@ def test_a_folder_holds_the_traces_of_all_ranks(tmp_path: Path) -> None:
 
 def test_recorded_traces_of_two_ranks() -> None:
     found = asked(*sorted(RECORDED.glob("late-*.json.gz")))
-    assert found["cause"] == "late ranks"
+    assert found["kind"] == "several causes"
+    assert found["next"].startswith("find what keeps rank 1: it comes ")
     assert found["late_seconds"]["1"] > 10 * found["late_seconds"]["0"]
 
 

@@ -42,7 +42,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_runs_beside_each_other(runs: Path) -> None:
     done = run("observe", "--compare", "ddp", runs / "gravac-runs/observe/late", "-o", "both.html")
     assert done.exit_code == 0, done.output
-    assert re.search(r"^late: Late ranks, not the network", done.output, re.MULTILINE)
+    assert re.search(r"^late: Several causes: ", done.output, re.MULTILINE)
     (waiting,) = re.findall(r"^Waiting for late ranks +(.+)", done.output, re.MULTILINE)
     assert float(re.split(r" ms +", waiting)[1].split()[0]) > 20.0
     written = (runs / "both.html").read_text()
@@ -50,7 +50,7 @@ def test_two_runs_beside_each_other(runs: Path) -> None:
     assert "<h2>Compared</h2>" in written
     assert not re.search(r"<script|https?://|\ssrc=|\shref=", written)
     records = json.loads(run("observe", "--compare", "ddp", "late", "--json").stdout)
-    assert {name: record["cause"] for name, record in records.items()}["late"] == "late ranks"
+    assert {name: record["kind"] for name, record in records.items()}["late"] == "several causes"
 
 
 def test_ranks_of_one_machine_are_drawn_on_one_clock(runs: Path) -> None:

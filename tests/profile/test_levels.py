@@ -56,14 +56,14 @@ def test_calls_of_one_size_are_kept_apart(tmp_path: Path) -> None:
 
 def test_the_verdict_names_the_level_that_waits(tmp_path: Path) -> None:
     found = judge(four(tmp_path))
-    assert found.verdict == (
+    assert found.finding.sentence == (
         "Network between machines: 30 % of a step is exposed communication (0.3 ms of 1 ms): 0.24 ms between "
         "machines, 0.06 ms inside a machine."
     )
-    assert "gradients between replicas (HSDP) (all-reduce between machines, 2 ranks, " in found.why
-    assert "gradients (reduce-scatter inside a machine, 2 ranks, " in found.why
+    assert "gradients between replicas (HSDP) (all-reduce between machines, 2 ranks, " in found.finding.why
+    assert "gradients (reduce-scatter inside a machine, 2 ranks, " in found.finding.why
     other = judge(four(tmp_path, inside=250.0, between=20.0))
-    assert other.verdict.startswith("Network inside a machine: 27 % of a step")
+    assert other.finding.sentence.startswith("Network inside a machine: 27 % of a step")
     said = unescape(page([("job", found)]))
     assert '<th class="word">Link</th>' in said
     assert "between machines" in said
@@ -72,12 +72,12 @@ def test_the_verdict_names_the_level_that_waits(tmp_path: Path) -> None:
 
 
 def test_an_agent_whose_ranks_of_a_host_wait_hears_what_helps(tmp_path: Path) -> None:
-    inside = judge(four(tmp_path, inside=250.0, between=20.0, agent=True)).next
+    inside = judge(four(tmp_path, inside=250.0, between=20.0, agent=True)).finding.action
     assert (
         "; what the ranks of a machine send each other is not compressed, and not sent with levels='flat'"
         in inside
     )
-    assert "levels" not in judge(four(tmp_path, agent=True)).next
+    assert "levels" not in judge(four(tmp_path, agent=True)).finding.action
 
 
 def test_the_host_that_torchs_profiler_names_counts_too(tmp_path: Path) -> None:
@@ -103,7 +103,8 @@ def test_what_is_not_recorded_is_not_said(what: str, tmp_path: Path) -> None:
     found = judge(of(tmp_path, *traces))
     assert found.measurement.levels == {}
     assert found.measurement.record()["level_seconds"] is None
-    assert found.verdict.startswith("Network: 30 % of a step")
+    network = "Network or late ranks" if what == "a rank without a trace" else "Network"
+    assert found.finding.sentence.startswith(f"{network}: 30 % of a step")
     said = any(line.startswith("which calls stay within a machine") for line in found.unknown)
     assert said == (what in ("no groups", "a rank without a trace"))
     assert "Link</th>" not in page([("job", found)])

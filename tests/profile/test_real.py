@@ -64,7 +64,7 @@ def test_the_verdict(
 ) -> None:
     found = judge(measure([read(SHARED / f"{name}.json.gz")]))
     measured = found.measurement
-    assert found.cause == cause
+    assert found.finding.kind == cause
     assert 1e3 * measured.step == pytest.approx(step, rel=0.001)
     assert 1e3 * measured.exposed == pytest.approx(exposed, rel=0.001)
     first = measured.rows[0] if measured.rows else None

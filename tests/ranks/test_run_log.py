@@ -54,7 +54,7 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
         f"{tmp_path / 'job2' / 'journal.jsonl'} (2 ranks on an emulated link of 1 Mbit/s, sending topk+bf16 at CF 10)"
     ]
     others = other_optimizers(Recording.from_trace(read_trace(tmp_path / "job2" / "journal.jsonl")))
-    assert "times the useful throughput with gravac.optim.AdamW (by topk+twobit at CF " in others
+    assert others.startswith("With gravac.optim.AdamW, training is predicted to be ")
     *_, end, said = (line for line in torchs if "job2" in line)
     assert "ended after 25 steps" in end
     assert said == f"ours INFO job job2: {others}"

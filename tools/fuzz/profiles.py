@@ -55,7 +55,7 @@ def attempt(data: bytes, turn: int) -> str:
             )
         except ProfileError:
             return "refused"
-    return f"judged: {found.cause}"
+    return f"judged: {found.finding.kind}"
 
 
 if __name__ == "__main__":

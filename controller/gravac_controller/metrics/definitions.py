@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from gravac.findings import Severity
 from gravac.protocol import Candidate, Decision, JobSpec
 from gravac.signals import figures
-from gravac.signals.risk import Level
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.views.models import RankView, State, Totals, WindowView
@@ -32,7 +32,7 @@ class JobValues:
     events_by_kind: dict[str, int]
     baseline_step_seconds: float | None
     baseline_exposed_seconds: float | None
-    risk: Level | None
+    risk: Severity | None
     overridden: bool
     show_ranks: bool
 

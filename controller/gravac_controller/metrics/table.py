@@ -8,8 +8,9 @@ last window, because a rate over counters that jump once in minutes says little.
 from collections.abc import Iterator
 from typing import get_args
 
+from gravac.findings import Severity
 from gravac.protocol import RULES, Event, Phase
-from gravac.signals import figures, risk
+from gravac.signals import figures
 from gravac_controller.metrics.definitions import (
     JobMetric,
     JobValues,
@@ -42,7 +43,7 @@ def _phases(job: JobValues) -> Iterator[Sample]:
 
 def _risk(job: JobValues) -> Iterator[Sample]:
     if job.risk is not None:
-        for level in get_args(risk.Level):
+        for level in get_args(Severity):
             yield (level,), float(level == job.risk)
 
 

@@ -62,7 +62,9 @@ def figures(verdict: "ProfileVerdict") -> Iterator[tuple[str, str]]:
     measured = verdict.measurement
     found = measured.gradients
     yield "Step", format_seconds(measured.step)
-    yield "Exposed communication", f"{format_seconds(measured.exposed)} ({format_percent(measured.share)})"
+    exposed = f"{format_seconds(measured.exposed)} ({format_percent(measured.share)})"
+    yield "Severity", verdict.finding.severity
+    yield "Exposed communication", exposed if measured.rows or measured.world == 1 else "–"
     for level in (BETWEEN, INSIDE):
         yield f"Exposed {level}", _known(measured.levels.get(level), format_seconds)
     yield "Waiting for late ranks", _known(measured.waiting, format_seconds)
@@ -89,7 +91,7 @@ def _comparison(verdicts: Sequence[tuple[str, "ProfileVerdict"]]) -> str:
 
 def _section(name: str, verdict: "ProfileVerdict", alone: bool) -> str:
     measured = verdict.measurement
-    said, *more = filter(None, (*verdict.lines, verdict.others))
+    said, *more = filter(None, (*verdict.finding.lines, verdict.others))
     about = [
         f"{measured.steps} steps",
         f"{measured.ranks} of {measured.world or measured.ranks} ranks",

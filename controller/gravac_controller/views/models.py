@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from gravac.findings import Severity
 from gravac.protocol import (
     Candidate,
     Choice,
@@ -27,7 +28,6 @@ from gravac.protocol import (
 )
 from gravac.signals import figures
 from gravac.signals.efficiency import Efficiency
-from gravac.signals.risk import Level
 from gravac.wording import plan_in_words
 from gravac_controller.errors import Fault
 
@@ -230,7 +230,7 @@ class EventView(Record):
 class RiskView(Record):
     """How much compression puts learning at risk (``gravac.signals.risk``): an estimate, not a measured accuracy."""
 
-    level: Level
+    level: Severity
     because: tuple[Text, ...] = Field(
         description="The reasons as sentences with figures, the most serious first."
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from gravac.findings import NEXT, WHY
 from gravac.traces import TraceError, read_trace
 from gravac.wording import format_rate, plan_in_words, printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
@@ -220,7 +221,7 @@ def _of_sizes(
         "ranks": ranks,
         "bits_per_second": bits,
         "latency_seconds": latency,
-        "kind": kind,
+        "optimizer": kind,
         "notes": [note],
     }
 
@@ -278,7 +279,7 @@ def _of_trace(
         "ranks": count,
         "bits_per_second": 8 * network.bytes_per_second * levels.ranks,
         "latency_seconds": network.latency_seconds,
-        "kind": kind,
+        "optimizer": kind,
         "notes": notes,
     }
 
@@ -286,7 +287,7 @@ def _of_trace(
 def _record(advice: "Advice", bound: float) -> dict[str, Any]:
     return {
         "compress": advice.chosen.cf > 1.0,
-        "sentence": advice.sentence,
+        **advice.finding.record(),
         "other_optimizers": advice.others or None,
         "bound": bound,
         "chosen": advice.chosen.label,
@@ -295,13 +296,17 @@ def _record(advice: "Advice", bound: float) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Print the sentence, then what it follows from."""
-    console.print(printable(result["sentence"]), style="bold")
+    """Print the verdict in up to three lines, then what it follows from."""
+    console.print(printable(result["verdict"]), style="bold")
+    for begin, text in ((WHY, result["why"]), (NEXT, result["next"])):
+        if text:
+            console.print(printable(f"{begin}{text}."))
     if result["other_optimizers"]:
         console.print(printable(result["other_optimizers"]))
     console.print(
         f"{result['elements']:,} parameters, {result['ranks']} ranks, links of "
-        f"{format_rate(result['bits_per_second'])}, {delay(result['latency_seconds'])}; optimizer: {result['kind']}"
+        f"{format_rate(result['bits_per_second'])}, {delay(result['latency_seconds'])}; optimizer: "
+        f"{result['optimizer']}"
     )
     table = Listing(
         ("Plan",),

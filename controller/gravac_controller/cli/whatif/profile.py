@@ -100,7 +100,7 @@ def judged(words: tuple[str, ...], **question: Any) -> "ProfileVerdict":
 
 def show(found: "ProfileVerdict", console: Console) -> None:
     """Print the verdict in three lines, then what it follows from."""
-    for line, style in zip(found.lines, ("bold", None, None), strict=True):
+    for line, style in zip(found.finding.lines, ("bold", None, None), strict=False):
         console.print(printable(line), style=style)
     if found.others:
         console.print(printable(found.others))
@@ -124,7 +124,7 @@ def write_page(verdicts: Sequence[tuple[str, "ProfileVerdict"]], output: Path) -
 def compare(verdicts: Sequence[tuple[str, "ProfileVerdict"]], console: Console) -> None:
     """Print each verdict in a line, then their figures beside each other."""
     for name, verdict in verdicts:
-        console.print(printable(f"{name}: {verdict.verdict}"), style="bold")
+        console.print(printable(f"{name}: {verdict.finding.sentence}"), style="bold")
     table = Listing(("",), tuple(printable(name) for name, _ in verdicts))
     for row in zip(*(figures(verdict) for _, verdict in verdicts), strict=True):
         table.add_row(row[0][0], *(value for _, value in row))
