@@ -16,6 +16,7 @@ COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY gravac gravac
 COPY agent agent
 COPY controller controller
+COPY observe observe
 RUN /opt/gravac/bin/pip install --no-deps .
 
 FROM ${BASE}

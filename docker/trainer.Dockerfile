@@ -17,6 +17,7 @@ COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY gravac gravac
 COPY agent agent
 COPY controller controller
+COPY observe observe
 RUN /opt/gravac/bin/pip install --constraint constraints.txt ".[cpu]"
 
 FROM ${BASE}

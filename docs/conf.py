@@ -30,7 +30,7 @@ include_patterns = [
     "lab/benchmarks/observe.md",
     "lab/benchmarks/tournament/README.md",
 ]
-ours = ["tests", "tools", "agent", "controller", "gravac", "lab/gravac_lab", "lab/tests"]
+ours = ["tests", "tools", "agent", "controller", "observe", "gravac", "lab/gravac_lab", "lab/tests"]
 exclude_patterns = [".*", "build", "dist", "gravac-runs", *ours]
 
 myst_heading_anchors = 4  # [links](page.md#heading), with GitHub's anchors

@@ -115,7 +115,7 @@ _HOMES = {
     "WindowReport": "gravac.protocol",
     "hook": "gravac_agent.integrations.comm_hook",
     "integrations": "gravac_agent",
-    "observe": "gravac_agent.observe",
+    "observe": "gravac_observe.record",
     "check": "gravac.traces.replay",
     "read_trace": "gravac.traces",
     "redecide": "gravac.traces.redecide",

@@ -87,7 +87,6 @@ from gravac_agent import (
 )
 from gravac_agent import integrations as integrations
 from gravac_agent.integrations.comm_hook import hook as hook
-from gravac_agent.observe import observe as observe
 from gravac_agent.state.dcp import LoadPlanner as LoadPlanner
 from gravac_controller.client import (
     Client as Client,
@@ -104,3 +103,4 @@ from gravac_controller.client import (
 from gravac_controller.client import (
     Refused as Refused,
 )
+from gravac_observe.record import observe as observe

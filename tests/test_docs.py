@@ -386,7 +386,7 @@ def test_the_checkpoint_examples_run(tmp_path: Path) -> None:
 def test_the_architecture_names_every_room() -> None:
     """And no room that is not there: the first column of its tables, under the folder of each package."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    for folder in ("gravac", "agent/gravac_agent", "controller/gravac_controller"):
+    for folder in ("gravac", "agent/gravac_agent", "controller/gravac_controller", "observe/gravac_observe"):
         _, _, table = text.partition(f"**`{folder}/`**")
         table = table.strip().partition("\n\n")[0]
         cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
@@ -534,7 +534,7 @@ def test_the_documented_token_file_is_for_its_owner_only(tmp_path: Path) -> None
 
 
 def sources() -> Iterator[Path]:
-    for folder in ("gravac", "agent", "controller"):
+    for folder in ("gravac", "agent", "controller", "observe"):
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 

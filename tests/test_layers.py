@@ -23,6 +23,7 @@ PACKAGES = {
     "gravac": ROOT / "gravac",
     "gravac_agent": ROOT / "agent" / "gravac_agent",
     "gravac_controller": ROOT / "controller" / "gravac_controller",
+    "gravac_observe": ROOT / "observe" / "gravac_observe",
     "gravac_lab": ROOT / "lab" / "gravac_lab",
 }
 FORBIDDEN = {
@@ -31,6 +32,7 @@ FORBIDDEN = {
         "gravac_agent",
         "gravac_controller",
         "gravac_lab",
+        "gravac_observe",
         "asyncio",
         "fastapi",
         "http",
@@ -46,6 +48,7 @@ FORBIDDEN = {
     "gravac_agent": {
         "gravac_controller",
         "gravac_lab",
+        "gravac_observe",
         "fastapi",
         "starlette",
         "uvicorn",
@@ -54,7 +57,9 @@ FORBIDDEN = {
         "rich",
     },
     # Beside it: needs no torch.
-    "gravac_controller": {"gravac_agent", "gravac_lab", "torch"},
+    "gravac_controller": {"gravac_agent", "gravac_lab", "gravac_observe", "torch"},
+    # In front of a training: it shows what it finds by the command line and the page of the controller.
+    "gravac_observe": {"gravac_agent", "gravac_lab", "fastapi", "prometheus_client", "starlette", "uvicorn"},
     # The laboratory uses everything; nothing uses it.
     "gravac_lab": set(),
 }
@@ -76,12 +81,11 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"fold"},
         {"traces"},
         {"predict"},
-        {"profile"},
         {"catalogue", "testing"},
         {"pytest_plugin"},
     ),
     "gravac_agent": (
-        {"errors", "observe"},
+        {"errors"},
         {"devices", "network", "sinks"},
         {"settings"},
         {"exchange"},
@@ -107,6 +111,14 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"client", "report"},
         {"cli"},
         {"__main__"},
+    ),
+    "gravac_observe": (
+        {"record", "traces"},
+        {"measure"},
+        {"findings"},
+        {"page"},
+        {"judged"},
+        {"command"},
     ),
     "gravac_lab": (
         {"estimators", "tasks", "tournament"},
@@ -191,9 +203,45 @@ def test_layers() -> None:
     assert breaking(forbidden) == {}
 
 
+def test_the_recorder_imports_nothing_of_gravac() -> None:
+    """It runs in trainings that have no gravac. Types cross only where a type checker looks."""
+    files = sorted((PACKAGES["gravac_observe"] / "record").rglob("*.py"))
+    assert len(files) == 4
+    for file in files:
+        tree = ast.parse(file.read_text())
+        checked = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        ]
+        typed = {id(inner) for node in checked for inner in ast.walk(node)}
+        found = {
+            ast.unparse(node)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in typed
+        }
+        assert not any("gravac" in each for each in found), file
+        assert not any("page" in each or "measure" in each for each in map(ast.unparse, checked)), file
+
+
+def test_only_what_shows_uses_the_controller() -> None:
+    """Traces, measures and findings of ``gravac observe`` need gravac alone."""
+
+    def shows(package: str, file: Path) -> set[str]:
+        allowed = package != "gravac_observe" or room(package, file) in {"page", "judged", "command"}
+        return set() if allowed else imported(file) & {"gravac_controller", "click", "rich"}
+
+    assert breaking(shows) == {}
+
+
+def test_observe_is_small() -> None:
+    lines = sum(file.read_text().count("\n") for package, file in FILES if package == "gravac_observe")
+    assert lines <= 4000
+
+
 @pytest.mark.distributed
 def test_importing_gravac_imports_none_of_the_packages_above() -> None:
-    heavy = "{'fastapi', 'gravac_agent', 'gravac_controller', 'pydantic', 'torch'}"
+    heavy = "{'fastapi', 'gravac_agent', 'gravac_controller', 'gravac_observe', 'pydantic', 'torch'}"
     code = f"import sys, gravac; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

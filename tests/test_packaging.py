@@ -37,7 +37,9 @@ def run(*command: str) -> None:
 def test_wheel(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"gravac", "gravac_agent", "gravac_controller"} | ({"gravac_lab"} if HAS_LAB else set())
+    assert tops == {"gravac", "gravac_agent", "gravac_controller", "gravac_observe"} | (
+        {"gravac_lab"} if HAS_LAB else set()
+    )
     for package in tops:
         assert f"{package}/py.typed" in names
         assert f"{package}/__init__.py" in names

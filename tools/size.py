@@ -27,7 +27,7 @@ SERVICE = ("gravac", "agent", "controller")
 def room(path: Path) -> str:
     """The folder that a file of Python is counted in: two levels of the packages, one of the rest."""
     parts = path.parts
-    deep = 3 if parts[0] in ("agent", "controller", "lab") else 2 if parts[0] == "gravac" else 1
+    deep = 3 if parts[0] in ("agent", "controller", "observe", "lab") else 2 if parts[0] == "gravac" else 1
     return "/".join(parts[: min(deep, len(parts) - 1)]) or "."
 
 

@@ -40,7 +40,7 @@ def unstated(path: Path) -> list[str]:
 
 
 def test_every_new_tensor_states_its_dtype() -> None:
-    files = [path for room in ("gravac", "agent") for path in sorted((ROOT / room).rglob("*.py"))]
+    files = [path for room in ("gravac", "agent", "observe") for path in sorted((ROOT / room).rglob("*.py"))]
     assert len(files) > 100
     assert [line for path in files for line in unstated(path)] == []
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gravac.profile import read
-from gravac_agent.observe.recorder import CUT_OFF, UNSEEN
+from gravac_observe.record.recorder import CUT_OFF, UNSEEN
+from gravac_observe.traces import read
 
 PROGRAM = Path(__file__).with_name("program.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -204,7 +204,7 @@ def test_a_program_that_goes_on_without_its_command(tmp_path: Path, when: str) -
     assert found.returncode == 0, found.stderr
     said = re.fullmatch(
         r"gravac observe: no verdict yet: `.*` has ended, but (\d+), which it started, goes on\. .*foreground.*"
-        r"gravac doctor --profile (\S+)\n",
+        r"gravac observe (\S+)\n",
         found.stderr,
         re.DOTALL,
     )
@@ -212,7 +212,7 @@ def test_a_program_that_goes_on_without_its_command(tmp_path: Path, when: str) -
     until = time.monotonic() + 60
     while Path(f"/proc/{said[1]}").exists() and time.monotonic() < until:
         time.sleep(0.1)
-    judged = run(tmp_path, *GRAVAC, "doctor", "--profile", said[2])
+    judged = run(tmp_path, *GRAVAC, "observe", said[2])
     assert "Not the network: nothing is communicated." in judged.stdout, judged.stderr
 
 

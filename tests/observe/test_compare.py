@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gravac.profile.forecast import Question
-from gravac.profile.verdict import judge
 from gravac_controller.cli import main
-from gravac_controller.report.verdict_page import page
+from gravac_observe.findings.forecast import Question
+from gravac_observe.findings.verdict import judge
+from gravac_observe.page import page
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.profiles import RECORDED, Made, of, recorded
 
@@ -55,7 +55,7 @@ def test_two_runs_beside_each_other(runs: Path) -> None:
 
 def test_ranks_of_one_machine_are_drawn_on_one_clock(runs: Path) -> None:
     """So that one is seen to wait until the other begins its call, late in its step."""
-    run("doctor", "--profile", "gravac-runs/observe/late", "-o", "one.html")
+    run("observe", "gravac-runs/observe/late", "-o", "one.html")
     written = (runs / "one.html").read_text()
     assert "All on one clock." in written
     waiting, late = (
@@ -71,7 +71,7 @@ def test_ranks_of_one_machine_are_drawn_on_one_clock(runs: Path) -> None:
 
 
 def test_a_page_shows_a_step_of_each_rank(runs: Path) -> None:
-    done = run("doctor", "--profile", "gravac-runs/observe/late", "-o", "one.html")
+    done = run("observe", "gravac-runs/observe/late", "-o", "one.html")
     assert done.exit_code == 0, done.output
     written = (runs / "one.html").read_text()
     assert done.output.splitlines()[0][:60] in written
@@ -104,6 +104,8 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         (("--compare", "ddp", "latte"), "(did you mean 'late'?)"),
         (("--compare", "ddp", "late", "--", "python"), "runs no command"),
         (("-o", "no/such/page.html", "--", "python"), "there is no folder"),
+        (("gravac-runs/observe/late", "-o", "no/such/page.html"), "there is no folder no/such"),
+        (("--compare", "ddp", "late", "--fail-above", "20%"), "--fail-above is for one run"),
         (("--bandwidth", "fast", "--", "python"), "'fast' is not a bandwidth"),
         (("--steps", "0", "--", "python"), "0 is not in the range"),
         (("--", "A=1", "python", "x.py"), "put A=1 first: A=1 gravac observe -- python x.py"),
@@ -117,21 +119,7 @@ def test_misuse_is_said_before_anything_runs(runs: Path, words: tuple[str, ...],
     assert len(list((runs / "gravac-runs/observe").iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("--profile", "gravac-runs/observe/late", "-o", "no/such/page.html"), "there is no folder no/such"),
-        (("gravac-runs/observe/late/rank0.json.gz",), "gravac doctor --profile "),
-    ],
-)
-def test_misuse_of_the_doctor(runs: Path, words: tuple[str, ...], why: str) -> None:
-    done = run("doctor", *words)
+def test_misuse_of_the_doctor(runs: Path) -> None:
+    done = run("doctor", "gravac-runs/observe/late/rank0.json.gz")
     assert done.exit_code == 2
-    assert why in done.output
-    assert "Why: " not in done.output
-
-
-def test_a_page_needs_a_profile() -> None:
-    done = run("doctor", "-o", "page.html", "--link", "1gbit", "--elements", "1e6", "--compute", "1")
-    assert done.exit_code == 2
-    assert "--output is for --profile" in done.output
+    assert "gravac observe gravac-runs/observe/late/rank0.json.gz" in " ".join(done.output.split())

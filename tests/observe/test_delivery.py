@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from gravac_agent.observe import delivery
-from gravac_agent.observe.delivery import COMPLETE, SENT, TOKEN, Delivery, recording
+from gravac_observe.record import delivery
+from gravac_observe.record.delivery import COMPLETE, SENT, TOKEN, Delivery, recording
 
 
 @pytest.fixture

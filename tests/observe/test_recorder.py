@@ -13,10 +13,11 @@ from torch.optim import optimizer as torch_optimizer
 from torch.profiler import ProfilerActivity, profile
 
 from gravac import optim
-from gravac.profile import RankTrace, measure, read
-from gravac_agent.observe import observe
-from gravac_agent.observe.delivery import WORD
-from gravac_agent.observe.recorder import CUT_OFF, UNSEEN, Recorder
+from gravac_observe.measure import measure
+from gravac_observe.record import observe
+from gravac_observe.record.delivery import WORD
+from gravac_observe.record.recorder import CUT_OFF, UNSEEN, Recorder
+from gravac_observe.traces import RankTrace, read
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_it_leaves_the_profiler_to_the_program(
     if before:
         assert len(trace(recorder, tmp_path).steps) == 1
     else:
-        assert said.count("gravac doctor --profile") == 1
+        assert said.count("gravac observe FILE") == 1
         assert not list(tmp_path.iterdir())
 
 

@@ -156,7 +156,7 @@ def test_who_ends_the_job_does_not_wait_for_a_verdict(begun: Callable[..., subpr
     _, said = process.communicate(timeout=60)
     assert process.returncode == 5
     assert "gravac observe: no verdict yet: SIGTERM came. The traces are kept. To judge them: " in said, said
-    assert "gravac doctor --profile gravac-runs/observe/" in said
+    assert "gravac observe gravac-runs/observe/" in said
     assert "Why: " not in said
 
 
@@ -174,7 +174,7 @@ def test_an_interrupt_of_the_training_leaves_time_for_the_verdict(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 5
     assert "Not the network: nothing is communicated." in said
-    assert "The traces are kept. To ask more of them: gravac doctor --profile gravac-runs/observe/" in said
+    assert "The traces are kept. To ask more of them: gravac observe gravac-runs/observe/" in said
 
 
 def line(process: subprocess.Popen[str]) -> str:

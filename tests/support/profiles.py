@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gravac.profile import Measurement, measure, read
+from gravac_observe.measure import Measurement, measure
+from gravac_observe.traces import read
 
 KERNELS = {
     "allreduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)",
@@ -16,8 +17,8 @@ KERNELS = {
     "alltoall": "ncclDevKernel_SendRecv(ncclDevComm*)",
 }
 MAIN, AUTOGRAD = 1, 2
-RECORDED = Path(__file__).parents[1] / "profile" / "traces"
-"""Small traces of programs on gloo, by ``tests/profile/record.py``."""
+RECORDED = Path(__file__).parents[1] / "observe" / "traces"
+"""Small traces of programs on gloo, by ``tests/observe/record.py``."""
 
 
 @dataclass

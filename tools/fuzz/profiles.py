@@ -1,6 +1,6 @@
 """Fuzzer of profiles: ``python -m tools.fuzz.profiles --inputs 10000`` (two minutes, one core).
 
-Seeds are the small traces of ``tests/profile``, and one of a GPU. Each input is one of them, altered as
+Seeds are the small traces of ``tests/observe``, and one of a GPU. Each input is one of them, altered as
 ``tools.fuzz.traces`` does. Reading, measuring and judging it must end, and raise nothing but ProfileError.
 """
 
@@ -10,9 +10,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from gravac.profile import ProfileError, measure, read
-from gravac.profile.forecast import Question
-from gravac.profile.verdict import AS_RECORDED, judge
+from gravac_observe.findings.forecast import Question
+from gravac_observe.findings.verdict import AS_RECORDED, judge
+from gravac_observe.measure import measure
+from gravac_observe.traces import ProfileError, read
 from tests.support.profiles import RECORDED, Made
 from tools.fuzz import traces
 

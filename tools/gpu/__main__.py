@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 NEEDED = ("pydantic", "pydantic_settings", "fastapi", "uvicorn", "prometheus_client", "click", "rich")
 NEEDED_BY_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis")
-SOURCES = ("gravac", "agent", "tools/gpu", "tests/gpu", "tests/support")
+SOURCES = ("gravac", "agent", "observe", "tools/gpu", "tests/gpu", "tests/support")
 STEPS = {
     "start": ("Start", 90),
     "plans": ("Each plan against the CPU, on one rank and on two", 120),
@@ -70,7 +70,13 @@ TAIL = 4000
 
 def environment() -> dict[str, str]:
     """Return the variables that a step's program gets: this checkout first, then the wheels if packages are missing."""
-    paths = [str(ROOT), str(ROOT / "agent"), str(ROOT / "controller"), str(ROOT / "lab")]
+    paths = [
+        str(ROOT),
+        str(ROOT / "agent"),
+        str(ROOT / "controller"),
+        str(ROOT / "observe"),
+        str(ROOT / "lab"),
+    ]
     ahead.settle(ahead.FOLDER)
     if missing := [name for name in (*NEEDED, *NEEDED_BY_TESTS) if importlib.util.find_spec(name) is None]:
         _install(missing)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 GROUPS = (
-    ("In the trainer", ("gravac_agent", "gravac.optim")),
+    ("In the trainer", ("gravac_agent", "gravac_observe", "gravac.optim")),
     ("Client of the controller", ("gravac_controller",)),
     ("Traces and replay", ("gravac.traces", "gravac.replay", "gravac.testing", "gravac.fold")),
     ("What if", ("gravac.predict",)),

@@ -1,6 +1,6 @@
 """The command line: ``gravac …``. Each command has a module, which is imported when the command is used.
 
-The commands of the laboratory (``lab/``) are found by name: the service does not depend on it.
+``gravac observe`` and the commands of the laboratory (``lab/``) are found by name: the service does not depend on them.
 """
 
 import gc
@@ -9,7 +9,7 @@ from importlib import import_module
 import click
 
 COMMANDS = {
-    "observe": "Run a training, unchanged, and say whether it waits for its network.",
+    "observe": "Say whether a training, unchanged, waits for its network.",
     "demo": "Train a small model on this machine and watch the compression adapt.",
     "serve": "Run the controller, which decides for jobs and serves the live page.",
     "status": "Show jobs, one line each, with the reasons, or watch one.",
@@ -32,6 +32,7 @@ MODULES = {
     "demo": "gravac_lab.demo.command",
     "simulate": "gravac_lab.cli.simulate",
     "doctor": "gravac_controller.cli.whatif.doctor",
+    "observe": "gravac_observe.command",
     "whatif": "gravac_controller.cli.whatif.command",
 }
 """The module of a command where it is not ``gravac_controller.cli.NAME``."""
@@ -65,6 +66,14 @@ class _Commands(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, also for the old spelling of ``gravac observe FILES``, for one release."""
+        if args[:1] == ["doctor"] and "--profile" in args:
+            click.echo(
+                "note: write gravac observe FILES instead of gravac doctor --profile FILES, which ends with the next "
+                "release",
+                err=True,
+            )
+            args = ["observe", *(each for each in args[1:] if each != "--profile")]
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             from gravac.wording import did_you_mean
 

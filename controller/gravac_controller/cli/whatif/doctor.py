@@ -1,8 +1,7 @@
-"""``gravac doctor``: say whether to compress, or whether a job waits for its network at all."""
+"""``gravac doctor``: say whether to compress on a network, and with what."""
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,55 +12,21 @@ from gravac.findings import NEXT, WHY
 from gravac.traces import TraceError, read_trace
 from gravac.wording import format_rate, plan_in_words, printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
-from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.device import times_on
-from gravac_controller.cli.whatif.profile import DEFAULT_RANKS, ENDINGS, elsewhere, judged, write_page
-from gravac_controller.cli.whatif.profile import show as show_verdict
+from gravac_controller.cli.whatif.question import DEFAULT_RANKS, KINDS, question
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, printer, seconds
 
 if TYPE_CHECKING:
     from gravac.predict.advice import Advice
 
-KINDS = {
-    "sgd": "sgd",
-    "adamw": "adam",
-    "adam": "adam",
-    "adamw-aged": "adam-aged",
-    "adamw-low-beta": "adam-low-beta",
-    "lamb": "adam",
-    "lion": "sign",
-    "muon": "matrix",
-    "other": "other",
-    "unknown": "unknown",
-}
-"""Kinds of optimizers by the names that users know; ``adamw-aged`` is that of ``gravac.optim``, ``adamw-low-beta`` has
-a β₁ of at most 0.6. Of ``lion`` and ``other`` nothing was simulated; ``unknown`` counts as Adam."""
 NAMES = {"adamw": "AdamW", "adam": "Adam"}
 """Classes that ``gravac.optim`` has others for."""
-MOST_PARAMETERS = 10**13
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[TRACE | FILE...]")
-@click.option(
-    "--profile",
-    is_flag=True,
-    help="FILEs are traces of PyTorch's profiler, of any job: .json or .json.gz, of one rank or of each, or folders.",
-)
-@elsewhere
-@click.option(
-    "--latency",
-    callback=quantities.single(quantities.latency),
-    metavar="TIME",
-    help="Latency of a message between two ranks: 50us, 0.2ms.  [default: as in the trace, else 200us; on GPUs 14us]",
-)
-@click.option(
-    "--elements",
-    callback=quantities.single(partial(quantities.elements, most=MOST_PARAMETERS)),
-    metavar="N",
-    help="Parameters of the model: 3.5e6. Needed without a trace, and with a profile that does not show them.",
-)
+@click.argument("trace", required=False, type=TraceFile())
+@question
 @click.option(
     "--compute",
     type=click.FloatRange(1e-6, 1e4),
@@ -74,22 +39,9 @@ MOST_PARAMETERS = 10**13
     help="Measure encoding on cpu, cuda or cuda:1 of this machine; h100, where there is none: as measured once.  "
     "[default: as on one core of an AMD EPYC]",
 )
-@click.option(
-    "--optimizer",
-    type=click.Choice(list(KINDS)),
-    help="Optimizer.  [default: that of the trace, else unknown]",
-)
-@click.option(
-    "--bound",
-    type=click.FloatRange(0.0, 1.0),
-    default=0.02,
-    show_default=True,
-    help="Largest loss of statistical efficiency that you accept. 1: any.",
-)
 @json_option
 def doctor(
-    words: tuple[str, ...],
-    profile: bool,
+    trace: Path | None,
     link: float | None,
     latency: float | None,
     ranks: int | None,
@@ -97,9 +49,7 @@ def doctor(
     compute: float | None,
     device: str | None,
     optimizer: str | None,
-    codec_speed: float | None,
     bound: float,
-    output: Path | None,
     as_json: bool,
 ) -> None:
     """Say whether to compress, with what, and what it is worth.
@@ -109,50 +59,19 @@ def doctor(
     Efficiency is what simulations showed for the codec, the kind of optimizer and the ranks; with SGD also for the
     noise of the gradient, where the trace shows it.
 
-    With --profile, say in three lines whether any PyTorch job waits for its network, on what, and what to do next.
+    Traces of PyTorch's profiler are for gravac observe.
 
     \b
     Examples:
-      gravac doctor --profile rank0.json.gz rank1.json.gz
-      gravac doctor --profile one-gpu.json.gz --ranks 8 --bandwidth 25gbit
       gravac doctor gravac-runs/my-job
       gravac doctor --link 1gbit --ranks 8 --elements 25e6 --compute 0.3 --optimizer adamw
       gravac doctor --link 25gbit --ranks 8 --elements 25e6 --compute 0.05 --device cuda
     """
-    if device is not None and words:
-        raise click.UsageError("--device is for a job without a trace: a trace has what its own device took")
-    kind = None if optimizer is None else KINDS[optimizer]
-    if profile:
-        if not words:
-            raise click.UsageError(
-                "--profile needs the traces: gravac doctor --profile rank0.json.gz rank1.json.gz"
-            )
-        if compute is not None:
-            raise click.UsageError("--compute is for a job without a trace: the profile has it")
-        found = judged(
-            words,
-            bits_per_second=link,
-            latency=latency,
-            ranks=ranks,
-            elements=elements,
-            codec_bytes=None if codec_speed is None else 1e9 * codec_speed,
-            kind=kind,
-            bound=bound,
-        )
-        if as_json:
-            click.echo(json.dumps(found.record()))
-        else:
-            show_verdict(found, printer())
-        if output is not None:
-            write_page([(Path(words[0]).name, found)], output)
-        return
-    for given, name in ((codec_speed, "--codec-speed"), (output, "--output")):
-        if given is not None:
-            raise click.UsageError(f"{name} is for --profile")
-    if len(words) > 1:
-        raise click.UsageError("give one TRACE, or --profile and the traces of PyTorch's profiler")
-    trace = TraceFile().convert(words[0], None, None) if words else None
     if trace is not None:
+        if device is not None:
+            raise click.UsageError(
+                "--device is for a job without a trace: a trace has what its own device took"
+            )
         for value, name in ((elements, "--elements"), (compute, "--compute")):
             if value is not None:
                 raise click.UsageError(f"{name} is for a job without a trace: the trace has it")
@@ -257,8 +176,8 @@ def _of_trace(
         place = replace(was, network=network, ranks=count)
         advice = advise_job(predictor, place, kind, bound, named, beta)
     except (TraceError, ValueError) as error:
-        profiled = trace.name.endswith(ENDINGS) and isinstance(error, TraceError)
-        hint = f". Is it a trace of PyTorch's profiler? gravac doctor --profile {trace}" if profiled else ""
+        profiled = trace.name.endswith((".json", ".json.gz")) and isinstance(error, TraceError)
+        hint = f". Is it a trace of PyTorch's profiler? gravac observe {trace}" if profiled else ""
         raise CannotUse(printable(f"{trace}: {error}{hint}")) from None
     notes = [
         *filter(None, [levels.words(count, recording.elements)]),

@@ -1,4 +1,4 @@
-"""Options with units, or lists of them: bandwidths, latencies, numbers of ranks and elements, CFs."""
+"""Options with units, or lists of them: bandwidths, latencies, percentages, numbers of ranks and elements, CFs."""
 
 import re
 from collections.abc import Callable
@@ -94,6 +94,18 @@ def listed(
         return found
 
     return parse
+
+
+def percentage(text: str) -> float:
+    """``20%`` to 0.2. Raises ValueError that shows the expected form."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    number = float(match[1]) if match else -1.0
+    if not 0.0 <= number <= 100.0:
+        raise ValueError(f"{text!r} is not a percentage from 0% to 100%; write for example 20%")
+    if not (match and match[2]):
+        meant = 100.0 * number if number < 1.0 else number
+        raise ValueError(f"{text!r} is not a percentage (did you mean '{meant:g}%'?)")
+    return number / 100.0
 
 
 def single(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:

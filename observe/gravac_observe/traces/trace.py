@@ -11,9 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
 
-from gravac.profile.intervals import Union
-from gravac.profile.reading import EVENTS, ProfileError, read_events
+import gravac
 from gravac.wording import format_bytes
+from gravac_observe.traces.intervals import Union
+from gravac_observe.traces.reading import EVENTS, ProfileError, read_events
 
 Key = TypeVar("Key", bound=Hashable)
 LATEST = 1e17
@@ -28,22 +29,14 @@ BYTES = {
 """Bytes of an element, by the names that traces use, in lower case and without ``c10::``."""
 WHOLE = frozenset(("long", "long int", "int64", "int", "int32"))
 """Types of counts, of the same names."""
-KINDS = {
-    "waittensor": "wait",
-    "reducescatter": "reduce-scatter",
-    "allgather": "all-gather",
-    "allreduce": "all-reduce",
-    "alltoall": "all-to-all",
-    "broadcast": "broadcast",
-    "barrier": "barrier",
-    "sendrecv": "send/recv",
-    "send": "send",
-    "recv": "recv",
-    "scatter": "scatter",
-    "gather": "gather",
-    "reduce": "reduce",
+KINDS = {"waittensor": "wait"} | {
+    re.sub("[-/]", "", kind): kind
+    for kind in (
+        *("reduce-scatter", "all-gather", "all-reduce", "all-to-all", "broadcast", "barrier"),
+        *("send/recv", "send", "recv", "scatter", "gather", "reduce"),
+    )
 }
-"""Kinds of calls by what is in the names of kernels, operators and annotations, without underscores."""
+"""Kinds of calls by what is in names of kernels, operators and annotations, without underscores; the first counts."""
 _OF_NETWORK = re.compile(
     r"^(nccl|rccl|msccl)|nvshmem|cross_device_reduce|multimem_all_|(one|two)_shot_all_reduce", re.IGNORECASE
 )
@@ -88,17 +81,15 @@ class Issue:
 
     def completed(self, by: "Issue") -> None:
         """Take over what only the other event says."""
-        if (
-            self.kind in ("unknown", "send/recv") and by.kind != "unknown"
+        if by.kind != "unknown" and self.kind in (
+            "unknown",
+            "send/recv",
         ):  # such kernels serve all-to-all, too
             self.kind = by.kind
         self.elements = max((each for each in (self.elements, by.elements) if each is not None), default=None)
         self.itemsize = by.itemsize if self.itemsize is None else self.itemsize
-        self.group, self.size, self.counts = (
-            self.group or by.group,
-            self.size or by.size,
-            self.counts or by.counts,
-        )
+        self.group, self.size = self.group or by.group, self.size or by.size
+        self.counts = self.counts or by.counts
 
 
 @dataclass(slots=True)
@@ -115,7 +106,7 @@ class Call:
         issued: When that thread did.
         phase: Phase of a step: forward, backward, after (backward), optimizer, other.
         region: Annotation of DDP or FSDP around it; empty: none.
-        pattern: What it is for (``gravac.profile.patterns``).
+        pattern: What it is for (``gravac_observe.measure.patterns``).
     """
 
     about: Issue
@@ -178,7 +169,7 @@ class RankTrace:
         steps: Start, end and number of each step that the profiler knows.
         optimizer_steps: Start and end of each step of an optimizer.
         optimizer: Its class; empty: unknown.
-        about: What ``gravac observe`` says of the process.
+        about: What ``gravac observe`` says of the process, as ``gravac_observe.Recorded`` if nobody altered it.
         scaler_updates: When a gradient scaler ended a step, also one that it skipped.
         backend_threads: Threads on which a backend on the CPU transfers.
         loader: When a thread waited for a data loader.
@@ -465,7 +456,7 @@ class _Keeping:
 @cache
 def own_kernels() -> frozenset[str]:
     """Return the names of gravac's kernels on a GPU, from their source: Triton need not be installed here."""
-    folder = Path(__file__).parents[1] / "kernels" / "cuda"
+    folder = Path(gravac.__path__[0]) / "kernels" / "cuda"
     return frozenset(
         name
         for file in folder.glob("*.py")

@@ -3,15 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean, median, pstdev
 from typing import Any
 
-from gravac.profile.intervals import Union
-from gravac.profile.lanes import Lane, Timed, lanes_of
-from gravac.profile.linking import link
-from gravac.profile.patterns import GRADIENTS, MESSAGES, REPLICAS, classify
-from gravac.profile.reading import ProfileError
-from gravac.profile.trace import Issue, RankTrace
+from gravac_observe.measure.lanes import Lane, Timed, lanes_of
+from gravac_observe.measure.linking import link
+from gravac_observe.measure.patterns import GRADIENTS, MESSAGES, REPLICAS, classify
+from gravac_observe.traces.intervals import Union
+from gravac_observe.traces.reading import ProfileError
+from gravac_observe.traces.trace import Issue, RankTrace
 
 US = 1e-6
 TOGETHER = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
@@ -29,7 +30,7 @@ class Row:
     """Communication of one purpose, kind, level and size of group, for each step and rank.
 
     Attributes:
-        pattern: What it is for, one of ``gravac.profile.patterns.WORDS``.
+        pattern: What it is for, one of ``gravac_observe.measure.patterns.WORDS``.
         kind: Such as all-reduce.
         group: Ranks that take part, of the rank that was read first; empty: unknown.
         size: How many take part; None: unknown.
@@ -218,11 +219,7 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
             raise ProfileError(f"{lane.trace.path}: its steps take no time")
     waited, late, why = _waiting(lanes)
     step = fmean(_whole(lane) / lane.steps for lane in lanes) * US
-    each = [
-        (end - start) * US / step
-        for lane in lanes
-        for start, end in zip(lane.edges, lane.edges[1:], strict=False)
-    ]
+    each = [(end - start) * US / step for lane in lanes for start, end in pairwise(lane.edges)]
     inside = [(lane, timed) for lane in lanes for timed in lane.inside]
     exposed = _each(lanes, (timed.exposed for _, timed in inside))
     known = [_exposed_wait(lane, timed, waited) for lane, timed in inside if id(timed) in waited]
@@ -275,9 +272,8 @@ def _corrected(found: Measurement, clocks: Sequence[tuple[float, float, float] |
         usual, plain, recorded = map(fmean, zip(*known, strict=True))
         added = max(0.0, recorded - plain)
         longer = max(0.0, found.step - usual)
-        collected = min(
-            longer, _each(found.lanes, (each.collecting.within(*_extent(each)) for each in found.lanes))
-        )
+        collecting = (each.collecting.within(*_extent(each)) for each in found.lanes)
+        collected = min(longer, _each(found.lanes, collecting))
         shorter = min(added, longer - collected)
     step = found.step - collected - shorter
     sent = sum(row.exposed + row.hidden for row in found.rows)
@@ -535,11 +531,8 @@ def _parameters(lane: Lane, accumulated: Sequence[int | None]) -> int | None:
     said = lane.trace.about.get("parameters")
     if type(said) is int and 0 < said < 1 << 62:
         return said
-    return (
-        round(sum(count or 0 for count in accumulated) / lane.steps)
-        if accumulated and all(accumulated)
-        else None
-    )
+    known = accumulated and all(accumulated)
+    return round(sum(count or 0 for count in accumulated) / lane.steps) if known else None
 
 
 def _text(trace: RankTrace, name: str) -> str:
@@ -550,14 +543,13 @@ def _text(trace: RankTrace, name: str) -> str:
 def _wrapper(trace: RankTrace) -> str:
     """Return what exchanges gradients in a trace."""
     names = {name for regions in trace.regions.values() for _, _, name in regions}
-    inside = (
-        ("fsdp2", "FSDP::"),
-        ("fsdp1", "FullyShardedDataParallel"),
-        ("ddp", "DistributedDataParallel.forward"),
-    )
-    return _text(trace, "framework") or next(
-        (wrapper for wrapper, start in inside if any(name.startswith(start) for name in names)), ""
-    )
+    starts = {
+        "fsdp2": "FSDP::",
+        "fsdp1": "FullyShardedDataParallel",
+        "ddp": "DistributedDataParallel.forward",
+    }
+    found = (each for each, start in starts.items() if any(name.startswith(start) for name in names))
+    return _text(trace, "framework") or next(found, "")
 
 
 def _accumulated(lane: Lane) -> list[int | None]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gravac.profile import Measurement, measure, read
-from gravac.profile.verdict import judge
-from gravac_controller.report.verdict_page import figures, page
+from gravac_observe.findings.verdict import judge
+from gravac_observe.measure import Measurement, measure
+from gravac_observe.page import figures, page
+from gravac_observe.traces import read
 from tests.support.profiles import Made, of
 
 INSIDE, BETWEEN = "inside a machine", "between machines"

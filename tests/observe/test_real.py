@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gravac.profile import measure, read
-from gravac.profile.intervals import Union
-from gravac.profile.linking import link
-from gravac.profile.verdict import judge
+from gravac_observe.findings.verdict import judge
+from gravac_observe.measure import measure
+from gravac_observe.measure.linking import link
+from gravac_observe.traces import read
+from gravac_observe.traces.intervals import Union
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/traces is not here")

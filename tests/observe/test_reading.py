@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gravac.profile import ProfileError, measure, read, trace
-from gravac.profile.reading import CHUNK_BYTES, EVENTS, MOST_CHARACTERS, read_events
-from gravac.profile.trace import own_kernels
+from gravac_observe.measure import measure
+from gravac_observe.traces import ProfileError, read, trace
+from gravac_observe.traces.reading import CHUNK_BYTES, EVENTS, MOST_CHARACTERS, read_events
+from gravac_observe.traces.trace import own_kernels
 from tests.support.profiles import Made
 from tools.fuzz.profiles import attempt, seeds
 from tools.fuzz.traces import fuzz

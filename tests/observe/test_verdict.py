@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gravac.profile import Measurement
-from gravac.profile.forecast import Question
-from gravac.profile.patterns import WORDS
-from gravac.profile.verdict import DRIVERS, OTHERWISE, ProfileVerdict, judge
 from gravac.wording import format_fewer
-from gravac_controller.report.verdict_page import page
+from gravac_observe.findings.forecast import Question
+from gravac_observe.findings.verdict import DRIVERS, OTHERWISE, ProfileVerdict, judge
+from gravac_observe.measure import Measurement
+from gravac_observe.measure.patterns import WORDS
+from gravac_observe.page import page
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.profiles import MAIN, Made, late, of, recorded
 

@@ -44,7 +44,7 @@ def _record() -> None:
     try:
         folder = HERE.parent
         spec = importlib.util.spec_from_file_location(
-            "gravac_observe", folder / "__init__.py", submodule_search_locations=[str(folder)]
+            "gravac_recorder", folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         assert spec is not None
         assert spec.loader is not None

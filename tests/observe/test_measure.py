@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gravac.profile import Measurement, ProfileError, measure, read
-from gravac.profile.intervals import Union, less, waits
+from gravac_observe.measure import Measurement, measure
+from gravac_observe.traces import ProfileError, read
+from gravac_observe.traces.intervals import Union, less, waits
 from tests.support.profiles import AUTOGRAD, MAIN, Made, late, of, recorded
 
 

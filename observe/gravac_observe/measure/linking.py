@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from gravac.profile.intervals import Union
-from gravac.profile.trace import Call, Issue, RankTrace
+from gravac_observe.traces.intervals import Union
+from gravac_observe.traces.trace import Call, Issue, RankTrace
 
 AROUND = 8
 """Most events that one call leaves on its thread, one within the other: an operator, its record, an annotation."""

@@ -1,19 +1,24 @@
 """Records some steps of any training for ``gravac observe``, without a change to the training.
 
 This room needs only the standard library and torch, and imports nothing of gravac: ``inject/sitecustomize.py`` loads it
-by its path, also into an environment in which gravac is not installed.
+by its path, also into an environment in which gravac is not installed. ``gravac_observe`` has the types of
+what it is asked and what it writes, for type checkers.
 """
 
 import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .recorder import Recorder
 
+if TYPE_CHECKING:
+    from gravac_observe import RecordRequest
+
 VARIABLE = "GRAVAC_OBSERVE"
 """What ``gravac observe`` asks of the processes of its command: folder, steps and warmup, as JSON."""
-INJECTED = "gravac_observe"
+INJECTED = "gravac_recorder"
 """This module's name where ``inject/sitecustomize.py`` loaded it."""
 _recorder: Recorder | None = None
 
@@ -44,8 +49,8 @@ def observe(steps: int = 5, warmup: int = 10, folder: str | Path | None = None) 
 
 def observe_as_asked() -> None:
     """Record as ``gravac observe`` asks, in a process of its command."""
-    asked = json.loads(os.environ[VARIABLE])
-    _start(Recorder(int(asked["steps"]), int(asked["warmup"]), Path(asked["folder"]), judges=False))
+    asked: RecordRequest = json.loads(os.environ[VARIABLE])
+    _start(Recorder(asked["steps"], asked["warmup"], Path(asked["folder"]), judges=False))
 
 
 def _start(recorder: Recorder) -> None:

@@ -6,22 +6,6 @@ from typing import Any
 
 from gravac.findings import Finding, StepParts, diagnose
 from gravac.predict.exchange import BUCKET_BYTES
-from gravac.profile.forecast import CannotSay, Forecast, Question, forecast
-from gravac.profile.measure import INSIDE, Gradients, Measurement, Row
-from gravac.profile.patterns import (
-    ACTIVATIONS,
-    BARRIER,
-    BUFFERS,
-    EXPERTS,
-    GRADIENTS,
-    OPTIMIZER,
-    OTHER,
-    PIPELINE,
-    REPLICAS,
-    SCALARS,
-    WEIGHTS,
-    WORDS,
-)
 from gravac.wording import (
     format_bytes,
     format_fewer,
@@ -30,6 +14,9 @@ from gravac.wording import (
     format_rate,
     format_seconds,
 )
+from gravac_observe.findings.forecast import CannotSay, Forecast, Question, forecast
+from gravac_observe.measure import patterns
+from gravac_observe.measure.measurement import INSIDE, Gradients, Measurement, Row
 
 UNSURE = 0.03
 """What a small exposed share on CPUs may be off by (lab/benchmarks/observe.md). [share of a step; measured]"""
@@ -42,16 +29,17 @@ SCATTERED = 0.25
 MENTIONED = 0.02
 """Share of the exposed time that is worth a word. [share; chosen]"""
 OTHERWISE = {
-    REPLICAS: "exchange gradients between replicas less often, or shard over more ranks",
-    WEIGHTS: "weights are not compressed: prefetch them, keep them after forward, or shard within a node (HSDP)",
-    ACTIVATIONS: "activations are not compressed: keep tensor parallelism within a node",
-    PIPELINE: "activations are not compressed: use more micro-batches, or an interleaved schedule",
-    EXPERTS: "all-to-all is not compressed: keep its ranks within a node, or let it overlap",
-    BUFFERS: "give DistributedDataParallel broadcast_buffers=False, or fewer buffers",
-    OPTIMIZER: "what the optimizer exchanges in its step is not compressed: shard it within a node",
-    SCALARS: "exchange losses and metrics less often: each of them waits for all ranks",
-    BARRIER: "remove barriers: each of them waits for all ranks",
-    OTHER: "find out what the calls below are for",
+    patterns.REPLICAS: "exchange gradients between replicas less often, or shard over more ranks",
+    patterns.WEIGHTS: "weights are not compressed: prefetch them, keep them after forward, or shard within a node "
+    "(HSDP)",
+    patterns.ACTIVATIONS: "activations are not compressed: keep tensor parallelism within a node",
+    patterns.PIPELINE: "activations are not compressed: use more micro-batches, or an interleaved schedule",
+    patterns.EXPERTS: "all-to-all is not compressed: keep its ranks within a node, or let it overlap",
+    patterns.BUFFERS: "give DistributedDataParallel broadcast_buffers=False, or fewer buffers",
+    patterns.OPTIMIZER: "what the optimizer exchanges in its step is not compressed: shard it within a node",
+    patterns.SCALARS: "exchange losses and metrics less often: each of them waits for all ranks",
+    patterns.BARRIER: "remove barriers: each of them waits for all ranks",
+    patterns.OTHER: "find out what the calls below are for",
 }
 """What helps where other things than gradients are exposed."""
 BUCKETS = (
@@ -104,6 +92,11 @@ class ProfileVerdict:
         network = self.finding.kind.startswith("network")
         return self.forecast.advice.others if network and self.forecast is not None else ""
 
+    @property
+    def notes(self) -> list[str]:
+        """What it takes for granted, then what the traces do not show."""
+        return [f"assumed: {each}" for each in self.assumed] + [f"not known: {each}" for each in self.unknown]
+
     def record(self) -> dict[str, Any]:
         """Return it and all that it follows from, for programs."""
         return {
@@ -127,27 +120,22 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> ProfileVer
     moments = [lane.trace.base + lane.edges[0] for lane in measured.lanes]
     apart = (max(moments) - min(moments)) * 1e-6
     if apart > APART_SECONDS:
-        seconds = format_seconds(round(apart))
-        unknown.append(
-            f"whether all traces are of one run: by their clocks they were recorded {seconds} apart"
-        )
+        one = "whether all traces are of one run: by their clocks they were recorded"
+        unknown.append(f"{one} {format_seconds(round(apart))} apart")
     if (scatter := _scatter(measured)) > SCATTERED:
-        share = format_percent(scatter)
-        unknown.append(
-            f"what a usual step takes: the recorded ones scatter by ±{share}; record more (gravac observe --steps 50)"
-        )
+        usual = f"what a usual step takes: the recorded ones scatter by ±{format_percent(scatter)}"
+        unknown.append(f"{usual}; record more (gravac observe --steps 50)")
+    unsaid = question.elsewhere and predicted is None
     elsewhere = predicted if question.elsewhere and not _exchange_nothing(measured) else None
     parts = _here(measured) if elsewhere is None else _elsewhere(measured, elsewhere)
     finding = diagnose(
-        parts,
-        lambda: BUCKETS if parts.small else _compress(measured, predicted),
-        lambda: _hurry(measured),
+        parts, lambda: BUCKETS if parts.small else _compress(measured, predicted), lambda: _hurry(measured)
     )
     if not (measured.rows or question.elsewhere):
         finding = replace(finding, action=f"{finding.action}; {ELSEWHERE}")
     return ProfileVerdict(
         finding=finding,
-        share=None if parts.exposed is None else parts.exposed / parts.step,
+        share=None if parts.exposed is None or unsaid else parts.exposed / parts.step,
         measurement=measured,
         forecast=predicted,
         assumed=assumed + (() if predicted is None else predicted.assumed),
@@ -165,7 +153,7 @@ ON_A_CPU = (
 def _exchange_nothing(measured: Measurement) -> bool:
     """Return whether several ranks exchange nothing that is learned."""
     return (measured.world or 1) > 1 and all(
-        row.pattern in (SCALARS, BARRIER, BUFFERS) for row in measured.rows
+        row.pattern in (patterns.SCALARS, patterns.BARRIER, patterns.BUFFERS) for row in measured.rows
     )
 
 
@@ -199,7 +187,7 @@ def _here(measured: Measurement) -> StepParts:
         small = f"{found.calls:.3g} all-reduces of gradients a step{usual}: nothing is bucketed"
     return StepParts(
         step=measured.step,
-        exposed=measured.exposed if measured.rows else None,
+        exposed=measured.exposed if measured.rows or measured.world == 1 else None,
         waiting=measured.waiting,
         losses=_losses(measured),
         levels=measured.levels,
@@ -222,7 +210,7 @@ def _is_unbucketed(measured: Measurement, found: Gradients) -> bool:
 
 def _compress(measured: Measurement, predicted: Forecast | None) -> str:
     """Return what to do about exposed communication."""
-    most = measured.rows[0].pattern if measured.rows else GRADIENTS
+    most = measured.rows[0].pattern if measured.rows else patterns.GRADIENTS
     if measured.wrapper == "agent":
         inside = measured.levels.get(INSIDE, 0.0) > measured.exposed / 2
         return (
@@ -258,7 +246,9 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
 def _otherwise(measured: Measurement, pattern: str) -> str:
     """Return what helps where something else than gradients is exposed."""
     calls = (timed.call for lane in measured.lanes for timed in lane.inside)
-    if pattern == WEIGHTS and any(call.pattern == WEIGHTS and call.about.itemsize == 4 for call in calls):
+    if pattern == patterns.WEIGHTS and any(
+        call.pattern == patterns.WEIGHTS and call.about.itemsize == 4 for call in calls
+    ):
         return OTHERWISE[pattern].replace(": ", HALVED, 1)
     return OTHERWISE[pattern]
 
@@ -271,7 +261,7 @@ def _scatter(measured: Measurement) -> float:
 def _hurry(measured: Measurement) -> str:
     """Return what to do about late ranks."""
     longest = max(measured.rows, key=lambda row: row.waiting or 0.0)
-    if longest.pattern == PIPELINE or not measured.late:
+    if longest.pattern == patterns.PIPELINE or not measured.late:
         return "balance the stages of the pipeline, and use more micro-batches: they wait for each other"
     late = max(measured.late, key=lambda rank: measured.late[rank])
     return f"find what keeps rank {late}: it comes {format_seconds(measured.late[late])} a step later than the first"
@@ -284,7 +274,7 @@ def _row(row: Row) -> str:
     about.append("of unknown size" if row.nbytes is None else format_bytes(row.nbytes))
     if row.bandwidth is not None:
         about.append(f"{format_bytes(row.bandwidth)}/s achieved")
-    text = f"{WORDS[row.pattern]} ({', '.join(about)}): {format_seconds(row.exposed)}"
+    text = f"{patterns.WORDS[row.pattern]} ({', '.join(about)}): {format_seconds(row.exposed)}"
     if row.waiting is not None and row.waiting >= MENTIONED * row.exposed:
         text += f", {format_seconds(row.waiting)} of it for late ranks"
     if row.hidden >= MENTIONED * row.seconds:

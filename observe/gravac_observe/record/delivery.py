@@ -233,7 +233,7 @@ def make_private(folder: Path) -> None:
 
 def _judge(folder: Path) -> subprocess.Popen[bytes]:
     """Start the process that prints the verdict, with the lowest priority."""
-    command = [sys.executable, "-m", "gravac_controller", "doctor", "--profile", str(folder)]
+    command = [sys.executable, "-m", "gravac_controller", "observe", str(folder)]
     nice = shutil.which("nice")
     return subprocess.Popen(
         [nice, "-n", "19", *command] if nice else command,

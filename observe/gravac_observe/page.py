@@ -8,16 +8,16 @@ from html import escape
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from gravac.profile.intervals import Union, less
-from gravac.profile.lanes import Lane
-from gravac.profile.measure import BETWEEN, INSIDE, Measurement, Row
-from gravac.profile.patterns import WORDS
 from gravac.wording import format_bytes, format_percent, format_seconds, printable
 from gravac_controller.page.files import STATIC
 from gravac_controller.report.page import policy
+from gravac_observe.measure.lanes import Lane
+from gravac_observe.measure.measurement import BETWEEN, INSIDE, Measurement, Row
+from gravac_observe.measure.patterns import WORDS
+from gravac_observe.traces.intervals import Union, less
 
 if TYPE_CHECKING:
-    from gravac.profile.verdict import ProfileVerdict
+    from gravac_observe.findings.verdict import ProfileVerdict
 
 WIDTH, LEFT, BAR, GAP = 1000.0, 70.0, 13.0, 9.0
 """Sizes of a timeline, in units of the drawing: a step, left of it, height of a bar, space between ranks."""
@@ -98,30 +98,17 @@ def _section(name: str, verdict: "ProfileVerdict", alone: bool) -> str:
         *([f"machines: {', '.join(measured.hosts)}"] if measured.hosts else []),
         *([measured.optimizer] if measured.optimizer else []),
     ]
-    levels = any(row.level for row in measured.rows)
-    heads = [
-        "For",
-        "Call",
-        *(["Link"] if levels else []),
-        "Group",
-        "Calls",
-        "Bytes",
-        "Bandwidth",
-        "Exposed",
-        "Hidden",
-        "Late ranks",
-    ]
-    rows = (_cells(row, levels) for row in measured.rows)
-    notes = [f"assumed: {each}" for each in verdict.assumed] + [
-        f"not known: {each}" for each in verdict.unknown
-    ]
+    links = ["Link"] if any(row.level for row in measured.rows) else []
+    heads = ["For", "Call", *links, "Group", "Calls", "Bytes", "Bandwidth", "Exposed", "Hidden", "Late ranks"]
+    rows = ([found[head] for head in heads] for found in map(cells, measured.rows))
+    notes = verdict.notes
     return (
         f'<section class="panel">{"" if alone else f"<h2>{_text(name)}</h2>"}<p class="big">{_text(said)}</p>'
         + "".join(f'<p class="reason">{_text(line)}</p>' for line in more)
         + f'<p class="muted small">{_text("; ".join(about))}</p></section>\n'
         + f'<section class="panel"><h2>One step of each rank</h2>{_timeline(measured)}</section>\n'
         + (
-            f'<section class="panel"><h2>Communication of a step</h2>{_table(heads, rows, 3 + levels)}'
+            f'<section class="panel"><h2>Communication of a step</h2>{_table(heads, rows, 3 + len(links))}'
             '<p class="muted small">The mean of all ranks that were given.</p></section>\n'
             if measured.rows
             else ""
@@ -135,19 +122,21 @@ def _section(name: str, verdict: "ProfileVerdict", alone: bool) -> str:
     )
 
 
-def _cells(row: Row, levels: bool) -> list[str]:
-    return [
-        WORDS[row.pattern],
-        row.kind,
-        *([row.level or "–"] if levels else []),
-        _group(row),
-        f"{row.calls:.3g}",
-        _known(row.nbytes, format_bytes),
-        _known(row.bandwidth, lambda rate: f"{format_bytes(rate)}/s"),
-        format_seconds(row.exposed),
-        format_seconds(row.hidden),
-        _known(row.waiting, format_seconds),
-    ]
+def cells(row: Row) -> dict[str, str]:
+    """Return the figures of communication of one purpose, by the heads of a table."""
+    return {
+        "For": WORDS[row.pattern],
+        "Call": row.kind,
+        "Link": row.level or "–",
+        "Group": _group(row),
+        "Ranks": "–" if row.size is None else str(row.size),
+        "Calls": f"{row.calls:.3g}",
+        "Bytes": _known(row.nbytes, format_bytes),
+        "Bandwidth": _known(row.bandwidth, lambda rate: f"{format_bytes(rate)}/s"),
+        "Exposed": format_seconds(row.exposed),
+        "Hidden": format_seconds(row.hidden),
+        "Late ranks": _known(row.waiting, format_seconds),
+    }
 
 
 def _group(row: Row) -> str:

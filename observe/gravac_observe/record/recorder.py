@@ -15,17 +15,20 @@ from collections.abc import Callable, Hashable, Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from .delivery import WORD, Delivery, make_private, on_one_machine, own_store, recording, say
 
+if TYPE_CHECKING:
+    from gravac_observe import OptimizerSaid, Recorded
+
 UNSEEN = (
     "no optimizer of torch.optim was stepped here. If trainers start elsewhere, as in a Ray cluster that runs already, "
     "call gravac.observe() in each of them. An optimizer whose step is compiled, or that is no torch.optim.Optimizer, "
-    "is not seen: let torch.profiler record such a training, and judge it with gravac doctor --profile FILE…"
+    "is not seen: let torch.profiler record such a training, and judge it with gravac observe FILE…"
 )
 CUT_OFF = "the program was killed, or called os._exit, before the recording of its steps was whole"
 UNSETTLED = 2
@@ -50,7 +53,7 @@ class Recorder:
         self._hook: Any = None
         self._seen = False  # whether any step was
         self._made: Counter[Hashable] = Counter()  # steps, by who made them
-        self._optimizers: list[dict[str, Any]] = []
+        self._optimizers: list[OptimizerSaid] = []
         self._sizes: dict[int, int] = {}  # of parameters
         self._counted: Hashable = None
         self._whole = -1  # recorded steps; -1: the profiler warms up
@@ -168,7 +171,7 @@ class Recorder:
         if self._others.active or torch._C._autograd._profiler_enabled():
             self._step_aside()
             return
-        self._about = {
+        self._about: Recorded = {
             "optimizer": ", ".join(dict.fromkeys(each["classes"][0] for each in self._optimizers)),
             "optimizers": self._optimizers,
             "parameters": sum(self._sizes.values()),
@@ -193,7 +196,7 @@ class Recorder:
     def _end(self) -> None:
         """Stop the profiler, write the trace, and leave the training."""
         profiler, self._profiler = self._profiler, None
-        about = {**self._about, "whole_steps": self._whole, "collections": self._collections}
+        about: Recorded = {**self._about, "whole_steps": self._whole, "collections": self._collections}
         plain = list(self._plain[self._counted])[UNSETTLED:]
         if plain and self._recorded:  # what the profiler adds to a step is no part of the training
             about["step_seconds"], about["thread_seconds"] = map(median, zip(*plain, strict=True))
@@ -217,7 +220,7 @@ class Recorder:
         else:
             self._give_up(
                 "the program records itself with torch.profiler, so this recording steps aside; judge the program's "
-                "own traces with: gravac doctor --profile FILE…",
+                "own traces with: gravac observe FILE…",
                 only_first=True,
             )
 

@@ -17,11 +17,11 @@ from gravac.predict.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, PU
 from gravac.predict.predictor import DOUBLING_ERROR, ELSEWHERE_ERROR, MIN_ERROR
 from gravac.predict.terms import HANDLING_SECONDS_PER_BYTE
 from gravac.predict.timemodel import TCP_GOODPUT, StepTime, TimeModel
-from gravac.profile.measure import Gradients, Measurement, Row, link_bytes
-from gravac.profile.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
 from gravac.protocol.job import decisive, optimizer_kind
 from gravac.signals.efficiency import UNSIMULATED
 from gravac.wording import format_number, format_percent, format_rate, format_seconds
+from gravac_observe.measure.measurement import Gradients, Measurement, Row, link_bytes
+from gravac_observe.measure.patterns import BUFFERS, GRADIENTS, OPTIMIZER, REPLICAS, WEIGHTS
 
 GPU = PUBLISHED["h100"]
 """GPU that stands for those of which nothing is known."""
@@ -130,14 +130,10 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
     ranks = question.ranks or own
     if not ranks or ranks < 2:
         raise CannotSay("no gradients are exchanged; give --ranks and --bandwidth")
-    exchange = _Exchange(
-        elements,
-        (found and found.itemsize) or VALUE_BYTES,
-        ranks,
-        max(1, round(found.calls)) if found and found.sharded else 0,
-        measured.gpu,
-        (question.kind or _optimizer(measured)[0]) == "adam-aged",
-    )
+    calls = max(1, round(found.calls)) if found and found.sharded else 0
+    aged = (question.kind or _optimizer(measured)[0]) == "adam-aged"
+    itemsize = (found and found.itemsize) or VALUE_BYTES
+    exchange = _Exchange(elements, itemsize, ranks, calls, measured.gpu, aged)
     network = fitted = None
     if found is not None and own and own > 1 and found.seconds > 0.0:
         network = fitted = _fitted(found, replace(exchange, elements=found.elements or elements, ranks=own))
@@ -170,23 +166,14 @@ def _fitted(found: Gradients, exchange: "_Exchange") -> Network:
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """The exchange of gradients.
+    """The exchange of gradients."""
 
-    Attributes:
-        elements: Elements of the gradient.
-        itemsize: Bytes of an element without compression.
-        ranks: Ranks that take part.
-        calls: Reduce-scatters of a step, where the gradient is sharded; 0: it is not.
-        gpu: Whether it is on GPUs.
-        aged: Whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
-    """
-
-    elements: int
-    itemsize: int
-    ranks: int
-    calls: int
-    gpu: bool
-    aged: bool
+    elements: int  # of the gradient
+    itemsize: int  # bytes of an element without compression
+    ranks: int  # that take part
+    calls: int  # reduce-scatters of a step, where the gradient is sharded; 0: it is not
+    gpu: bool  # whether it is on GPUs
+    aged: bool  # whether every optimizer is of gravac.optim, as JobSpec.aged
 
     def volume(self, codec: str, cf: float, network: Network, collective: str = AUTO) -> Volume:
         """Return the exchange of a step. Raises UnknownSizes."""
@@ -205,25 +192,14 @@ class _Exchange:
         yield AUTO
         if self.gpu and cf > 1.0 and not self.calls:
             for name, kind in COLLECTIVES.items():
-                if (
-                    kind.sync_free
-                    and keeps_up(kind, self.aged)
-                    and not (name == "compressed-all-reduce" and cf > COARSE)
-                ):
+                coarse = name == "compressed-all-reduce" and cf > COARSE
+                if kind.sync_free and keeps_up(kind, self.aged) and not coarse:
                     yield name
 
 
 @dataclass
 class _Model:
-    """Predicts steps of the job in question.
-
-    Attributes:
-        measured: What the traces show.
-        question: What is asked.
-        exchange: Exchange of gradients.
-        network: Network between ranks.
-        assumed: What it takes for granted.
-    """
+    """Predicts steps of the job in question, and collects what that takes for granted."""
 
     measured: Measurement
     question: Question

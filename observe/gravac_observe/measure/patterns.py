@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from gravac.profile.trace import Call
+from gravac_observe.traces.trace import Call
 
 GRADIENTS, REPLICAS, WEIGHTS = "gradients", "gradients between replicas", "weights"
 ACTIVATIONS, PIPELINE, EXPERTS = "activations", "pipeline", "embeddings or experts"
@@ -43,14 +43,7 @@ def classify(calls: Sequence[Call], gradients: Collection[int | None] = (), wrap
 
 
 class _Seen:
-    """What the groups of a trace are used for.
-
-    Attributes:
-        split: Groups, or sizes where groups are unknown, that exchange activations in forward: tensor parallel.
-        sharded: Groups that reduce-scatter gradients.
-        gradients: Elements of gradients.
-        wrapper: What exchanges them.
-    """
+    """What the groups of a trace are used for: those that split a layer, and those that shard its gradients."""
 
     def __init__(self, calls: Sequence[Call], gradients: frozenset[int | None], wrapper: str) -> None:
         self.gradients, self.wrapper = gradients, wrapper

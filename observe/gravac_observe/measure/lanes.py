@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from statistics import fmean
 
-from gravac.profile.intervals import Union, less, waits
-from gravac.profile.reading import ProfileError
-from gravac.profile.trace import Call, RankTrace, Spans
+from gravac_observe.traces.intervals import Union, less, waits
+from gravac_observe.traces.reading import ProfileError
+from gravac_observe.traces.trace import Call, RankTrace, Spans
 
 LATE = 5e3
 """Delay of the end of a call on a CPU: its thread wakes the one that waits, which may take the core before the end is

@@ -1,4 +1,4 @@
-"""``gravac doctor --profile``: three lines on a terminal, one object for programs, and clear errors."""
+"""``gravac observe FILES``: three lines on a terminal, one object for programs, and clear errors."""
 
 import json
 from collections.abc import Iterator
@@ -20,17 +20,17 @@ def fixed_table() -> Iterator[None]:
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(main, ["doctor", *map(str, words)])
+    return CliRunner().invoke(main, ["observe", *map(str, words)])
 
 
 def asked(*words: object) -> dict[str, Any]:
-    done = run("--profile", *words, "--json")
+    done = run(*words, "--json")
     assert done.exit_code == 0, done.output
     return dict(json.loads(done.stdout))
 
 
 def test_three_lines_then_what_they_follow_from(tmp_path: Path) -> None:
-    done = run("--profile", Made.usual().write(tmp_path))
+    done = run(Made.usual().write(tmp_path))
     assert done.exit_code == 0, done.output
     first, why, following, *rest = done.output.splitlines()
     assert first == (
@@ -97,26 +97,22 @@ def test_recorded_traces_of_two_ranks() -> None:
     ("words", "code", "says"),
     [
         (
-            ("--profile",),
-            2,
-            "--profile needs the traces: gravac doctor --profile rank0.json.gz rank1.json.gz",
-        ),
-        (
-            ("--profile", "late-0.json"),
+            ("late-0.json",),
             2,
             "late-0.json: there is no such file (did you mean 'late-0.json.gz' or",
         ),
-        (("--profile", "late-0.json.gz", "--compute", "1"), 2, "--compute is for a job without a trace"),
         (
-            ("--profile", "late-0.json.gz", "ddp-0.json.gz"),
+            ("late-0.json.gz", "ddp-0.json.gz"),
             2,
             "all are of rank 0; give one trace of each rank",
         ),
-        (("--profile", "empty"), 2, "empty: no file in this folder ends in .json or .json.gz"),
-        (("--profile", "torn.json.gz"), 2, "torn.json.gz: its compression is broken"),
-        (("--profile", "late-0.json.gz", "--bandwidth", "fast"), 2, "'fast' is not a bandwidth"),
-        (("late-0.json.gz", "--codec-speed", "9"), 2, "--codec-speed is for --profile"),
-        (("late-0.json.gz", "late-1.json.gz"), 2, "give one TRACE, or --profile and the traces"),
+        (("empty",), 2, "empty: no file in this folder ends in .json or .json.gz"),
+        (("torn.json.gz",), 2, "torn.json.gz: its compression is broken"),
+        (("late-0.json.gz", "--bandwidth", "fast"), 2, "'fast' is not a bandwidth"),
+        (("late-0.json.gz", "--fail-above", "20"), 2, "'20' is not a percentage (did you mean '20%'?)"),
+        (("late-0.json.gz", "--fail-above", ".2"), 2, "'.2' is not a percentage from 0% to 100%; write"),
+        (("late-0.json.gz", "--fail-above", "0.2"), 2, "'0.2' is not a percentage (did you mean '20%'?)"),
+        (("late-0.json.gz", "--fail-above", "200%"), 2, "'200%' is not a percentage from 0% to 100%"),
     ],
 )
 def test_errors_say_what_to_do(
@@ -131,3 +127,33 @@ def test_errors_say_what_to_do(
     assert done.exit_code == code, done.output
     assert says in " ".join(done.output.split())
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_the_exit_code_says_whether_the_network_takes_too_much(tmp_path: Path) -> None:
+    traces = sorted(RECORDED.glob("ddp-*.json.gz"))
+    assert [run(*traces, "--fail-above", share).exit_code for share in ("100%", "70%", "60%", "0%")] == [
+        0,
+        0,
+        3,
+        3,
+    ]
+    made = Made.usual(world=1, sizes=False)
+    made.events = [each for each in made.events if "nccl" not in each["name"] and "comms" not in each["name"]]
+    alone = made.write(tmp_path)
+    assert run(alone, "--fail-above", "5%").exit_code == 0, "one rank communicates with nobody"
+    asked_elsewhere = run(alone, "--fail-above", "5%", "--ranks", 8, "--bandwidth", "1gbit")
+    assert asked_elsewhere.exit_code == 4, "the size of its gradient is not known"
+    record = json.loads(alone.read_text())
+    record.pop("distributedInfo")
+    alone.write_text(json.dumps(record))
+    done = run(alone, "--fail-above", "5%", "--json")
+    assert done.exit_code == 4
+    found = json.loads(done.stdout)
+    assert (found["kind"], found["severity"], found["exposed_seconds"]) == ("not recognized", "unknown", None)
+
+
+def test_the_old_spelling_says_what_to_write() -> None:
+    late = [str(path) for path in sorted(RECORDED.glob("late-*.json.gz"))]
+    old = CliRunner().invoke(main, ["doctor", "--profile", *late])
+    assert old.stderr.startswith("note: write gravac observe FILES instead of gravac doctor --profile FILES")
+    assert old.stdout == run(*late).stdout

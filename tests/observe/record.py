@@ -1,6 +1,6 @@
 """Records the small traces of this folder, of two ranks on gloo each:
 
-OMP_NUM_THREADS=1 .venv/bin/torchrun --standalone --nproc-per-node 2 tests/profile/record.py tests/profile/traces
+OMP_NUM_THREADS=1 .venv/bin/torchrun --standalone --nproc-per-node 2 tests/observe/record.py tests/observe/traces
 """
 
 import gzip
