@@ -22,7 +22,7 @@ from gravac_agent.network import link
 
 SECRET = ("token",)
 """Settings whose value no message shows."""
-_RECORDED = TypeAdapter(Choice)
+_RECORDED, _NAME = TypeAdapter(Choice), TypeAdapter(Name)
 P = ParamSpec("P")
 
 
@@ -102,6 +102,13 @@ def _controller(text: str) -> str:
     return text.rstrip("/")
 
 
+def _job(name: str | None) -> str | None:
+    try:
+        return name if name is None else _NAME.validate_python(name)
+    except ValidationError:
+        raise ValueError(f"write {NAME_RULE}") from None
+
+
 class AgentSettings(BaseSettings):
     """How the agent behaves; ``Agent`` says what each setting means. All ranks need the same values."""
 
@@ -114,7 +121,7 @@ class AgentSettings(BaseSettings):
     policy: Annotated[str, AfterValidator(_known_policy)] = "auto"
     window: int = Field(50, ge=1, le=1_000_000)
     controller: Annotated[str, AfterValidator(_controller)] = "auto"
-    job: Name | None = None
+    job: Annotated[str | None, AfterValidator(_job)] = None
     data_dir: Path = Path("gravac-runs")
     page_port: int = Field(0, ge=0, le=65535)
     link: Annotated[str, AfterValidator(_link)] = "none"
@@ -207,8 +214,6 @@ def _wrong(error: ErrorDetails, chosen: dict[str, Any]) -> str:
     field, message = ".".join(map(str, error["loc"])), validator_message(error["msg"])
     if error["type"] == "string_type":
         message = f"must be a text{_such_as(field)}"
-    elif field == "job":
-        message = f"write {NAME_RULE}"
     value = "" if field in SECRET else f"={error['input']!r:.100}"
     if field in chosen:
         return message if message.startswith(f"{field}=") else f"{field}{value}: {message}"
