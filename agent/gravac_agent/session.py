@@ -16,7 +16,7 @@ from gravac.memories.states import to_dense
 from gravac.policies import ObservePolicy
 from gravac.protocol import End
 from gravac.signals import figures
-from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, part, starting
+from gravac_agent.exchange.agreement import OwnGroups, agreed_job, fail_together, leave_together, starting
 from gravac_agent.exchange.hook import leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
@@ -120,11 +120,11 @@ class Session:
         self.module = usage.data_parallel(module, asked.replicate)
         settings, seconds = asked.settings, asked.settings.agreement_seconds
         followed = decisive(optimizers)  # its progress is measured
-        self._parted = True  # no other rank uses this agent's process groups any more
+        self._all_left = True  # no other rank uses this agent's process groups any more
         # Each part is followed by what frees it, in this order backwards: at the end, and where the start fails.
         with ExitStack() as made:
             groups = OwnGroups()
-            made.callback(lambda: groups.destroy() if self._parted else groups.keep())
+            made.callback(lambda: groups.destroy() if self._all_left else groups.keep())
             if isinstance(self.module, ReplicatedModel):
                 self.module.connect(seconds, groups)
             present = starting(self.module.process_group, asked.number)
@@ -206,14 +206,14 @@ class Session:
             failed: Whether an error ended the training.
         """
         parts, loop = self.parts, self.parts.loop
-        self._parted = not clean  # other ranks may have ended, or go on without this one
+        self._all_left = not clean  # other ranks may have ended, or go on without this one
         try:
             if clean:
                 self.steps.finish_step()
                 if loop.window.own.steps:
                     self.steps.close_window()
                 statistics = len(parts.channels.aggregators[loop.plan.codec].local_statistics())
-                parts.executor.enqueue(lambda: self._part(statistics))
+                parts.executor.enqueue(lambda: self._leave(statistics))
         finally:
             message = "ended by an error in the training" if failed else "finished"
             counted = {"windows": loop.window.number, "steps": loop.step, "message": message}
@@ -221,15 +221,15 @@ class Session:
             self._made.close()
             self._run_log.end(failed)
 
-    def _part(self, statistics: int) -> None:
+    def _leave(self, statistics: int) -> None:
         """Wait for the other ranks. Runs on the exchange thread."""
-        self._parted = part(self.parts.executor.tick_codec, statistics, self.parts.tick_group)
+        self._all_left = leave_together(self.parts.executor.tick_codec, statistics, self.parts.tick_group)
 
     def _stop(self) -> None:
         """End this rank's threads, and give the module back with the residual."""
         executor = self.parts.executor
         ended = executor.close()
-        self._parted = ended and self._parted
+        self._all_left = ended and self._all_left
         # Where it still waits for another rank, reading the memory of a device would wait, too.
         self._slot.release(executor.detached(self._leftover()) if ended else NoMemory())
         self.parts.channels.close()

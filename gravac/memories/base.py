@@ -82,13 +82,13 @@ class BucketMemory(ABC):
     """What ``load`` was given, by key of ``Memory.state_dict``."""
     has_residual: bool
     """Whether these parameters have, or may have, a residual."""
-    unsettled: bool
+    unresolved: bool
     """Whether the running step needs ``resolve`` before the gradient changes. It does so only if ``gradient_stays`` was
     set. Otherwise ``commit`` and ``rollback`` are enough."""
     offered: Any
     """What ``compensate`` leaves to ``update``; None except between the two."""
     sent: tuple[Compressor, Payload] | None
-    """What ``update`` was given, if ``resolve`` needs it to settle the step."""
+    """What ``update`` was given, if ``resolve`` needs it to resolve the step."""
 
     def __init__(self, memory: "Memory", bucket: Bucket) -> None:
         self.memory, self.bucket = memory, bucket
@@ -110,7 +110,7 @@ class BucketMemory(ABC):
                 even in a memory that usually holds a share back.
 
         Returns:
-            p, shape ``(n,)``; ``gradient`` itself if there is no residual and will be none. If ``unsettled`` is then
+            p, shape ``(n,)``; ``gradient`` itself if there is no residual and will be none. If ``unresolved`` is then
             True, elements that are not finite in the gradient may be finite in p.
 
         Raises:
@@ -176,7 +176,7 @@ class BucketMemory(ABC):
     def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         """Keep the residual of the running step if the step counts, else undo the step to rounding.
 
-        ``commit`` or ``rollback`` still follows when all buckets are settled. What they do depends on ``counts``:
+        ``commit`` or ``rollback`` still follows when all buckets are resolved. What they do depends on ``counts``:
 
         - True: nothing can undo the step any more. ``commit`` keeps the residual, ``rollback`` drops it.
         - False: the residual is that from before the step, and both keep it.
@@ -192,12 +192,12 @@ class BucketMemory(ABC):
 
     def commit(self) -> None:
         """Make the draft the residual: the step counts."""
-        self.unsettled, self.offered, self.sent = False, None, None
+        self.unresolved, self.offered, self.sent = False, None, None
 
     def rollback(self) -> None:
         """Drop the draft, and what has overflown: see ``Memory.rollback``."""
         interrupted = self.offered is not None
-        self.unsettled, self.offered, self.sent = False, None, None
+        self.unresolved, self.offered, self.sent = False, None, None
         # A step that ends between ``compensate`` and ``update`` had a p that is not finite. If the residual caused
         # that, it would do so in every step to come.
         held = self.state() if interrupted else {}
@@ -213,7 +213,7 @@ class BucketMemory(ABC):
     def load(self, pieces: dict[str, Tensor]) -> None:
         """Hold these tensors, by key of ``Memory.state_dict``, and nothing else. The running step leaves no trace."""
         self.loaded, self.has_residual = pieces, not pieces.keys().isdisjoint(self.bucket.names)
-        self.unsettled, self.offered, self.sent, self._most = False, None, None, 0
+        self.unresolved, self.offered, self.sent, self._most = False, None, None, 0
 
     def state(self) -> dict[str, Tensor]:
         """Return what is held between steps, by key of ``Memory.state_dict``: the tensors themselves if possible."""

@@ -45,7 +45,7 @@ class FlatMemory(BucketMemory):
     def compensate(self, gradient: Tensor, *, dense: bool = False) -> Tensor:
         terms = self.pending_sum(gradient, dense=dense)
         assert terms is not None
-        terms.write(gradient, only_finite=self.unsettled)
+        terms.write(gradient, only_finite=self.unresolved)
         self.sum_written()
         return terms.out
 

@@ -40,14 +40,14 @@ class NarrowPart(FlatMemory):
     memory: "NarrowMemory"
     p: Tensor | None
     """float32, from ``compensate`` to ``update``."""
-    settled: bool
+    resolved: bool
     """The step counts, and nothing can undo it any more."""
     had_residual: bool | None
-    """``has_residual`` before a step that a tensor settled; None without one."""
+    """``has_residual`` before a step that a tensor resolved; None without one."""
 
     def load(self, pieces: dict[str, Tensor]) -> None:
         super().load(pieces)
-        self.p, self.settled, self.had_residual = None, False, None
+        self.p, self.resolved, self.had_residual = None, False, None
 
     def begin(self, device: torch.device) -> Tensor:
         residual = super().begin(device)
@@ -56,7 +56,7 @@ class NarrowPart(FlatMemory):
 
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
         residual = self.begin(gradient.device) if self.residual is None else self.residual
-        self.unsettled, self.sent, self.settled, self.draft_has_residual = False, None, False, None
+        self.unresolved, self.sent, self.resolved, self.draft_has_residual = False, None, False, None
         self.sent_places = None
         self.p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
         return PendingSum(self.p.copy_(residual) if self.has_residual else None, 1.0, self.p)
@@ -72,7 +72,7 @@ class NarrowPart(FlatMemory):
         assert p is not None
         compressor.remove(payload, p)
         if self.gradient_stays:
-            self.draft, self.unsettled, self.sent = None, True, (compressor, payload)
+            self.draft, self.unresolved, self.sent = None, True, (compressor, payload)
         else:
             self.sent_places = places(payload) if self.keeps_before else None
             if self.draft is None:
@@ -82,7 +82,7 @@ class NarrowPart(FlatMemory):
         return p
 
     def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
-        sent, self.sent, self.unsettled = self.sent, None, False
+        sent, self.sent, self.unresolved = self.sent, None, False
         if sent is None or counts is False:
             return
         compressor, payload = sent
@@ -102,21 +102,21 @@ class NarrowPart(FlatMemory):
             self.had_residual = self.has_residual
         else:
             self.memory.round(p, payload.key, self.residual)
-            self.settled = True
+            self.resolved = True
         self.has_residual = True
 
     def commit(self) -> None:
-        self.settled, self.had_residual, self.p = False, None, None
+        self.resolved, self.had_residual, self.p = False, None, None
         if self.draft_has_residual and self.residual is not None and self.residual.dtype != torch.bfloat16:
             self.residual = self.sent_places = None  # it does not become the next draft
         super().commit()
 
     def rollback(self) -> None:
-        if self.settled:  # the trainer has dropped the step's gradients, so nothing of them may stay
+        if self.resolved:  # the trainer has dropped the step's gradients, so nothing of them may stay
             self.has_residual = False
         elif self.had_residual is not None:
             self.has_residual = self.had_residual
-        self.settled, self.had_residual, self.p = False, None, None
+        self.resolved, self.had_residual, self.p = False, None, None
         super().rollback()
 
     def mix(self, residual: Tensor, before: Tensor | None, share: float) -> None:

@@ -37,7 +37,7 @@ class _Stage(Enum):
 
 
 class ResidualPart(FlatMemory):
-    """The part of one bucket. While the first four stages last, it is ``unsettled``."""
+    """The part of one bucket. While the first four stages last, it is ``unresolved``."""
 
     stage: _Stage | None
     """Stage of a step in place; None: none has begun, or it is undone."""
@@ -49,7 +49,7 @@ class ResidualPart(FlatMemory):
         self.stage, self.after = None, (True, True)
 
     def pending_sum(self, gradient: Tensor, *, dense: bool = False) -> PendingSum | None:
-        if self.unsettled:  # a backward did not end, and its gradient, which could undo it, is gone
+        if self.unresolved:  # a backward did not end, and its gradient, which could undo it, is gone
             self._lose("belongs to a backward that did not end")
         self.stage, self.sent, self.sent_places = None, None, None
         # In place only if p is all of e + g: a share held back would be overwritten.
@@ -59,7 +59,7 @@ class ResidualPart(FlatMemory):
         buffer = self.begin(gradient.device) if self.residual is None else self.residual
         residual = buffer if self.has_residual else None
         if not dense:
-            self.stage, self.unsettled = _Stage.ADDING, True
+            self.stage, self.unresolved = _Stage.ADDING, True
             return PendingSum(residual, 1.0, buffer)
         # A dense step leaves e where it is, so that undoing it costs nothing. p is needed only until it is sent.
         self.stage = _Stage.KEPT
@@ -95,7 +95,7 @@ class ResidualPart(FlatMemory):
 
         Returns:
             Whether the device has to undo a step that does not count, as there is no second buffer. Then call
-            ``settled_by_device`` once that is queued.
+            ``resolved_by_device`` once that is queued.
         """
         self.offered = None
         if self.stage is None:
@@ -106,13 +106,13 @@ class ResidualPart(FlatMemory):
         self.stage, self.after = _Stage.REMOVED, (self.has_residual, True)
         return True
 
-    def settled_by_device(self) -> None:
+    def resolved_by_device(self) -> None:
         """Note that the device keeps or undoes the step, by a tensor that the host has not read."""
-        self.has_residual, self.stage, self.unsettled = True, _Stage.DECIDED, False
+        self.has_residual, self.stage, self.unresolved = True, _Stage.DECIDED, False
 
     def resolve(self, gradient: Tensor, counts: bool | Tensor) -> None:
         stage, residual = self.stage, self.residual
-        if not self.unsettled and stage is not _Stage.EMPTIED:
+        if not self.unresolved and stage is not _Stage.EMPTIED:
             return
         assert residual is not None
         if stage is _Stage.ADDING:
@@ -126,7 +126,7 @@ class ResidualPart(FlatMemory):
             if self.has_residual:  # else zero is restored by saying so
                 self._undo(residual, gradient)
             self.stage = None
-        self.unsettled, self.sent = False, None
+        self.unresolved, self.sent = False, None
 
     def commit(self) -> None:
         match self.stage:
@@ -138,7 +138,7 @@ class ResidualPart(FlatMemory):
                 self.has_residual = self.after[True]
             case _Stage.ADDING:
                 self._lose("could not be computed")
-        self.stage, self.unsettled, self.offered, self.sent = None, False, None, None
+        self.stage, self.unresolved, self.offered, self.sent = None, False, None, None
         if self.draft_has_residual is not None or self.excess is not None:
             super().commit()
 
@@ -147,7 +147,7 @@ class ResidualPart(FlatMemory):
             self.has_residual = False
         elif self.stage is _Stage.DECIDED:
             self.has_residual = self.after[False]
-        elif self.unsettled:
+        elif self.unresolved:
             self._lose("belongs to a step that was not undone")
         self.stage = None
         super().rollback()
@@ -185,7 +185,7 @@ class ResidualPart(FlatMemory):
             log.warning(
                 "memory %s: the residual of %s %s and is lost", self.memory.spec, self.bucket.names[0], why
             )
-        self.has_residual, self.stage, self.unsettled, self.sent = False, None, False, None
+        self.has_residual, self.stage, self.unresolved, self.sent = False, None, False, None
 
     def _undo(self, residual: Tensor, gradient: Tensor) -> None:
         """Turn what a step has left in the buffer into the residual from before it, up to rounding."""

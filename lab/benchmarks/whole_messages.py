@@ -55,7 +55,7 @@ class WholeRanks(SimulatedRanks):
             (sent,) = messages.send(plan, [offer], done.sums, NO_SURVEY, lambda _: row)
             sent.group.pass_on()
             sent.work.wait()
-            sent.settle(counts)
+            sent.resolve(counts)
             done.payload_bytes += sent.payload_bytes
             done.dense_bytes += gradient.nbytes
             done.supports.append(sent.step.buffers.places)

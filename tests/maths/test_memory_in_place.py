@@ -34,9 +34,9 @@ def in_place_step(
     payload = compressor.compress(p, cf, Key(0, number, 0, 0), torch.float32)
     sent = compressor.decode(payload)
     part.update(compressor, payload)
-    assert part.unsettled
+    assert part.unresolved
     part.resolve(gradient, counts)
-    assert not part.unsettled
+    assert not part.unresolved
     return sent
 
 
@@ -156,7 +156,7 @@ def test_a_share_of_the_residual_needs_a_draft() -> None:
     for number in range(4):
         step(memory, ONE, gradients(number), number, keep=number != 2, stays=True)
         step(drafts, ONE, gradients(number), number, keep=number != 2)
-        assert not memory.open(ONE[0]).unsettled
+        assert not memory.open(ONE[0]).unresolved
     assert equal(memory.state_dict(), drafts.state_dict())
 
 

@@ -23,7 +23,7 @@ def run(
     sent = p.clone() if payload is None else codec.decode(payload)
     part.update(codec, payload)
     if payload is not None:
-        assert part.unsettled == stays
+        assert part.unresolved == stays
         if stays:
             part.resolve(gradient, counts)
     memory.commit() if counts is True or isinstance(counts, Tensor) else memory.rollback()

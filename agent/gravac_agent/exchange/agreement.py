@@ -31,7 +31,7 @@ MOST_NAMED = 8
 """Ranks that a message names."""
 ANSWER_SECONDS = 5.0
 """Longest wait for the answers of other ranks when one is lost."""
-PART_SECONDS = 10.0
+LEAVE_SECONDS = 10.0
 """Longest wait for the other ranks, and for this rank's threads, at the end."""
 
 
@@ -385,15 +385,15 @@ def raise_together(
         _raise_for(found)
 
 
-def part(codec: TickCodec, statistics: int, group: dist.ProcessGroup) -> bool:
+def leave_together(codec: TickCodec, statistics: int, group: dist.ProcessGroup) -> bool:
     """Wait until all ranks have ended their last step, so that none destroys a group that another one still uses.
 
     The exchange has the form of a tick, as in ``raise_together``. Return False if it is still in flight after
-    ``PART_SECONDS``, because a rank hangs.
+    ``LEAVE_SECONDS``, because a rank hangs.
     """
     work = cast("dist.Work", Doubling(group).sum(codec.pack_status(StepSums(), statistics)))
     try:
-        work.wait(timedelta(seconds=PART_SECONDS))
+        work.wait(timedelta(seconds=LEAVE_SECONDS))
     except RuntimeError as error:
         log.debug("a rank did not close its agent: %s", error)
     return bool(work.is_completed())

@@ -54,7 +54,7 @@ class EncodedBucket(NamedTuple):
     is to send, and the caller must all-reduce it."""
     raw: bool = False
     """Whether the buffer to all-reduce holds the raw gradient, without a residual."""
-    unsettled: bool = False
+    unresolved: bool = False
     """Whether the gradient must stay unchanged until ``BucketChannel.resolve``."""
 
 
@@ -201,12 +201,12 @@ class BucketChannel:
         sums.add(own)
         if transfer is None:
             return EncodedBucket(None, raw)
-        unsettled = memory.unsettled
-        if unsettled and (plan.codec, plan.cf) not in self._holds_little:
+        unresolved = memory.unresolved
+        if unresolved and (plan.codec, plan.cf) not in self._holds_little:
             self._holds_little[plan.codec, plan.cf] = transfer.held_bytes <= 4 * gradient.numel()
         if self.partial and transfer.of:
             transfer.senders = self.count_senders(transfer.payload.numel, gradient.device, transfer.of)
-        return EncodedBucket(transfer, False, unsettled)
+        return EncodedBucket(transfer, False, unresolved)
 
     def begin_message(self, plan: StepPlan, gradient: Tensor) -> None:
         """Prepare the memory for a message that a device makes in one piece."""

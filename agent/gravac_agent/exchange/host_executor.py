@@ -27,7 +27,7 @@ from gravac.compressors import Key
 from gravac.kernels.sifting import mapped
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
-from gravac_agent.exchange.agreement import PART_SECONDS
+from gravac_agent.exchange.agreement import LEAVE_SECONDS
 from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.host_level import HostLevel
@@ -180,7 +180,7 @@ class HostExecutor:
 
     def close(self) -> bool:
         self._inbox.put(Signal.STOP)
-        until = time.monotonic() + PART_SECONDS
+        until = time.monotonic() + LEAVE_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
@@ -271,10 +271,10 @@ class HostExecutor:
                     channel.sampled = self._sample.of(whole.bucket)
                 self._sample.copy(whole.buffer, channel.sampled, self._sample.raw)
             key = Key(self._seed, step.number, bucket.number, self._rank)
-            sent, raw, unsettled = channel.encode(step.plan, buffer, key, step.sums, step.survey)
+            sent, raw, unresolved = channel.encode(step.plan, buffer, key, step.sums, step.survey)
             in_place, transfer = sent is None, sent or self._dense(submitted)
             proven = in_place or channel.proven[step.plan.codec]
-            in_flight = InFlight(submitted, channel, transfer, in_place, raw, unsettled, proven)
+            in_flight = InFlight(submitted, channel, transfer, in_place, raw, unresolved, proven)
             # Not always the buffer's bytes: of a sparse gradient, plain DDP sends only the elements that are there.
             step.dense_bytes += transfer.payload_bytes if in_place else buffer.nbytes
             step.payload_bytes += transfer.payload_bytes
@@ -345,7 +345,7 @@ class HostExecutor:
                 step.complete |= bucket.submitted.last
         if step is None:
             return
-        if known := [bucket for bucket in self._ended if bucket.proven and not bucket.unsettled]:
+        if known := [bucket for bucket in self._ended if bucket.proven and not bucket.unresolved]:
             self._finish(known)
         if self._ended:
             self._finish_known(step, step.complete)
@@ -365,7 +365,7 @@ class HostExecutor:
             unproven = [bucket for bucket in self._ended if not bucket.proven]
             if unproven and (complete or unproven[0].submitted.sharded):
                 self._prove(step, unproven)
-                self._finish([bucket for bucket in self._ended if not bucket.unsettled])
+                self._finish([bucket for bucket in self._ended if not bucket.unresolved])
             waiting = [bucket for bucket in self._ended if bucket.proven]
             if waiting and self._read_outcome(step, waiting, complete):
                 self._finish(waiting)
@@ -404,7 +404,7 @@ class HostExecutor:
             finite = finite and all(
                 self.channels.means.is_finite(bucket.transfer, bucket.submitted.buffer)
                 for bucket in ended
-                if bucket.unsettled
+                if bucket.unresolved
             )
         step.counts = finite and tick.sums.nonfinite == 0
         return True
@@ -450,7 +450,7 @@ class HostExecutor:
             self.channels.note(f"A rank cannot decode {channel.label}: it is sent densely from now on.")
             channel.resolve(submitted.buffer, False)
             channel.send_whole(submitted.buffer, self._metered.size)
-            bucket.transfer, bucket.in_place, bucket.unsettled = self._dense(submitted), True, False
+            bucket.transfer, bucket.in_place, bucket.unresolved = self._dense(submitted), True, False
             step.payload_bytes += bucket.transfer.payload_bytes
             bucket.transfer.work.wait()
 
@@ -464,7 +464,7 @@ class HostExecutor:
             submitted, begin = bucket.submitted, time.monotonic()
             try:
                 # Before the mean overwrites the gradient, which may have to undo the step.
-                if bucket.unsettled:
+                if bucket.unresolved:
                     bucket.channel.resolve(submitted.buffer, bool(step.counts))
                 if bucket.error is not None:
                     raise bucket.error
@@ -518,8 +518,8 @@ class HostExecutor:
     def _undo(self) -> None:
         """Undo, in the memory, all buckets whose buffers still hold their gradients."""
         for bucket in (*self._ended, *self._in_flight):
-            if bucket.unsettled:
-                bucket.unsettled = False
+            if bucket.unresolved:
+                bucket.unresolved = False
                 bucket.channel.resolve(bucket.submitted.buffer, False)
 
     def _abandon(self) -> None:
@@ -567,7 +567,7 @@ class HostExecutor:
         if step.error is None:
             step.error = error
             self._undo()
-            # Buckets that were settled as counting cannot be undone, so their residual is dropped.
+            # Buckets that were resolved as counting cannot be undone, so their residual is dropped.
             if step.counts:
                 self.channels.memory.rollback()
             self._results.put(peer_error(error))

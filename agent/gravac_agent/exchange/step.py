@@ -66,7 +66,7 @@ class InFlight:
     """Whether the buffer itself is all-reduced."""
     raw: bool
     """Whether the mean will be that of the raw gradients."""
-    unsettled: bool = False
+    unresolved: bool = False
     """Whether the buffer must keep the gradient until it is known whether the step counts."""
     proven: bool = True
     """Whether all ranks have decoded this bucket before, sent with this codec."""

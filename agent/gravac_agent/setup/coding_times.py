@@ -269,7 +269,7 @@ class _Bench:
                 else:
                     (sent,) = every.send(*common, partial(Key, 0, step, rank=0))
                 clock.stamp()
-                sent.settle(counts)
+                sent.resolve(counts)
                 channels.commit()
                 clock.stamp()
                 decode_two = decode_two or _decode_of_two(sent, counts)

@@ -425,8 +425,8 @@ class StreamExecutor:
                 exchange, queued.raw = None, True
             else:
                 key = self._key(step, number)
-                exchange, queued.raw, unsettled = channel.encode(plan, gradient, key, step.sums, step.survey)
-                queued.early = exchange is not None and not unsettled
+                exchange, queued.raw, unresolved = channel.encode(plan, gradient, key, step.sums, step.survey)
+                queued.early = exchange is not None and not unresolved
             queued.transfer = exchange or self._dense(submitted)
             step.payload_bytes += queued.transfer.payload_bytes
             step.dense_bytes += queued.transfer.payload_bytes if exchange is None else gradient.nbytes
@@ -551,7 +551,7 @@ class StreamExecutor:
                 begin = self._timer.mark(self._side)
             if queued.message is not None:
                 step.mean_sq = None
-                queued.message.settle(step.counts)
+                queued.message.resolve(step.counts)
                 submitted.future.set_result(submitted.out)
                 return
             if queued.transfer is not None:

@@ -111,12 +111,12 @@ class SentMessage:
     def work(self) -> Work:
         return self.group.work
 
-    def settle(self, counts: Tensor) -> None:
+    def resolve(self, counts: Tensor) -> None:
         """Write the mean, or undo the step."""
         self.group.decode(counts)
         self.step.buffers.in_flight = None
         if self.step.undone is not None:
-            self.part.settled_by_device()
+            self.part.resolved_by_device()
         else:
             self.part.resolve(self.step.gradient, counts)  # what failed half way is lost, and said to be
 
@@ -124,7 +124,7 @@ class SentMessage:
         """Undo the bucket's part of a backward that does not end."""
         if self.step.undone is not None:
             self.group.undo(self.step)
-            self.part.settled_by_device()
+            self.part.resolved_by_device()
         else:
             self.step.buffers.clear()
             self.part.resolve(self.step.gradient, False)

@@ -90,12 +90,12 @@ class SentRounded:
     def work(self) -> Work:
         return self.group.work
 
-    def settle(self, counts: Tensor) -> None:
+    def resolve(self, counts: Tensor) -> None:
         """Write the mean, or undo the step."""
         self.group.decode(counts)
         self.member.buffers.in_flight = None
         if self.member.undone:
-            self.part.settled_by_device()
+            self.part.resolved_by_device()
         else:
             self.part.resolve(self.member.g, counts)  # what failed half way is lost, and said to be
 
@@ -103,7 +103,7 @@ class SentRounded:
         """Undo the bucket's part of a backward that does not end."""
         if self.member.undone:
             rounded.undo(self.group.buffers, self.member)
-            self.part.settled_by_device()
+            self.part.resolved_by_device()
         else:
             self.part.resolve(self.member.g, False)
 

@@ -114,7 +114,7 @@ def sweep(rank: int, world: int, folder: str, trials: int) -> dict[str, Any]:
 
 def one_leaves(rank: int, world: int, folder: str, how: str) -> dict[str, Any]:
     """The last rank leaves its agent by an error, or stops for long; the others close theirs in bounded time."""
-    agreement.PART_SECONDS = host_executor.PART_SECONDS = 2.0
+    agreement.LEAVE_SECONDS = host_executor.LEAVE_SECONDS = 2.0
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     error, began = "", 0.0
