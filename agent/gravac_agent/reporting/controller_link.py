@@ -73,9 +73,9 @@ class ControllerLink:
         self._unanswered_since = time.monotonic()
 
     def silent(self, windows: int) -> bool:
-        """Return whether the controller has left so many windows without an answer that it had time to give.
+        """Return whether the controller had time to answer, and left this many windows without an answer.
 
-        Windows may be shorter than an answer or the controller's start.
+        Windows may be shorter than an answer or the controller's start, so seconds count, too.
         """
         if windows < FALLBACK_WINDOWS:
             return False

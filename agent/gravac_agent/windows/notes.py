@@ -52,7 +52,7 @@ class Notes:
         self.add("note", sentence, logging.INFO)
 
     def inform_once(self, sentence: str) -> None:
-        """Do so on rank 0 only, since all ranks would say the same."""
+        """Inform on rank 0 only, since all ranks would say the same."""
         if self._reporter is not None:
             self.inform(sentence)
 
