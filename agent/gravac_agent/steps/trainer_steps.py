@@ -283,7 +283,11 @@ class TrainerSteps:
         """Begin the step of a backward, at its first bucket."""
         if self.step.phase is StepPhase.IN_FLIGHT or self._parts.executor.defers_result:
             self.finish_step()  # the optimizer did not step since the last backward, or need not know the result
-        if self.without_state and not self._parts.loop.step and have_stepped(self._stepping.optimizers):
+        if (
+            self.without_state
+            and not self._parts.loop.schedule.step
+            and have_stepped(self._stepping.optimizers)
+        ):
             self._warn_of_lost("the optimizer has stepped before")
         # A forward closes it, but in a Join context this rank may have run out of inputs.
         if self._parts.loop.window.full:
@@ -306,7 +310,7 @@ class TrainerSteps:
         if self._parts.executor.defers_result:  # the next forward may begin before the step ends
             self.intake.end_step()
         if self._watch is not None:
-            self._watch.begin(self._parts.loop.step)
+            self._watch.begin(self._parts.loop.schedule.step)
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Run before each step of each optimizer: finish the step if it steps a parameter of the module."""
