@@ -47,7 +47,13 @@ def test_exposed_time_is_that_of_holistic_trace_analysis(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "cause", "step", "exposed", "row"),
     [
-        ("hta-ddp-2rank-a", "network", 222.4, 13.19, ("gradients", "all-reduce", 2, 5, 102_228_128)),
+        (
+            "hta-ddp-2rank-a",
+            "network or late ranks",
+            222.4,
+            13.19,
+            ("gradients", "all-reduce", 2, 5, 102_228_128),
+        ),
         (
             "hta-ddp-2rank-many-small",
             "small messages",
@@ -55,9 +61,21 @@ def test_exposed_time_is_that_of_holistic_trace_analysis(name: str) -> None:
             71.47,
             ("gradients", "all-reduce", 2, 404, None),
         ),
-        ("hta-16rank-alltoall", "network", 215.4, 32.15, ("gradients", "all-reduce", 16, 2, 1_793_158_928)),
-        ("tracelens-mi300-ddp-8rank", "network", 18.84, 11.76, ("gradients", "all-reduce", 8, 2, 23_379_024)),
-        ("tracelens-h100-single-gpu", "other", 35.18, 0.0, None),
+        (
+            "hta-16rank-alltoall",
+            "network or late ranks",
+            215.4,
+            32.15,
+            ("gradients", "all-reduce", 16, 2, 1_793_158_928),
+        ),
+        (
+            "tracelens-mi300-ddp-8rank",
+            "network or late ranks",
+            18.84,
+            11.76,
+            ("gradients", "all-reduce", 8, 2, 23_379_024),
+        ),
+        ("tracelens-h100-single-gpu", "not recognized", 35.18, 0.0, None),
     ],
 )
 def test_the_verdict(
