@@ -28,6 +28,9 @@ HANDICAP = 2.0
 GATHERED_RANKS = 4
 """Up to this many ranks, nothing is chosen that is not ``sends_all``: efficiencies were simulated with that many ranks,
 gathered, and a stronger CF saves more than another collective (docs/collectives.md)."""
+OWNERS_CF = 25.0
+"""Largest CF at which steps by ``owners`` keep up with gathered ones where the optimizer ages. Measured with 4 to 32
+ranks: η 0.93 to 1.36 at 5.1 and 16.6, and 0.86 to 1.00 of a GPT at 36 (docs/collectives.md)."""
 _MOST_SIZES = 8
 """Most bucket sizes that a note lists per collective."""
 
@@ -39,17 +42,18 @@ class Choice(NamedTuple):
     predicted: dict[str, float]
 
 
-def keeps_up(kind: type[Collective], aged: bool) -> bool:
+def keeps_up(kind: type[Collective], cf: float, aged: bool) -> bool:
     """Return whether steps by a collective advance training as much as gathered ones at the same CF.
 
-    Those that send all do. Those by ``owners`` do where the optimizer steps by how much of an element arrived: with up
-    to 32 ranks two tasks end where a gather ends, while under SGD they lose twice as much (docs/collectives.md).
+    Those that send all do. Those by ``owners`` do up to ``OWNERS_CF`` where the optimizer steps by how much of an
+    element arrived, while under SGD they lose twice as much (docs/collectives.md).
 
     Args:
         kind: The collective.
+        cf: The CF.
         aged: Whether every optimizer is of ``gravac.optim``, with a usual β₁.
     """
-    return kind.sends_all or (aged and kind is Owners)
+    return kind.sends_all or (kind is Owners and aged and cf <= OWNERS_CF)
 
 
 def choose(network: Network, workload: Workload, aged: bool = False) -> Choice:
@@ -71,14 +75,14 @@ def choose(network: Network, workload: Workload, aged: bool = False) -> Choice:
     predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
 
     def weighed(name: str) -> float:
-        return predicted[name] * (1.0 if keeps_up(fitting[name], aged) else HANDICAP)
+        return predicted[name] * (1.0 if keeps_up(fitting[name], workload.cf, aged) else HANDICAP)
 
     codecs = split_codec(workload.codec)
     coarse = codecs is not None and is_coarse(workload._replace(codec=codecs[1], cf=1.0))
     few = workload.ranks <= GATHERED_RANKS
 
     def allowed(kind: type[Collective]) -> bool:
-        return kind.sends_all or not (few or (coarse and not keeps_up(kind, aged)))
+        return kind.sends_all or not (few or (coarse and not keeps_up(kind, workload.cf, aged)))
 
     return Choice(min((name for name in predicted if allowed(fitting[name])), key=weighed), predicted)
 

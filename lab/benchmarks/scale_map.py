@@ -107,10 +107,9 @@ def progress(plan: tuple[str, float, str], cell: Cell, two_levels: bool) -> floa
     coding = {Plan(codec, cf): PUBLISHED[DEVICE].seconds(elements)} if cf > 1.0 else {}
     job = NominalJob(elements, members, COMPUTE_SECONDS, collective, coding)
     exchange = job.volume(codec, cf, network)
-    if exchange.collective in COLLECTIVES and not keeps_up(
-        COLLECTIVES[exchange.collective], kind == "adam-aged"
-    ):
-        if exchange.collective == Owners.name:
+    way = COLLECTIVES.get(exchange.collective)
+    if way is not None and not keeps_up(way, cf, kind == "adam-aged"):
+        if way is Owners:
             return 0.0  # no agent chooses it for coarse values
         exchange = replace(
             exchange, messages=HANDICAP * exchange.messages, link_bytes=HANDICAP * exchange.link_bytes

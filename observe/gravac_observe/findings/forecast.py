@@ -193,7 +193,7 @@ class _Exchange:
         if self.gpu and cf > 1.0 and not self.calls:
             for name, kind in COLLECTIVES.items():
                 coarse = name == "compressed-all-reduce" and cf > COARSE
-                if kind.sync_free and keeps_up(kind, self.aged) and not coarse:
+                if kind.sync_free and keeps_up(kind, cf, self.aged) and not coarse:
                     yield name
 
 
