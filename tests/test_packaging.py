@@ -50,6 +50,7 @@ def test_wheel(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.smoke
 def test_two_builds_are_the_same_file(wheel: Path, tmp_path: Path) -> None:
     """So that anybody can check that a published wheel is made of its source."""
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))

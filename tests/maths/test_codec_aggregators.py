@@ -40,7 +40,6 @@ MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), "powersgd:rank=2", "rando
 MANY = [name for name in MEMBERS if name in AGGREGATORS or ":" in name or " by " in name]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
 def tensors_in(thing: object) -> Iterator[Tensor]:
     """All tensors in the fields of a transfer, and in those of what it refers to, but for codecs."""
     if isinstance(thing, Tensor):
@@ -68,6 +67,7 @@ def test_a_transfer_names_all_tensors_that_it_holds(text: str) -> None:
     assert all(world(2, text, of_rank))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("text", MEMBERS)
 def test_the_mean_is_that_of_what_was_sent_and_the_same_bits_everywhere(text: str, size: int) -> None:
     ranks = run(size, text)

@@ -306,7 +306,7 @@ def test_one_gpu_says_what_data_parallelism_would_cost(tmp_path: Path) -> None:
     found = judge(measured, Question(ranks=8, bits_per_second=25e9))
     assert found.finding.kind == "network"
     transfer = 1.75 * 4e6 / (0.956 * 25e9 / 8)
-    messages = 1.4e-5 * 14 * (2 + 1)  # of two buckets, and of the agent
+    messages = 1.4e-5 * (14 * 2 + 3)  # of two buckets, and of the agent
     assert dense(found) == pytest.approx(1e-3 + transfer + messages - 0.3 * 0.6e-3, rel=0.01)
     assert found.finding.sentence.startswith("Network: with 8 ranks on links of 25 Gbit/s, ")
     assert any("so the model has 1,000,000 parameters" in sentence for sentence in found.assumed)

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from gravac_lab.programs.methods import apply
 from gravac_lab.programs.train import Trainer
-from gravac_lab.tasks import Schedule, lm, make
+from gravac_lab.tasks import lm, make
 from tests.support.ranks.harness import run_ranks
 from tests.support.ranks.scenarios.tasks import SEED, TEXT_TASK
 
@@ -51,19 +51,6 @@ def test_momentum_is_applied_by_the_memory_or_the_optimizer(tmp_path: Path) -> N
     assert [group["momentum"] for group in trainer.applied.optimizer.param_groups] == [0.0]
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
     assert not torch.allclose(plain, trained("dense", tmp_path, 1e-3)[0], rtol=1e-3)
-
-
-def test_a_learning_rate_that_falls(tmp_path: Path) -> None:
-    """After the ramp it falls in a straight line, from the first to the last of its steps."""
-    task = replace(lm.demo(16), schedule=Schedule(ramp_steps=2, floor=0.0)).on_rank(0, 1, 0)
-    full = task.recipe.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
-    with apply("dense", task, "none", tmp_path, 20) as applied:
-        trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1, decay=(4, 8))
-        rates = []
-        for _ in range(9):
-            rates.append(applied.optimizer.param_groups[0]["lr"] / full)
-            trainer.train(1)
-    assert rates == pytest.approx([0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0])
 
 
 @pytest.mark.distributed

@@ -132,8 +132,9 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
         raise CannotSay("no gradients are exchanged; give --ranks and --bandwidth")
     calls = max(1, round(found.calls)) if found and found.sharded else 0
     aged = (question.kind or _optimizer(measured)[0]) == "adam-aged"
-    itemsize = (found and found.itemsize) or VALUE_BYTES
-    exchange = _Exchange(elements, itemsize, ranks, calls, measured.gpu, aged)
+    exchange = _Exchange(
+        elements, (found and found.itemsize) or VALUE_BYTES, ranks, calls, measured.gpu, aged
+    )
     network = fitted = None
     if found is not None and own and own > 1 and found.seconds > 0.0:
         network = fitted = _fitted(found, replace(exchange, elements=found.elements or elements, ranks=own))
@@ -278,10 +279,9 @@ class _Model:
         speed = self._codec_bytes()
         if nominal.compress <= 0.0 or (speed is None and not self.measured.gpu):
             return nominal.compress, nominal.decompress
-        if speed is None:
-            compress = GPU.seconds(elements, self.exchange.calls or None)
-        else:
-            compress = VALUE_BYTES * elements / speed
+        compress = (
+            VALUE_BYTES * elements / speed if speed else GPU.seconds(elements, self.exchange.calls or None)
+        )
         return compress, compress * nominal.decompress / nominal.compress
 
     def _codec_bytes(self) -> float | None:
