@@ -131,10 +131,9 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
     if not ranks or ranks < 2:
         raise CannotSay("no gradients are exchanged; give --ranks and --bandwidth")
     calls = max(1, round(found.calls)) if found and found.sharded else 0
-    aged = (question.kind or _optimizer(measured)[0]) == "adam-aged"
-    exchange = _Exchange(
-        elements, (found and found.itemsize) or VALUE_BYTES, ranks, calls, measured.gpu, aged
-    )
+    itemsize = (found and found.itemsize) or VALUE_BYTES
+    kind = question.kind or _optimizer(measured)[0]
+    exchange = _Exchange(elements, itemsize, ranks, calls, measured.gpu, kind == "adam-aged")
     network = fitted = None
     if found is not None and own and own > 1 and found.seconds > 0.0:
         network = fitted = _fitted(found, replace(exchange, elements=found.elements or elements, ranks=own))
@@ -273,15 +272,13 @@ class _Model:
 
     def _coding(self, codec: str, cf: float, exchanged: Volume) -> tuple[float, float]:
         """Return the seconds to encode and to decode a gradient."""
-        elements = self.exchange.elements
+        elements, calls = self.exchange.elements, self.exchange.calls or None
         job = NominalJob(elements, self.exchange.ranks, self._terms.compute_seconds)
         nominal = job.step(codec, cf, self.network, exchange=exchanged)
         speed = self._codec_bytes()
         if nominal.compress <= 0.0 or (speed is None and not self.measured.gpu):
             return nominal.compress, nominal.decompress
-        compress = (
-            VALUE_BYTES * elements / speed if speed else GPU.seconds(elements, self.exchange.calls or None)
-        )
+        compress = VALUE_BYTES * elements / speed if speed else GPU.seconds(elements, calls)
         return compress, compress * nominal.decompress / nominal.compress
 
     def _codec_bytes(self) -> float | None:
