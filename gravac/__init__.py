@@ -116,10 +116,10 @@ _HOMES = {
     "hook": "gravac_agent.integrations.comm_hook",
     "integrations": "gravac_agent",
     "observe": "gravac_observe.record",
-    "check": "gravac.traces.replay",
+    "check": "gravac.replays.replay",
     "read_trace": "gravac.traces",
-    "redecide": "gravac.traces.redecide",
-    "replay": "gravac.traces.replay",
+    "redecide": "gravac.replays.redecide",
+    "replay": "gravac.replays.replay",
 }
 """Where each name is defined. The packages above this one are imported only when a name of theirs is used."""
 

@@ -52,11 +52,11 @@ from gravac.policies import (
 )
 from gravac.protocol import Decision as Decision
 from gravac.protocol import WindowReport as WindowReport
+from gravac.replays.redecide import redecide as redecide
+from gravac.replays.replay import check as check
+from gravac.replays.replay import replay as replay
 from gravac.traces import TraceError as TraceError
 from gravac.traces import read_trace as read_trace
-from gravac.traces.redecide import redecide as redecide
-from gravac.traces.replay import check as check
-from gravac.traces.replay import replay as replay
 from gravac.version import __version__ as __version__
 from gravac_agent import (
     Agent as Agent,

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, PolicySpec
-from gravac.traces.redecide import DecisionPair, Redecision, redecide
+from gravac.replays.redecide import DecisionPair, Redecision, redecide
 
 LISTED = 5
 """Windows that a failure shows with both reasons; of further ones it lists the numbers."""

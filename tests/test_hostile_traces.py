@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import SCHEMA
+from gravac.replays.replay import check
 from gravac.traces import TraceError, read_trace
 from gravac.traces.line import MAX_LINE_BYTES
-from gravac.traces.replay import check
 from tests.support.traces_made import make
 
 Change = Callable[[bytes], bytes]
@@ -240,7 +240,7 @@ def test_a_folder_and_nothing_at_all(tmp_path: Path, path: Path) -> None:
 
 LIMITED = """
 import resource, sys
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from gravac.traces import TraceError, read_trace
 from pathlib import Path
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

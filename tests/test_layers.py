@@ -80,6 +80,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"policies"},
         {"fold"},
         {"traces"},
+        {"replays"},
         {"predict"},
         {"catalogue", "testing"},
         {"pytest_plugin"},

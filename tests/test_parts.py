@@ -14,8 +14,8 @@ import pytest
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import JobSpec, Record, WindowReport
+from gravac.replays.replay import check, replay
 from gravac.traces import Line, TraceError, TraceWriter, parts, read_trace
-from gravac.traces.replay import check, replay
 from tests.support.traces_made import Ticker
 from tools.harness.cluster import Cluster, job_spec
 

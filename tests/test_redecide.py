@@ -8,9 +8,9 @@ import pytest
 
 from gravac.policies import StaticPolicy, parse
 from gravac.protocol import Decision, JobSpec, WindowReport
+from gravac.replays.redecide import gate, redecide
+from gravac.replays.replay import replay
 from gravac.traces import TraceError, read_trace
-from gravac.traces.redecide import gate, redecide
-from gravac.traces.replay import replay
 from tests.support.traces_made import make, records, write
 from tools.harness.cluster import Cluster
 

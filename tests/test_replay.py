@@ -9,9 +9,9 @@ import pytest
 from gravac.fold import JobFold
 from gravac.policies import POLICIES, parse
 from gravac.protocol import Event, JobSpec
+from gravac.replays.replay import check, replay
 from gravac.traces import TraceError, TraceWriter, read_trace
 from gravac.traces.line import encode
-from gravac.traces.replay import check, replay
 from tests.support.traces_made import Ticker, make, write
 from tools.harness.cluster import Cluster, job_spec
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import CodecSize, Decision, Order, Override
+from gravac.replays.replay import check, replay
 from gravac.traces import TraceWriter, read_trace
-from gravac.traces.replay import check, replay
 from tests.support.traces_made import Ticker
 from tools.harness.cluster import Cluster, job_spec, policy_lines
 

@@ -6,9 +6,9 @@ import pytest
 
 from gravac.policies import parse
 from gravac.protocol import Decision
+from gravac.replays.follow import Follower
+from gravac.replays.replay import check
 from gravac.traces import TraceWriter, read_trace
-from gravac.traces.follow import Follower
-from gravac.traces.replay import check
 from tests.support.traces_made import Ticker, records, write
 
 

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac.replays.replay import check
 from gravac.traces import read_trace
 from gravac.traces.line import encode
-from gravac.traces.replay import check
 from gravac_agent import Agent
 from gravac_lab.bench.ranks import on_hosts, side_by_side
 from gravac_lab.tasks import digits, lm

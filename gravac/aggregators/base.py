@@ -14,7 +14,7 @@ from gravac.collectives.base import Exchange
 from gravac.collectives.communicator import Communicator, communicator
 from gravac.compressors.base import Key, Size, few_sizes
 from gravac.kernels import Scalar, SelectionHint
-from gravac.memories.base import Bucket
+from gravac.memories.bucket import Bucket
 from gravac.transaction import Transaction
 
 

@@ -13,7 +13,7 @@ from gravac.collectives.gather import Gathered
 from gravac.collectives.messages import HEADER_BYTES, SIZE_BYTES, Header, exchange_sizes, padded
 from gravac.compressors.base import Compressor, Key, Layout, Payload
 from gravac.compressors.rows import PayloadRows, Rows
-from gravac.memories.base import Bucket
+from gravac.memories.bucket import Bucket
 
 
 class CompressedReduceScatter(OfCodec):

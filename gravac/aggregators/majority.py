@@ -12,7 +12,7 @@ from gravac.collectives import Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.sign import ScaledSign
 from gravac.kernels import Scalar, SelectionHint, alignment, finite_or_zero, pack, placed, scalar
-from gravac.memories.base import Bucket
+from gravac.memories.bucket import Bucket
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from gravac.collectives import (
 )
 from gravac.compressors.base import Compressor, Key, Layout, Payload, Size
 from gravac.kernels import Scalar, SelectionHint, backend
-from gravac.memories.base import Bucket
+from gravac.memories.bucket import Bucket
 
 
 @dataclass(slots=True)

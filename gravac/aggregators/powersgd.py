@@ -15,7 +15,7 @@ from gravac.compressors.base import Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.lowrank.matrices import Group, MatrixLayout, geometry
 from gravac.kernels import Scalar, SelectionHint, energy, finite_or_zero, placed
-from gravac.memories.base import Bucket
+from gravac.memories.bucket import Bucket
 from gravac.offers import Offer
 from gravac.transaction import Transaction
 

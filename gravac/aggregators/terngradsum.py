@@ -14,7 +14,7 @@ from gravac.collectives import Communicator, Exchange, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.kernels import Scalar, SelectionHint, finite_or_zero, pack
-from gravac.memories.base import Bucket
+from gravac.memories.bucket import Bucket
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Error memories, one per file. To add one, write its file and name its class in ``MEMORIES`` (see CONTRIBUTING.md)."""
 
-from gravac.memories.base import LARGEST, Bucket, BucketMemory, Memory, convert
+from gravac.memories.base import LARGEST, BucketMemory, Memory, convert
+from gravac.memories.bucket import Bucket
 from gravac.memories.bucketed import FlatMemory
 from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced

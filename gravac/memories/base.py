@@ -7,7 +7,7 @@ A step is a transaction. ``compensate`` and ``update`` work on a draft. ``commit
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.kernels import add_finite
+from gravac.memories.bucket import Bucket
 from gravac.memories.states import VELOCITY, parameter_of, to_dense
 from gravac.protocol import Record
 from gravac.registry import as_text, check_settings
@@ -28,20 +29,6 @@ LARGEST = 1e37
 
 class MemorySettings(Record):
     """Base of every memory's settings. By itself it has none."""
-
-
-class Bucket(NamedTuple):
-    """The parameters that a flat gradient is made of, in order. DDP regroups them after its first step."""
-
-    number: int
-    names: tuple[str, ...]
-    numels: tuple[int, ...]
-    shapes: tuple[tuple[int, ...], ...] = ()
-    """Shape of each parameter; empty if unknown."""
-
-    def split(self, flat: Tensor) -> Iterable[tuple[str, Tensor]]:
-        """Return each parameter's name with its part of a tensor of shape ``(n,)``."""
-        return zip(self.names, torch.split(flat, list(self.numels)), strict=True)
 
 
 class PendingSum(NamedTuple):

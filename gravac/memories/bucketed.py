@@ -11,7 +11,8 @@ from torch import Tensor
 from gravac.compressors.base import Compressor, Payload
 from gravac.compressors.rows import places
 from gravac.kernels.sifting import mapped
-from gravac.memories.base import Bucket, BucketMemory, Memory, PendingSum
+from gravac.memories.base import BucketMemory, Memory, PendingSum
+from gravac.memories.bucket import Bucket
 
 
 class FlatMemory(BucketMemory):

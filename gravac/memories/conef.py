@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gravac.compressors import build
 from gravac.compressors.base import Compressor, Key, Payload
-from gravac.memories.base import Bucket, Memory, MemorySettings, PendingSum
+from gravac.memories.base import Memory, MemorySettings, PendingSum
+from gravac.memories.bucket import Bucket
 from gravac.memories.bucketed import FlatMemory
 from gravac.memories.induced import Induced
 from gravac.protocol import CompressionFactor

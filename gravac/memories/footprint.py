@@ -6,7 +6,8 @@ import torch
 
 from gravac import compressors
 from gravac.compressors.base import Key
-from gravac.memories.base import Bucket, Memory
+from gravac.memories.base import Memory
+from gravac.memories.bucket import Bucket
 
 ELEMENTS = 1 << 18
 """Elements of the gradient that memories are tried on. Their bytes grow in proportion."""

@@ -1,4 +1,4 @@
-"""Traces: reading and writing them, following a journal, replaying it, and deciding it again by another rule."""
+"""Traces: the format of a journal, how it is written, and how it is read."""
 
 from gravac.traces.line import Line, TraceError, TraceRecord
 from gravac.traces.reader import Trace, read_trace

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gravac.protocol import WindowReport
+from gravac.replays.replay import check
 from gravac.traces import read_trace
-from gravac.traces.replay import check
 from gravac_agent import Agent
 from tests.support.small_model import pair, step
 

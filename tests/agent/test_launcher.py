@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import End, WindowReport
+from gravac.replays.replay import check
 from gravac.traces import read_trace
-from gravac.traces.replay import check
 from gravac_agent.reporting import controller_link
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess

@@ -27,8 +27,8 @@ import gravac
 from gravac import optim
 from gravac.policies import DensePolicy
 from gravac.protocol import End, WindowReport
+from gravac.replays.replay import check
 from gravac.traces import read_trace
-from gravac.traces.replay import check
 from gravac_agent import Agent, ClosedError, SetupError
 from gravac_agent.fsdp.model import has_replicas
 from gravac_agent.integrations.attachment import Attachment

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gravac.protocol import Decision, WindowAnswer, WindowReport
+from gravac.replays.replay import check
 from gravac.traces.line import seal, split
-from gravac.traces.replay import check
 from gravac_controller.jobs.job import Job
 from gravac_controller.views.models import WindowView
 from tests.support.in_process import InProcess, post, register, run

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gravac.protocol import End, JobAnswer, WindowAnswer
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from gravac_controller.client import (
     Client,
     ControllerError,

@@ -10,7 +10,7 @@ import pytest
 
 from gravac.policies import parse
 from gravac.protocol import CodecSize, Decision, End
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from tests.support.in_process import InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec
 

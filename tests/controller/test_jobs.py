@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gravac.protocol import End, Event, WindowAnswer
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from tests.support.in_process import JSON, InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec
 

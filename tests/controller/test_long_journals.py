@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gravac.protocol import End, Event, WindowAnswer
+from gravac.replays.replay import check
 from gravac.traces import parts, read_trace
-from gravac.traces.replay import check
 from tests.controller.test_restart import everything
 from tests.support.direct import run
 from tests.support.in_process import InProcess, post, register, walk

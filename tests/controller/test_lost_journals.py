@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import End, JobAnswer, WindowReport
+from gravac.replays.replay import check
 from gravac.traces import parts, read_trace
-from gravac.traces.replay import check
 from tests.support.in_process import JSON, InProcess, journal, post, register, run, silence
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import End, Event
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from gravac_controller.jobs.journal import SPARE_FILES
 from tools.chaos.disk import Disk
 from tools.harness.builders import PostedJob

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gravac.protocol import Decision, Record
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from tests.support.direct import run
 from tests.support.in_process import InProcess, register, walk
 from tools.harness.builders import Trainer

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gravac.protocol import SCHEMA, Decision, End, Event
+from gravac.replays.replay import check
 from gravac.traces import TraceWriter, read_trace
 from gravac.traces.file_lock import read_note
-from gravac.traces.replay import check
 from gravac_controller.lock import LOCK_NAME, DataDirError, DataDirLock
 from tests.support.in_process import InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec

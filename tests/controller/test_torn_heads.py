@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gravac.replays.replay import check
 from gravac.traces import parts, read_trace
-from gravac.traces.replay import check
 from tests.support.direct import run
 from tests.support.in_process import InProcess, register
 from tools.harness.builders import Trainer
@@ -90,7 +90,7 @@ def test_a_journal_that_continued_after_a_torn_head_is_readable(
     """As older controllers left it: windows follow a head without its decision."""
     path = copied(turned, tmp_path, cuts(turned)[7], packed=True)
     with monkeypatch.context() as patch:
-        patch.setattr("gravac.traces.follow.Follower.missing_head", ())
+        patch.setattr("gravac.replays.follow.Follower.missing_head", ())
         app = open_app(journal_part_bytes=SMALL)
         answer = register(app)
         run(app, Trainer(window=answer.next_window), answer.decision, 3)

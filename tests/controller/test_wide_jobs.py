@@ -10,7 +10,7 @@ import pytest
 
 from gravac.fold import JobFold
 from gravac.protocol import JobAnswer, PhaseSeconds, Spread, WindowAnswer, quantiles
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from tests.support.sse import Reader
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import End, JobSpec, WindowReport
+from gravac.replays.replay import check
 from gravac.traces import read_trace
-from gravac.traces.replay import check
 from gravac_agent import SetupError
 from gravac_agent.reporting.job_lock import JobLock
 from tests.support.ranks.harness import RunRanks

@@ -7,8 +7,8 @@ import pytest
 
 from gravac.predict import Recording
 from gravac.predict.advice import other_optimizers
+from gravac.replays.replay import check
 from gravac.traces import read_trace
-from gravac.traces.replay import check
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed

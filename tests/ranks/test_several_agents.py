@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import Event
+from gravac.replays.replay import check
 from gravac.traces import read_trace
-from gravac.traces.replay import check
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed

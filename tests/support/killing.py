@@ -22,8 +22,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gravac.protocol import Decision, JobAnswer, Record, WindowAnswer, WindowReport
+from gravac.replays.replay import check
 from gravac.traces import parts, read_trace
-from gravac.traces.replay import check
 from tools.harness.builders import Trainer, spec
 
 PATIENCE_SECONDS = 60.0

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from gravac.replays.follow import Difference, Follower
 from gravac.traces import Line
-from gravac.traces.follow import Difference, Follower
 from gravac.traces.line import KINDS
 
 Way = tuple[str | int, ...]

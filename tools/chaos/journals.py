@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gravac.protocol import Decision, End, Event, WindowReport
+from gravac.replays.replay import check
 from gravac.traces import TraceError, parts, read_trace
-from gravac.traces.replay import check
 
 MOST_CF = 1000.0
 """Largest CF of the policies used here."""

@@ -22,11 +22,11 @@ from pathlib import Path
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import End, Event, Override, Spread
+from gravac.replays.redecide import redecide
+from gravac.replays.replay import check
 from gravac.traces import TraceError, TraceRecord, read_trace
 from gravac.traces.line import encode
 from gravac.traces.parts import Part
-from gravac.traces.redecide import redecide
-from gravac.traces.replay import check
 from tools.harness.cluster import Cluster, job_spec
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|"[^"]*"|true|false|null|[{}\[\],:]|\n')

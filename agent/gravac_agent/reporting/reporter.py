@@ -11,9 +11,9 @@ from gravac.fold import JobFold
 from gravac.policies import steering
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac.replays.follow import Follower
 from gravac.signals import figures
 from gravac.traces import Line, TraceError, TraceWriter
-from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive

@@ -11,12 +11,12 @@ import click
 from rich.padding import Padding
 
 from gravac.protocol import Decision, PolicySpec
+from gravac.replays.follow import ReplayedDecision
+from gravac.replays.redecide import DecisionPair, Redecision, redecide
+from gravac.replays.replay import Check, Replay
+from gravac.replays.replay import check as check_trace
+from gravac.replays.replay import replay as replay_trace
 from gravac.traces import TraceError, read_trace
-from gravac.traces.follow import ReplayedDecision
-from gravac.traces.redecide import DecisionPair, Redecision, redecide
-from gravac.traces.replay import Check, Replay
-from gravac.traces.replay import check as check_trace
-from gravac.traces.replay import replay as replay_trace
 from gravac.wording import printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option
 from gravac_controller.cli.wording import Listing, factor, printer

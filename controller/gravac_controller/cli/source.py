@@ -12,8 +12,8 @@ import click
 from click.core import ParameterSource
 
 from gravac.protocol import Decision, JobSpec, WindowReport
+from gravac.replays.follow import Follower
 from gravac.traces import TraceError, read_trace
-from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE, Part
 from gravac.wording import did_you_mean, printable
 from gravac_controller.client import Client, running_controllers

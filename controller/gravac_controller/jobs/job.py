@@ -16,8 +16,8 @@ import anyio.to_thread
 from gravac.fold import JobFold, differs
 from gravac.policies import steering
 from gravac.protocol import End, Event, JobAnswer, JobSpec, Order, Override, WindowAnswer, WindowReport
+from gravac.replays.follow import Difference, Follower
 from gravac.traces import Line, TraceRecord
-from gravac.traces.follow import Difference, Follower
 from gravac.wording import shortened
 from gravac_controller.errors import Conflict, Invalid
 from gravac_controller.jobs import refusals, registration

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gravac.traces.replay import check
+from gravac.replays.replay import check
 from tests.support.ranks.harness import zygotes
 from tests.support.warm import WarmPython
 from tools.harness.forked import Forked, surroundings

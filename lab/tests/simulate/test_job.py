@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from gravac.predict.nominal import NominalJob, link
 from gravac.protocol import Decision, JobSpec, WindowReport
+from gravac.replays.replay import replay
 from gravac.signals import figures
 from gravac.traces import read_trace
-from gravac.traces.replay import replay
 from gravac_agent.errors import SetupError
 from gravac_controller.cli import main
 from gravac_lab.demo.figures import collect

@@ -17,7 +17,7 @@ from gravac import policies
 from gravac.policies.base import Policy
 from gravac.policies.windows import gain_of
 from gravac.protocol import Decision, JobSpec, PolicySpec, WindowReport
-from gravac.traces.follow import Difference, Follower, ReplayedDecision
+from gravac.replays.follow import Difference, Follower, ReplayedDecision
 from gravac.traces.line import Line, TraceError
 from gravac.traces.reader import open_lines
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from gravac.policies.base import Policy
 from gravac.protocol import Decision
-from gravac.traces.follow import Difference, Follower, ReplayedDecision
+from gravac.replays.follow import Difference, Follower, ReplayedDecision
 from gravac.traces.line import Line, TraceError, altered
 from gravac.traces.reader import open_lines, read_trace
 from gravac.wording import shortened

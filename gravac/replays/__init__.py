@@ -1,0 +1,1 @@
+"""What is done with a trace: its decisions are repeated, a journal is followed, another rule decides on its windows."""
