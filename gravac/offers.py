@@ -13,6 +13,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from gravac.codec_text import is_coded, name_of, selector_of, values_of
+
 TableKind = Literal["sgd", "adam", "aged", "low_beta", "matrix"]
 """Which simulations count: of SGD, Adam, ``gravac.optim``, Adam with a small β₁, optimizers of whole matrices."""
 Kept = Mapping[float, tuple[float, float, float]]
@@ -96,11 +98,10 @@ _REGISTERED: dict[str, Offer] = {}
 @lru_cache(maxsize=1024)
 def of(codec: str) -> Offer:
     """Return the offer of a codec, whatever its settings; ``UNKNOWN`` where it has none."""
-    name = "+".join(part.partition(":")[0] for part in codec.split("+"))
+    name = name_of(codec)
     found = _REGISTERED.get(name) or own().get(name)
-    selector, plus, values = name.partition("+")
-    if found is None and plus:
-        return of(selector).stacks.get(values, UNKNOWN)
+    if found is None and (values := values_of(name)):
+        return of(selector_of(name)).stacks.get(values, UNKNOWN)
     return found or UNKNOWN
 
 
@@ -146,8 +147,8 @@ def _read(stated: dict[str, Any]) -> Offer:
 
 def coding_family(codec: str) -> str:
     """Return the name of the codecs whose coding takes as much longer or shorter than stated."""
-    name = codec.partition("+")[0].partition(":")[0]
-    return f"{name}-huffman" if "coding=huffman" in codec else name
+    name = name_of(selector_of(codec))
+    return f"{name}-huffman" if is_coded(codec) else name
 
 
 def pass_ns(codec: str, cf: float, payloads: int) -> tuple[float, float]:
@@ -158,9 +159,9 @@ def pass_ns(codec: str, cf: float, payloads: int) -> tuple[float, float]:
         cf: Of the plan, without Huffman coding.
         payloads: That are decoded. A rank keeps the codes of its own, so that one needs no Huffman decoding.
     """
-    offer = of(codec.partition("+")[0])
+    offer = of(selector_of(codec))
     encode, decode = offer.encode_ns, payloads * offer.decode_ns
-    if "coding=huffman" in codec:
+    if is_coded(codec):
         code_bytes = 4 / cf  # of a float32
         encode += HUFFMAN_NS[0] * code_bytes
         decode += HUFFMAN_NS[1] * code_bytes * max(0, payloads - 1)
@@ -181,6 +182,6 @@ def coding_seconds(codec: str, cf: float, elements: int, payloads: int) -> float
     root = math.sqrt(cf)
     kept = 1.0 / (root * math.sqrt(root))  # CF^-0.75
     encode, decode = pass_ns(codec, cf, payloads)
-    encode_kept, decode_kept = of(codec.partition("+")[0]).kept_ns
+    encode_kept, decode_kept = of(selector_of(codec)).kept_ns
     each = MEMORY_NS + encode + decode + (encode_kept + payloads * decode_kept) * kept
     return elements * each * 1e-9

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gravac.codec_text import selector_of, split_settings, values_of
+
 _VALUE_CHARACTERS = 80
 _ROUNDING = {"nearest": "", "dither": ", dithered", "dither-subtractive": ", subtractive"}
 """Codecs of a few levels, and how they differ in words."""
@@ -99,7 +101,7 @@ def plan_in_words(codec: str, cf: float) -> str:
         codec: Name with settings. One without words of its own is shown as by ``format_plan``.
         cf: Compression factor; 1 is dense, whatever the codec.
     """
-    name, _, rest = codec.partition(":")
+    name, rest = split_settings(codec)
     settings = dict(part.partition("=")[::2] for part in rest.split(",") if part)
     coded = ", Huffman" if settings.pop("coding", "digits") == "huffman" else ""
     levels = settings.pop("levels", None)
@@ -107,7 +109,7 @@ def plan_in_words(codec: str, cf: float) -> str:
         return format_plan(codec, cf)
     if name in _ROUNDING:
         return ("signs" if levels == "2" else f"{printable(str(levels))} levels") + _ROUNDING[name] + coded
-    selector, _, values = name.partition("+")
+    selector, values = selector_of(name), values_of(name)
     if selector == "topk" and (not values or values in _ROUNDED):
         return f"largest {100 / cf:.3g} %" + (f", {_ROUNDED[values]}" if values else "")
     return _ROUNDED.get(name) or format_plan(codec, cf)

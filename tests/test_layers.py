@@ -68,6 +68,7 @@ ALLOWED = {"gravac/collectives/simulated.py": {"threading"}, "gravac/token_conne
 Agents and clients of the controller have one way to keep a token from programs that do not know it."""
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
+        {"codec_text"},
         {"offers", "proof", "transaction", "version", "wording"},
         {"findings", "registry", "token_connection"},
         {"protocol"},

@@ -14,6 +14,7 @@ from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
 from gravac.aggregators.powersgd import PowerSGD
 from gravac.aggregators.terngradsum import TernGradSum
+from gravac.codec_text import split_settings
 from gravac.collectives import ALONE, AUTO, Communicator, Network, parse_collective
 from gravac.compressors import COMPRESSORS
 from gravac.compressors import build as build_compressor
@@ -49,7 +50,7 @@ def parse(
     Raises:
         ValueError: There is no such name, setting or value. The message names what is allowed.
     """
-    name = text.partition(":")[0].strip()
+    name = split_settings(text)[0].strip()
     parse_collective(collective)
     if name in AGGREGATORS:
         AGGREGATORS.build(text, ALONE)  # raises now what is wrong

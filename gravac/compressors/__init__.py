@@ -1,5 +1,6 @@
 """Codecs, one family per file. To add one, write its file and name its class in ``COMPRESSORS`` (CONTRIBUTING.md)."""
 
+from gravac.codec_text import selector_of, split_settings, values_of
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, Traits, kept_count
 from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCountSketch
 from gravac.compressors.dense import BF16, FP16, Dense
@@ -82,9 +83,8 @@ def build(text: str) -> Compressor:
     Raises:
         ValueError: There is no such codec, setting or value. The message names what is allowed.
     """
-    if "+" in text and text.partition(":")[0] not in COMPRESSORS:
-        selector, _, quantizer = text.partition("+")
-        return Stack(build(selector), build(quantizer))
+    if "+" in text and split_settings(text)[0] not in COMPRESSORS:
+        return Stack(build(selector_of(text)), build(values_of(text)))
     return COMPRESSORS.build(text)
 
 

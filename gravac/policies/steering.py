@@ -5,6 +5,7 @@ asked and learns nothing, windows have the job's length, and the codec stays unl
 restores the decision that the policy had made before, with its state; so does a new start of the trainer (``ended``).
 """
 
+from gravac.codec_text import split_settings
 from gravac.policies.base import Plan, Policy, PolicyState, Verdict
 from gravac.policies.windows import gain_of, next_decision
 from gravac.protocol import Decision, JobSpec, Order, Override, WindowReport
@@ -68,7 +69,7 @@ def _name(spec: JobSpec, codec: str | None) -> str:
 
 
 def _family(spec: JobSpec, codec: str | None) -> str:
-    return _name(spec, codec).partition(":")[0]
+    return split_settings(_name(spec, codec))[0]
 
 
 def _obey(policy: Policy, state: PolicyState, order: Override, report: WindowReport) -> Verdict:

@@ -9,6 +9,7 @@ import torch
 
 from gravac import aggregators, compressors
 from gravac.aggregators import AGGREGATORS
+from gravac.codec_text import split_settings
 from gravac.collectives import (
     AUTO,
     COLLECTIVES,
@@ -59,7 +60,7 @@ class UnknownSizes(ValueError):
 def codec_of(text: str) -> Compressor | None:
     """Return the codec; None for a multi-round aggregator. Raises ValueError for an unknown name."""
     aggregators.parse(text)
-    return None if text.partition(":")[0] in AGGREGATORS else compressors.build(text)
+    return None if split_settings(text)[0] in AGGREGATORS else compressors.build(text)
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gravac import offers
+from gravac.codec_text import selector_of
 from gravac.collectives import AUTO, Network
 from gravac.offers import MEMORY_NS, pass_ns
 from gravac.policies.base import Plan
@@ -73,7 +74,7 @@ class NominalJob:
             coded(self.elements, cf),
             pass_ns(compressor, cf, exchange.decoded),
         )
-        encode, decode = offers.of(compressor.partition("+")[0]).kept_ns
+        encode, decode = offers.of(selector_of(compressor)).kept_ns
         compress = (self.elements * (MEMORY_NS + encode_pass) + count * encode) * 1e-9
         decompress = (self.elements * decode_passes + exchange.decoded * count * decode) * 1e-9
         if (measured := self.coding.get(Plan(compressor, cf))) is not None:

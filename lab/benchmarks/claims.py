@@ -20,8 +20,8 @@ from regret_parts.jobs import JobRow, read_jobs
 from regret_parts.limits import limits
 from regret_parts.noise import noise
 from regret_parts.reading import reading
-from regret_parts.scaling import scaling
 
+from gravac.predict.nominal import NominalJob, link
 from gravac_lab.tournament import Run, baselines, place, read_rows
 from gravac_lab.tournament.regret import Cell, Contender
 from gravac_lab.tournament.rows import ALONE, DENSE
@@ -78,6 +78,19 @@ bound, the one with the highest useful throughput is nearly always the fastest t
 """
 
 
+SCALED_ELEMENTS, SCALED_SECONDS = 3_511_616, 0.64
+"""The LSTM of ``gravac bench train`` and what a step of it computes on one core (its method ``none``)."""
+SCALED_RANKS = (2, 4, 8, 16, 32)
+SCALED_RATES = {"100 Mbit/s": 100e6, "1 Gbit/s": 1e9}
+SCALED_PLANS = (
+    ("dense", 1.0),
+    ("bf16", 2.0),
+    ("nearest:levels=7", 10.1),
+    ("dither:levels=3", 17.3),
+    ("topk+bf16", 100.0),
+)
+
+
 def page(
     runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objectives.Point], frontier: Sequence[Run]
 ) -> Iterator[str]:
@@ -131,6 +144,20 @@ def page(
         f"predicted all of it. Where plans did run, predicted steps were 2 to 32 % shorter than real ones ({README}).\n"
     )
     yield from scaling()
+
+
+def scaling() -> Iterator[str]:
+    """Yield scaling efficiency by the model of a step: computation of a step / its duration. Predicted, not run."""
+    yield "| link | plan | " + " | ".join(f"{ranks} ranks" for ranks in SCALED_RANKS) + " |"
+    yield "|---|---|" + "---:|" * len(SCALED_RANKS)
+    for rate, bits in SCALED_RATES.items():
+        for codec, cf in SCALED_PLANS:
+            cells = []
+            for ranks in SCALED_RANKS:
+                step = NominalJob(SCALED_ELEMENTS, ranks, SCALED_SECONDS).step(codec, cf, link(bits)).seconds
+                cells.append(f"{SCALED_SECONDS / step:.0%} ({step:.2f} s)")
+            name = codec if cf == 1.0 else f"{codec}@{cf:g}"
+            yield f"| {rate} | `{name}` | " + " | ".join(cells) + " |"
 
 
 def suited(rival: Contender) -> str:

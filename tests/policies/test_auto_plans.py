@@ -7,6 +7,7 @@ import pytest
 
 from gravac import offers
 from gravac.aggregators import AGGREGATORS
+from gravac.codec_text import is_coded
 from gravac.compressors import COMPRESSORS, TopK, build
 from gravac.policies import AutoPolicy, Plan, parse
 from gravac.policies.auto import plans as space
@@ -104,9 +105,7 @@ def test_the_sizes_of_listed_codecs_are_their_own() -> None:
     for plan in every_size():
         assert plan.codec is not None
         assert space.read(plan.codec) == plan
-        if not plan.codec.endswith(
-            space.CODING
-        ):  # other bytes, the same values: what a plan keeps goes by its CF
+        if not is_coded(plan.codec):  # other bytes, the same values: what a plan keeps goes by its CF
             assert build(plan.codec).reached(1 << 20, plan.cf) == pytest.approx(plan.cf, rel=0.02), plan
     listed = {
         f"{name}:{settings}".rstrip(":") for name, each in offers.own().items() for settings in each.listed
@@ -218,7 +217,7 @@ def test_huffman_coding_pays_on_slow_links(megabits: float, coded: bool) -> None
     job = Job(World(ranks=4, megabits=megabits, compute=0.05, huffman=True))
     job.windows(12)
     assert job.last.phase == "hold"
-    assert (job.plan.codec or "").endswith(space.CODING) == coded, job.plan
+    assert is_coded(job.plan.codec or "") == coded, job.plan
 
 
 def test_a_rank_decodes_no_huffman_codes_of_its_own() -> None:

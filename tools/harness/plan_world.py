@@ -13,6 +13,7 @@ from random import Random
 from statistics import median
 
 from gravac import offers
+from gravac.codec_text import is_coded, uncoded
 from gravac.collectives import Network
 from gravac.fold import JobFold
 from gravac.policies import Plan, parse
@@ -159,9 +160,7 @@ class World:
 
     def usable(self, plans: Iterable[Plan]) -> tuple[Plan, ...]:
         """Those of the plans that the jobs of this world may use."""
-        return tuple(
-            plan for plan in plans if self.huffman or not (plan.codec or "").endswith(auto_plans.CODING)
-        )
+        return tuple(plan for plan in plans if self.huffman or not is_coded(plan.codec or ""))
 
     def cost(self, plan: Plan) -> PlanCost:
         found = volume(
@@ -247,7 +246,7 @@ class World:
             return 1.0
         if plan in dict(self.true):
             return dict(self.true)[plan]
-        codec = (plan.codec or auto_plans.DEFAULT_COMPRESSOR).removesuffix(auto_plans.CODING)
+        codec = uncoded(plan.codec or auto_plans.DEFAULT_COMPRESSOR)
         name = offers.coding_family(codec)
         moved = self.off * Random(f"{self.seed}{name}").uniform(-1.0, 1.0) * min(1.0, (1.0 - likely) / 0.03)
         if self.wrong:

@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from gravac.codec_text import split_plan
 from gravac_agent.agent import Agent
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.hook import HookState, gravac_hook, keep
@@ -67,8 +68,8 @@ def hook(
 
 
 def _with_plan(plan: str, settings: dict[str, Any]) -> dict[str, Any]:
-    codec, at, cf = plan.rpartition("@")
-    found = {"compressor": codec, "policy": f"static:cf={cf}"} if at else {"compressor": plan}
+    codec, cf = split_plan(plan)
+    found = {"compressor": codec} | ({} if cf is None else {"policy": f"static:cf={cf}"})
     if twice := [name for name in found if settings.get(name) is not None]:
         raise SetupError(f"gravac.hook({plan!r}, {twice[0]}=…) names {twice[0]} twice: leave one of them out")
     return settings | found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gravac.codec_text import parts_of
 from gravac_controller.cli.source import json_option, needing_torch
 from gravac_controller.cli.wording import Listing, printer, size
 
@@ -129,7 +130,7 @@ def _catalogue() -> "Sequence[CatalogueEntry]":
 
 def _stacked(entries: "Sequence[CatalogueEntry]", name: str) -> "Sequence[str]":
     """Return the two codecs of ``selector+quantizer``; nothing for other names."""
-    both = name.split("+")
+    both = parts_of(name)
     codecs = {entry.name for entry in entries if entry.kind == "compressor"}
     return both if len(both) == 2 and codecs.issuperset(both) else ()
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 
 from gravac import offers
+from gravac.codec_text import is_coded, name_of, parts_of, split_plan, split_settings, uncoded
 from gravac.policies.base import DENSE, Plan
 from gravac.protocol import LARGEST_CF
 from gravac.signals import efficiency
@@ -12,8 +13,6 @@ DEFAULT_COMPRESSOR = "topk+bf16"
 """The agent's default. Another one was the user's choice, and limits the space to its strengths."""
 DEFAULT_MEMORY = "residual"
 """The agent's default. The rule leaves the job's memory as it is, and its plans were simulated with this one."""
-CODING = ",coding=huffman"
-"""Changes the bytes of a codec and not its values, so that the CF of a plan stays that of its settings without it."""
 OWN_STRENGTHS = (2.0, 4.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of a compressor that the user chose. [CF; chosen]"""
 RIVAL = "bf16"
@@ -24,7 +23,7 @@ UNCOMPRESSED = frozenset({"dense", "none"})
 def members() -> Mapping[str, frozenset[str]]:
     """Return what the rule uses when a user chooses nothing: names of codecs and memories, by kind."""
     texts = ("dense", *(codec for codec, _ in defaults("adam-aged") if codec is not None))
-    codecs = (part.partition(":")[0] for text in texts for part in text.split("+"))
+    codecs = (name_of(part) for text in texts for part in parts_of(text))
     return {"compressor": frozenset(codecs), "memory": frozenset({DEFAULT_MEMORY})}
 
 
@@ -50,12 +49,12 @@ def defaults(kind: str = "other") -> tuple[Plan, ...]:
             for text, each in {name: offer, **stacks}.items()
             for cf in (*each.strengths, *(each.late_strengths if late else ()))
         ]
-    return *sorted(few, key=lambda plan: str(plan.codec).endswith(CODING)), *any_cf
+    return *sorted(few, key=lambda plan: is_coded(str(plan.codec))), *any_cf
 
 
 def size_of(codec: str) -> float | None:
     """Return the CF of the plan of a codec that has one size, whatever its coding; None: it takes any CF."""
-    name, _, settings = codec.removesuffix(CODING).partition(":")
+    name, settings = split_settings(uncoded(codec))
     offer = offers.of(name)
     return offer.plans.get(settings) or offer.listed.get(settings)
 
@@ -67,9 +66,8 @@ def read(text: str) -> Plan:
     Raises:
         ValueError: The CF is missing or not above 1.
     """
-    codec, at, strength = text.partition("@")
-    codec = codec.strip().replace(";", ",")
-    if not at:
+    codec, strength = split_plan(text)
+    if strength is None:
         size = size_of(codec)
         if size is None:
             raise ValueError(f"{text!r} needs its compression factor: write {text}@10")

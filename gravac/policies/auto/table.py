@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gravac import offers
-from gravac.policies.auto.plans import CODING, DEFAULT_COMPRESSOR, RIVAL, plans
+from gravac.codec_text import split_settings, uncoded
+from gravac.policies.auto.plans import DEFAULT_COMPRESSOR, RIVAL, plans
 from gravac.policies.base import DENSE, Plan
 from gravac.protocol import JobSpec, Kept, PlanCost
 from gravac.signals import efficiency
@@ -195,8 +196,8 @@ def _rows(
                 plan=plan,
                 label=f"“{words}”" if ", " in words else words,
                 family=offers.coding_family(codec),
-                base=codec.partition(":")[0],
-                values=codec.removesuffix(CODING),
+                base=split_settings(codec)[0],
+                values=uncoded(codec),
                 payload_bytes=cost.payload_bytes,
                 link_bytes=max(1e-9, cost.link_bytes),
                 lighter=dense.link_bytes / max(1e-9, cost.link_bytes),

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gravac import policies
+from gravac.codec_text import split_plan
 from gravac.traces import TraceError, read_trace
 from gravac.wording import printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
@@ -123,7 +124,7 @@ def _answered(trace: Path, question: dict[str, Any]) -> dict[str, Any]:
     if question["compressor"] is not None:
         _check_codec(question["compressor"], "--compressor")
     for codec in question["codecs"]:
-        _check_codec(codec.partition("@")[0].replace(";", ","), "--codecs")
+        _check_codec(split_plan(codec)[0], "--codecs")
     try:
         return answer(read_trace(active_part(trace)), str(trace), WhatIfQuestion(**question))
     except TraceError as error:
