@@ -31,6 +31,7 @@ class Recorded(TypedDict, total=False):
     optimizers: list[OptimizerSaid]
     parameters: int  # elements of all gradients
     host: str  # name of the machine
+    world: int  # ranks, which torch writes only of processes that communicate
     framework: str  # what exchanges gradients, where events do not show it: agent, deepspeed
     whole_steps: int  # recorded steps that are whole
     collections: list[list[float]]  # begin and end of each collection of garbage, in microseconds

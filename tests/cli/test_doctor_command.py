@@ -22,6 +22,8 @@ from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.predicted import HOSTS, NETWORK, job_trace, trace
 
+LM = Path(__file__).parents[1] / "traces/lm-topk-shaped.jsonl.gz"
+
 JOB = ("--ranks", "4", "--elements", "3.5e6", "--compute", "0.25")
 
 
@@ -309,6 +311,6 @@ def test_a_device_that_nobody_measured_is_an_error() -> None:
             f"--device {name}: this machine has no such device, and nobody published its figures: give cpu, which is "
             "measured, or h100, as was measured once (docs/gpu-h100.md, 2026-11-26)"
         ) in " ".join(done.output.split())
-    done = CliRunner().invoke(main, ["doctor", "a-trace", "--device", "cpu"])
+    done = CliRunner().invoke(main, ["doctor", str(LM), "--device", "cpu"])
     assert done.exit_code == 2
     assert "--device is for a job without a trace" in done.output

@@ -283,11 +283,10 @@ class _Model:
 
     def _codec_bytes(self) -> float | None:
         """Return the bytes of gradients encoded a second; None: not known of this job."""
-        if self.question.codec_bytes is not None:
-            return self.question.codec_bytes
-        if self.measured.encoding > 0.0:
-            return VALUE_BYTES * self.exchange.elements / self.measured.encoding
-        return None
+        seconds, given = self.measured.encoding, self.question.codec_bytes
+        if given is not None or seconds <= 0.0:
+            return given
+        return VALUE_BYTES * self.exchange.elements / seconds
 
     def forecast(self) -> Forecast:
         """Return what steps would take, and the advice."""
@@ -342,10 +341,8 @@ class _Model:
         if speed is None:
             words = GPU.words if self.measured.gpu else "codecs encode as on one core of an AMD EPYC"
             return f"{words} (--codec-speed)"
-        rate = f"{format_number(speed / 1e9)} GB/s"
-        if self.question.codec_bytes is not None:
-            return f"codecs encode {rate}, as given"
-        return f"codecs encode {rate}, as gravac's kernels in the traces"
+        how = "given" if self.question.codec_bytes is not None else "gravac's kernels in the traces"
+        return f"codecs encode {format_number(speed / 1e9)} GB/s, as {how}"
 
 
 def _optimizer(measured: Measurement) -> tuple[str, float | None]:

@@ -176,6 +176,7 @@ class Recorder:
             "optimizers": self._optimizers,
             "parameters": sum(self._sizes.values()),
             "host": socket.gethostname(),
+            "world": self._world,
             "framework": _framework(),
         }
         if self._world > 1 and not on_one_machine(self._folder, self._world):

@@ -258,6 +258,7 @@ def read(path: Path) -> RankTrace:
     whole = _whole(trace.about.get("whole_steps"))
     if whole is not None:  # the program ended, or its own profiler began, in the middle of the last one
         trace.steps = sorted(trace.steps)[:whole]
+    trace.world = trace.world or _whole(trace.about.get("world"))
     host = trace.about.get("host")
     if isinstance(host, str):
         trace.host = host[:100]
