@@ -1,7 +1,7 @@
 """``gravac observe``: records steps of any training, and says what they wait for, and what to do.
 
 Here are the types of what crosses between the command and its recorder, as JSON. The recorder imports nothing else of
-gravac, and these for a type checker only, which compares both sides. Whoever reads a trace checks every value, since
+gravac, and these for a type checker only, which compares both sides. A reader of a trace checks every value, since
 anybody may have written it.
 """
 

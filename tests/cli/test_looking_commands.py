@@ -130,6 +130,7 @@ def test_explaining_says_what_another_optimizer_would_bring(tmp_path: Path) -> N
     output, said = run("explain", str(journal)), by_windows(journal)
     assert last_line(output) == said
     assert said.startswith("With gravac.optim.AdamW, training is predicted to be ")
+    assert " It then sends topk+twobit at CF " in said
     assert json.loads(run("explain", str(journal), "--json"))["other_optimizers"] == said
     for kind in ("adam-aged", "adam-low-beta"):
         journal = job_trace(tmp_path / kind, kind)

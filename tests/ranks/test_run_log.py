@@ -55,6 +55,7 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
     ]
     others = other_optimizers(Recording.from_trace(read_trace(tmp_path / "job2" / "journal.jsonl")))
     assert others.startswith("With gravac.optim.AdamW, training is predicted to be ")
+    assert " It then sends topk+twobit at CF " in others
     *_, end, said = (line for line in torchs if "job2" in line)
     assert "ended after 25 steps" in end
     assert said == f"ours INFO job job2: {others}"

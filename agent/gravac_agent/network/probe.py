@@ -55,17 +55,17 @@ class Ring:
             raise ValueError("a network needs at least 2 ranks")
         self._group, self._everyone = group, everyone
         self._device = torch.device("cpu") if device is None else device
-        self._single = self._device.type == "cpu" and group.size > RING_RANKS
-        self.hops = depth(group.size) if self._single else group.size - 1
+        self._passes_on = self._device.type == "cpu" and group.size > RING_RANKS
+        self.hops = depth(group.size) if self._passes_on else group.size - 1
 
     def seconds(self, nbytes: int) -> float:
         """Return the seconds in which each rank sends ``hops`` messages of ``nbytes``, on the slowest rank of all."""
         mine = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         came = torch.empty(
-            nbytes * (1 if self._single else self._group.size), dtype=torch.uint8, device=self._device
+            nbytes * (1 if self._passes_on else self._group.size), dtype=torch.uint8, device=self._device
         )
         began = time.monotonic()
-        if self._single:
+        if self._passes_on:
             for _ in range(self.hops):
                 self._pass_on(mine, came)
         else:
@@ -73,9 +73,8 @@ class Ring:
             came[:1].tolist()  # ``wait`` only orders the device's streams
         device = self._device if self._everyone is None else torch.device("cpu")
         seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
-        (self._everyone or self._group).maximum(
-            seconds
-        ).wait()  # so that all ranks go on with the same message
+        # So that all ranks go on with the same message.
+        (self._everyone or self._group).maximum(seconds).wait()
         return float(seconds)
 
     def _pass_on(self, mine: Tensor, came: Tensor) -> None:

@@ -34,7 +34,7 @@ class DenseStep:
         self.predicted.extend(predicted)
 
     def begin_start(self, comparable: bool) -> None:
-        """Begin again. What was measured counts until it is measured anew, if the start is ``comparable``."""
+        """Begin again. What was measured counts until it is measured again, if the start is ``comparable``."""
         self.predicted.clear()
         self._inherited = comparable
         if not comparable:

@@ -179,7 +179,7 @@ class LiveJob:
         self.spec = spec.model_copy(update={"policy_state": None}) if head else spec
 
     def _begin_start(self, before: JobSpec, spec: JobSpec) -> None:
-        """Begin the sums again. What was measured counts until it is measured anew, if the starts are comparable."""
+        """Begin the sums again. What was measured counts until it is measured again, if the starts are comparable."""
         same = comparable(before, spec)
         self.orders.end()
         self.counts.begin_start()

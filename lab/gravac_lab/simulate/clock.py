@@ -24,7 +24,13 @@ class Clock(Protocol):
         ...
 
     def times(
-        self, step: int, compressor: str, cf: float, payload_bytes: float, collective: str = AUTO
+        self,
+        step: int,
+        compressor: str,
+        cf: float,
+        payload_bytes: float,
+        collective: str = AUTO,
+        aged: bool = False,
     ) -> StepTimes:
         """Return the times of a step.
 
@@ -34,6 +40,7 @@ class Clock(Protocol):
             cf: Compression factor asked for; 1: dense.
             payload_bytes: Handed to collectives by each rank.
             collective: The job's, or auto.
+            aged: Whether the optimizer ages, as ``JobSpec.aged``.
         """
         ...
 
@@ -77,9 +84,15 @@ class ModelClock:
         return next(phase.network for phase in reversed(self.phases) if phase.first_step <= step)
 
     def times(
-        self, step: int, compressor: str, cf: float, payload_bytes: float, collective: str = AUTO
+        self,
+        step: int,
+        compressor: str,
+        cf: float,
+        payload_bytes: float,
+        collective: str = AUTO,
+        aged: bool = False,
     ) -> StepTimes:
-        job = NominalJob(self.elements, self.ranks, self.compute_seconds, collective)
+        job = NominalJob(self.elements, self.ranks, self.compute_seconds, collective, aged=aged)
         found = job.step(compressor, cf, self.network(step), payload_bytes)
         return StepTimes(
             seconds=found.seconds,

@@ -91,6 +91,8 @@ class SimulatedJob:
     result: dict[str, Any] = field(default_factory=dict, init=False)
     """What ``run`` returns, at the end."""
     learner: Learner = field(init=False)
+    aged: bool = field(init=False)
+    """Whether the optimizer ages, as ``JobSpec.aged``."""
     _spec: JobSpec = field(init=False)
     _policy: Policy = field(init=False)
 
@@ -148,8 +150,9 @@ class SimulatedJob:
             setting.collective,
             kind=spec.optimizer_kind,
             remembers=spec.memory.partition(":")[0] != "none",
+            aged=spec.aged,
         )
-        self._spec = spec.model_copy(update={"plans": costs})
+        self._spec, self.aged = spec.model_copy(update={"plans": costs}), spec.aged
         self._policy = policy.fitted(self._spec)
         ranks = SimulatedRanks(
             setting.ranks,
@@ -158,6 +161,7 @@ class SimulatedJob:
             collective=setting.collective,
             network=network,
             elements=elements,
+            aged=spec.aged,
             seed=setting.seed,
             others=checked_codecs(self._policy, setting.collective),
         )
@@ -252,7 +256,9 @@ class _Loop:
             self.plans.append([step, *sending, plan.directive.epoch])
         done = self._learner.train(plan, surveyed=is_surveyed(step - self.window.first_step, ordered))
         sums, sent = done.exchanged.sums, done.exchanged
-        times = setting.clock.times(step, codec, plan.cf, sent.payload_bytes, setting.collective)
+        times = setting.clock.times(
+            step, codec, plan.cf, sent.payload_bytes, setting.collective, self._job.aged
+        )
         self._job.seconds += times.seconds
         self.payload += sent.payload_bytes
         self._at_level += 1

@@ -72,6 +72,7 @@ class SimulatedRanks:
         collective: Collective by name.
         network: By which ``auto`` chooses a collective, as agents do by a measured one; None: payloads are gathered.
         elements: Elements of the whole model.
+        aged: Whether the optimizer ages, by which ``auto`` chooses a collective, too; see ``OneShot``.
         seed: Seed of codecs that draw random numbers.
         others: Codecs besides ``compressor`` that a plan may name, by their number from 1 on.
     """
@@ -85,6 +86,7 @@ class SimulatedRanks:
         collective: str = AUTO,
         network: Network | None = None,
         elements: int | None = None,
+        aged: bool = False,
         seed: int = 0,
         others: Sequence[str] = (),
     ) -> None:
@@ -98,6 +100,7 @@ class SimulatedRanks:
                 collective=collective,
                 network=network,
                 elements=elements,
+                aged=aged,
             )
             kept = memories.build(memory)
             kept.world_size = size

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gravac.predict.exchange import volume
 from gravac.predict.nominal import NominalJob, link
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.replays.replay import replay
@@ -173,6 +174,31 @@ def test_a_step_costs_what_its_codec_does() -> None:
     assert many.step("dither:levels=3", 17.0, slow).decompress == pytest.approx(8 * 1_000_000 * 3e-9)
     rounds = job.step("powersgd:rank=2", 40.0, network, payload_bytes=1e6)
     assert rounds.seconds > dense.compute
+
+
+@pytest.mark.parametrize(("optimizer", "way"), [("adamw-aged", "owners"), ("adamw", "gather")])
+def test_payloads_meet_as_those_of_agents(tmp_path: Path, optimizer: str, way: str) -> None:
+    recipe = make(f"digits:width=64,optimizer={optimizer},batch=35")
+    times = ModelClock(elements_of(recipe.build_model(1)), 5, COMPUTE, (Phase(0, link(1e5, 1e-5)),))
+    given = SimulationSettings(
+        recipe=recipe,
+        policy="static:cf=16.6",
+        compressor="topk+twobit",
+        clock=times,
+        ranks=5,
+        steps=3,
+        seed=1,
+        window=8,
+        points=1,
+    )
+    made = SimulatedJob(given, tmp_path)
+    made.run()
+    (said,) = made.learner.ranks.channels[0].aggregators[0].notes()
+    assert f": {way} for" in said
+    aged = optimizer == "adamw-aged"
+    expected = volume("topk+twobit", times.elements, 16.6, 5, times.network(0), aged=aged)
+    assert expected.collective == way
+    assert made.result["payload_bytes"] == pytest.approx(expected.payload_bytes, rel=0.02)
 
 
 def test_computation_is_measured() -> None:

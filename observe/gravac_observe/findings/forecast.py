@@ -132,8 +132,8 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
         raise CannotSay("no gradients are exchanged; give --ranks and --bandwidth")
     calls = max(1, round(found.calls)) if found and found.sharded else 0
     itemsize = (found and found.itemsize) or VALUE_BYTES
-    kind = question.kind or _optimizer(measured)[0]
-    exchange = _Exchange(elements, itemsize, ranks, calls, measured.gpu, kind == "adam-aged")
+    aged = question.kind == "adam-aged" if question.kind else _optimizer(measured)[2]
+    exchange = _Exchange(elements, itemsize, ranks, calls, measured.gpu, aged)
     network = fitted = None
     if found is not None and own and own > 1 and found.seconds > 0.0:
         network = fitted = _fitted(found, replace(exchange, elements=found.elements or elements, ranks=own))
@@ -290,7 +290,7 @@ class _Model:
 
     def forecast(self) -> Forecast:
         """Return what steps would take, and the advice."""
-        its_kind, beta = _optimizer(self.measured)
+        its_kind, beta, _ = _optimizer(self.measured)
         kind = self.question.kind or its_kind
         if not self.question.kind:
             named = self.measured.optimizer or "unknown"
@@ -345,11 +345,11 @@ class _Model:
         return f"codecs encode {format_number(speed / 1e9)} GB/s, as {how}"
 
 
-def _optimizer(measured: Measurement) -> tuple[str, float | None]:
-    """Return kind and β₁ of the optimizer that plans are chosen for."""
+def _optimizer(measured: Measurement) -> tuple[str, float | None, bool]:
+    """Return kind and β₁ of the optimizer that plans are chosen for, and whether all age, as ``JobSpec.aged``."""
     if not measured.optimizer and not measured.lanes[0].trace.optimizers:
-        return "unknown", None
+        return "unknown", None, False
     found = measured.lanes[0].trace.optimizers or [((measured.optimizer,), None, 1)]
     kinds = [(optimizer_kind(names, beta), parameters) for names, beta, parameters in found]
     place = decisive(kinds)
-    return kinds[place][0], found[place][1]
+    return kinds[place][0], found[place][1], {kind for kind, _ in kinds} == {"adam-aged"}
