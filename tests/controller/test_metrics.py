@@ -102,13 +102,27 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     assert seen["gravac_candidate_useful_samples_per_second"] == pytest.approx(useful)
 
 
-def test_the_bytes_and_waits_inside_hosts_are_totals_of_the_job(app: InProcess) -> None:
-    decision, trainer = register(app, hosts=two_hosts(4, 1e7)).decision, Trainer()
-    for _ in range(2):
-        inside = InsideHosts(sent_bytes=3_000_000, seconds=0.5)
-        post(app, "/v1/jobs/job/windows", trainer.report(decision, inside=inside))
+def test_both_levels_of_links_have_series_where_there_are_two(app: InProcess) -> None:
+    hosts = two_hosts(4, 1e7)
+    decision, trainer = register(app, hosts=hosts).decision, Trainer()
+    assert "gravac_network_bytes_total" in (seen := scrape(app))
+    assert set(seen["gravac_network_bytes_total"].values()) == {0.0}
+    inside = InsideHosts(sent_bytes=3_000_000, seconds=0.5)
+    reports = [trainer.report(decision, inside=inside) for _ in range(2)]
+    for report in reports:
+        post(app, "/v1/jobs/job/windows", report)
+    seen = scrape(app)
+    payload = sum(report.payload_bytes for report in reports)
+    assert seen["gravac_network_bytes_total"] == {("inside",): 6e6, ("between",): payload}
+    waited = sum(report.phases.communicate for report in reports)
+    assert seen["gravac_network_seconds_total"] == pytest.approx(
+        {("inside",): 1.0, ("between",): waited - 1.0}
+    )
     totals = app.client.get("/v1/jobs/job").json()["totals"]
     assert (totals["inside_bytes"], totals["inside_seconds"]) == (6_000_000, 1.0)
+    assert totals["exposed_seconds"] == pytest.approx(waited)
+    register(app, job="flat")
+    assert len(scrape(app)["gravac_network_seconds_total"]) == 2
 
 
 def test_counters_survive_a_restart(open_app: Callable[..., InProcess]) -> None:

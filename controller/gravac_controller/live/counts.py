@@ -63,6 +63,7 @@ class Counts:
             payload_bytes=old.payload_bytes + report.payload_bytes,
             nonfinite_steps=old.nonfinite_steps + report.nonfinite_steps,
             failed_steps=old.failed_steps + report.failed_steps,
+            exposed_seconds=old.exposed_seconds + report.phases.communicate,
             inside_bytes=old.inside_bytes + (0 if inside is None else inside.sent_bytes),
             inside_seconds=old.inside_seconds + (0.0 if inside is None else inside.seconds),
         )

@@ -71,6 +71,19 @@ def _events(job: JobValues) -> Iterator[Sample]:
         yield (kind,), job.events_by_kind.get(kind, 0)
 
 
+def _network_seconds(job: JobValues) -> Iterator[Sample]:
+    if job.spec.hosts is not None:
+        inside = job.totals.inside_seconds
+        yield ("inside",), inside
+        yield ("between",), max(0.0, job.totals.exposed_seconds - inside)
+
+
+def _network_bytes(job: JobValues) -> Iterator[Sample]:
+    if job.spec.hosts is not None:
+        yield ("inside",), job.totals.inside_bytes
+        yield ("between",), job.totals.payload_bytes
+
+
 def _step_phase_seconds(job: JobValues) -> Iterator[Sample]:
     if job.latest is not None:
         report = job.latest.report
@@ -204,6 +217,20 @@ TABLE: tuple[JobMetric, ...] = (
         "gravac_gradient_payload_bytes",
         "Bytes handed to collectives, all ranks, indices included.",
         lambda totals: totals.payload_bytes,
+    ),
+    JobMetric(
+        "counter",
+        "gravac_network_bytes",
+        "Bytes of gradients by level of links, all ranks: sent inside hosts, and handed to collectives between them.",
+        _network_bytes,
+        ("level",),
+    ),
+    JobMetric(
+        "counter",
+        "gravac_network_seconds",
+        "Waits for the network by level of links, mean over ranks: inside hosts and between them.",
+        _network_seconds,
+        ("level",),
     ),
     total("gravac_nonfinite_steps", "Steps with a NaN or infinity.", lambda totals: totals.nonfinite_steps),
     total("gravac_failed_steps", "Steps whose compression failed.", lambda totals: totals.failed_steps),

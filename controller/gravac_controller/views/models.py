@@ -81,6 +81,7 @@ class Totals(Record):
     payload_bytes: int = Field(default=0, description="Bytes handed to collectives, indices included.")
     nonfinite_steps: int = 0
     failed_steps: int = 0
+    exposed_seconds: float = Field(default=0.0, description="Waits for the network, mean over ranks.")
     inside_bytes: int = Field(default=0, description="Bytes between ranks of a host that divide gradients.")
     inside_seconds: float = Field(default=0.0, description="Waits for those, mean over ranks.")
 
