@@ -148,7 +148,16 @@ def test_a_paced_transfer_that_ends_at_once_does_not_hang(network: Network) -> N
         Bucket(0, ("w",), (1,), ((1,),)), torch.zeros(1), True, torch.futures.Future(), torch.zeros(1), 1.0
     )
     channel = running.channels.channel(submitted.bucket)
-    paced = InFlight(submitted, channel, InPlace(Slow(), 1, 1), in_place=True, raw=False)
+    paced = InFlight(
+        submitted,
+        channel,
+        InPlace(Slow(), 1, 1),
+        in_place=True,
+        raw=False,
+        unresolved=False,
+        proven=True,
+        works=(),
+    )
     ends = 0
 
     def wait_for_each() -> None:
@@ -161,7 +170,7 @@ def test_a_paced_transfer_that_ends_at_once_does_not_hang(network: Network) -> N
             ends += 1
 
     running.close()
-    running._in_flight.append(paced)
+    running._buckets.append(paced)
     thread = threading.Thread(target=wait_for_each, daemon=True)
     thread.start()
     thread.join(PATIENCE_SECONDS)

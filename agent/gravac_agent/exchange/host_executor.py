@@ -14,7 +14,6 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
@@ -36,9 +35,9 @@ from gravac_agent.exchange.raw_mean import NOT_MEASURED
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
     Activity,
-    Gathering,
     InFlight,
     Message,
+    Phase,
     Signal,
     StepRecord,
     StepResult,
@@ -91,11 +90,8 @@ class HostExecutor:
         # Not a SimpleQueue: in CPython 3.11 and 3.12, its get() may wait forever if a short timeout is over before it
         # begins to wait.
         self._inbox: queue.Queue[Message] = queue.Queue()
-        self._in_flight: deque[InFlight] = deque()
-        self._ended: deque[InFlight] = deque()  # not decoded yet, in the order in which they were sent
-        self._pieces: deque[InFlight] = deque()  # whose means did not go to the other ranks of the host yet
-        self._gathering = 0  # pieces whose means are on their way to them
-        self._to_wait_for: queue.SimpleQueue[InFlight | Gathering | None] = queue.SimpleQueue()
+        self._buckets: list[InFlight] = []  # on their way, in the order in which they were sent
+        self._to_wait_for: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
         self._step: StepRecord | None = None
         self._broken: Exception | None = None
@@ -191,7 +187,7 @@ class HostExecutor:
         # Nothing but waiting: gradients and the memory belong to the exchange thread.
         while (bucket := self._to_wait_for.get()) is not None:
             try:
-                for work in bucket.works if isinstance(bucket, Gathering) else (bucket.transfer.work,):
+                for work in bucket.works:
                     work.wait()
             except Exception as error:
                 bucket.error = error
@@ -212,18 +208,18 @@ class HostExecutor:
             message = self._next_message()
             cpu = time.thread_time()
             # This thread had nothing to do while something was on its way: that is the time that the network took.
-            if (self._in_flight or self._gathering) and self._step is not None:
-                waited: Activity = "communicate" if self._in_flight else "inside"
+            if self._step is not None and (self._are(Phase.SENT) or self._are(Phase.SHARED)):
+                waited: Activity = "communicate" if self._are(Phase.SENT) else "inside"
                 self._step.activity.append((waited, waiting_since, time.monotonic()))
             match message:
                 case SubmittedBucket():
                     self._send(message)
+                case InFlight(phase=Phase.SHARED):
+                    self._join(message)
                 case InFlight():
                     now, paced = time.monotonic(), self._pacer.link is not None
                     sent_bytes = message.transfer.sent_bytes
                     message.ends_at = self._pacer.deadline(now, sent_bytes) if paced else now
-                case Gathering():
-                    self._join(message)
                 case Signal.END_OF_BACKWARD:
                     self._end_backward()
                 case Signal.DUE:
@@ -241,9 +237,13 @@ class HostExecutor:
             del message  # which would keep the payload until the next one
             self._decode_ended(cpu)
 
+    def _are(self, phase: Phase) -> list[InFlight]:
+        """Return the buckets in a phase, in the order in which they were sent."""
+        return [bucket for bucket in self._buckets if bucket.phase is phase]
+
     def _next_message(self) -> Message:
         """Return the next message, or ``DUE`` if the emulated link is done with the oldest transfer before it comes."""
-        ends_at = self._in_flight[0].ends_at if self._in_flight else None
+        ends_at = next((bucket.ends_at for bucket in self._buckets if bucket.phase is Phase.SENT), None)
         if ends_at is None:
             return self._inbox.get()
         try:
@@ -274,13 +274,13 @@ class HostExecutor:
             sent, raw, unresolved = channel.encode(step.plan, buffer, key, step.sums, step.survey)
             in_place, transfer = sent is None, sent or self._dense(submitted)
             proven = in_place or channel.proven[step.plan.codec]
-            in_flight = InFlight(submitted, channel, transfer, in_place, raw, unresolved, proven)
+            in_flight = InFlight(
+                submitted, channel, transfer, in_place, raw, unresolved, proven, (transfer.work,)
+            )
             # Not always the buffer's bytes: of a sparse gradient, plain DDP sends only the elements that are there.
             step.dense_bytes += transfer.payload_bytes if in_place else buffer.nbytes
             step.payload_bytes += transfer.payload_bytes
-            self._in_flight.append(in_flight)
-            if submitted.whole is not None:
-                self._pieces.append(in_flight)
+            self._buckets.append(in_flight)
             self._to_wait_for.put(in_flight)
             if submitted.last:
                 # Right behind the last bucket, and before any transfer is waited for, so it costs no round of its own.
@@ -336,21 +336,18 @@ class HostExecutor:
             cpu: This thread's CPU time when its work began.
         """
         step = self._step
-        while self._in_flight:
-            bucket = self._in_flight[0]
+        for bucket in self._are(Phase.SENT):
             if bucket.ends_at is None or bucket.ends_at > time.monotonic():
                 break
-            self._ended.append(self._in_flight.popleft())
+            bucket.phase = Phase.ARRIVED
             if step is not None:
                 step.complete |= bucket.submitted.last
         if step is None:
             return
-        if known := [bucket for bucket in self._ended if bucket.proven and not bucket.unresolved]:
-            self._finish(known)
-        if self._ended:
+        if self._are(Phase.ARRIVED):
             self._finish_known(step, step.complete)
         step.cpu_seconds += time.thread_time() - cpu
-        if step.complete and step.error is None and not (self._pieces or self._gathering):
+        if step.complete and step.error is None and not self._buckets:
             step.complete = False
             self._end_step(step)
 
@@ -359,19 +356,22 @@ class HostExecutor:
 
         This is a method of its own so that its lists end with it: they would keep payloads while the step ends.
         """
+        self._finish(
+            [bucket for bucket in self._are(Phase.ARRIVED) if bucket.proven and not bucket.unresolved]
+        )
         try:
             # All ranks must prove the same buckets together: all of the step at its end. FSDP2 waits for each bucket
             # by itself, so there it is one at a time.
-            unproven = [bucket for bucket in self._ended if not bucket.proven]
+            unproven = [bucket for bucket in self._are(Phase.ARRIVED) if not bucket.proven]
             if unproven and (complete or unproven[0].submitted.sharded):
                 self._prove(step, unproven)
-                self._finish([bucket for bucket in self._ended if not bucket.unresolved])
-            waiting = [bucket for bucket in self._ended if bucket.proven]
+                self._finish([bucket for bucket in self._are(Phase.ARRIVED) if not bucket.unresolved])
+            waiting = [bucket for bucket in self._are(Phase.ARRIVED) if bucket.proven]
             if waiting and self._read_outcome(step, waiting, complete):
                 self._finish(waiting)
         except Exception as error:  # the tick's
             self._report(step, error)
-            self._finish(list(self._ended))
+            self._finish(self._are(Phase.ARRIVED))
 
     def _read_outcome(self, step: StepRecord, ended: Collection[InFlight], complete: bool) -> bool:
         """Set ``step.counts`` if it is known, while the gradients that undo the step are still there.
@@ -460,52 +460,59 @@ class HostExecutor:
         assert step is not None
         while buckets:  # not ``for``: a bucket's payload is freed before the next one is decoded
             bucket = buckets.pop(0)
-            self._ended.remove(bucket)
             submitted, begin = bucket.submitted, time.monotonic()
             try:
                 # Before the mean overwrites the gradient, which may have to undo the step.
                 if bucket.unresolved:
+                    bucket.unresolved = False
                     bucket.channel.resolve(submitted.buffer, bool(step.counts))
                 if bucket.error is not None:
                     raise bucket.error
                 self._decode(bucket)
             except Exception as error:
+                self._buckets.remove(bucket)
                 self._fail(submitted, error)
                 continue
             step.activity.append(("decompress", begin, time.monotonic()))
-            bucket.decoded = True
+            bucket.phase = Phase.DECODED
             if submitted.whole is None:
+                self._buckets.remove(bucket)
                 submitted.future.set_result(submitted.out)
-        self._gather(step)
+        self._share(step)
 
-    def _gather(self, step: StepRecord) -> None:
+    def _share(self, step: StepRecord) -> None:
         """Send means to the other ranks of the host, in the order in which buckets were sent, as all of them do."""
-        while self._pieces and (self._pieces[0].decoded or step.error is not None):
+        for bucket in [one for one in self._buckets if one.submitted.whole is not None]:
             assert self._host is not None
-            bucket = self._pieces.popleft()
+            if bucket.phase is Phase.SHARED:
+                continue
             if step.error is not None:  # the others may wait for other means than this
+                self._buckets.remove(bucket)
                 self._fail(bucket.submitted, step.error)
                 continue
+            if bucket.phase is not Phase.DECODED:
+                return
             try:
-                works = self._host.gather(bucket.submitted, bucket.channel.senders)
+                bucket.works = self._host.gather(bucket.submitted, bucket.channel.senders)
             except Exception as error:
+                self._buckets.remove(bucket)
                 self._fail(bucket.submitted, error)
                 continue
             step.inside_bytes += self._host.nbytes(bucket.submitted, bucket.channel.senders)
-            self._gathering += 1
-            self._to_wait_for.put(Gathering(bucket, works))
+            bucket.phase, bucket.error = Phase.SHARED, None
+            self._to_wait_for.put(bucket)
 
-    def _join(self, gathering: Gathering) -> None:
+    def _join(self, bucket: InFlight) -> None:
         """Put the mean of a bucket together from its pieces, and complete its future."""
-        self._gathering -= 1
-        step, sent, begin = self._step, gathering.sent, time.monotonic()
-        piece, channel, whole = sent.submitted, sent.channel, sent.submitted.whole
+        self._buckets.remove(bucket)
+        step, begin = self._step, time.monotonic()
+        piece, channel, whole = bucket.submitted, bucket.channel, bucket.submitted.whole
         assert step is not None
         assert self._host is not None
         assert whole is not None
         try:
-            if gathering.error is not None:
-                raise gathering.error
+            if bucket.error is not None:
+                raise bucket.error
             channel.show(whole.bucket, self._host.join(piece, channel.senders))
         except Exception as error:
             self._fail(piece, error)
@@ -517,18 +524,19 @@ class HostExecutor:
 
     def _undo(self) -> None:
         """Undo, in the memory, all buckets whose buffers still hold their gradients."""
-        for bucket in (*self._ended, *self._in_flight):
+        for bucket in self._buckets:
             if bucket.unresolved:
                 bucket.unresolved = False
                 bucket.channel.resolve(bucket.submitted.buffer, False)
 
     def _abandon(self) -> None:
         self._undo()
-        for bucket in self._ended:  # the other ranks of the host wait for them, in order
-            bucket.decoded = True
-        self._ended.clear()
+        for bucket in self._are(Phase.ARRIVED):
+            bucket.phase = Phase.DECODED
+            if bucket.submitted.whole is None:  # else the other ranks of the host wait for it, in order
+                self._buckets.remove(bucket)
         if self._step is not None:
-            self._gather(self._step)
+            self._share(self._step)
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted

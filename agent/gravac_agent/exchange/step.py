@@ -21,7 +21,7 @@ Activity = Literal["compress", "communicate", "inside", "decompress"]
 """``inside``: communicate with the other ranks of the host alone."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SubmittedBucket:
     """A bucket that the trainer's backward handed over."""
 
@@ -55,9 +55,20 @@ class SubmittedBucket:
         return mean_sq / (self.factor**2 * same)
 
 
-@dataclass(slots=True)
+class Phase(Enum):
+    """How far a bucket has come on its way through the exchange thread."""
+
+    SENT = auto()  # its transfer has not ended, on the real network or on the emulated link
+    ARRIVED = auto()  # its mean is not in the buffer yet
+    DECODED = (
+        auto()
+    )  # its mean is there, or nobody waits for it any more; the other ranks of the host want it
+    SHARED = auto()  # the mean is on its way to them
+
+
+@dataclass(slots=True, eq=False)
 class InFlight:
-    """A bucket whose collective was issued and whose mean is not in the buffer yet."""
+    """A bucket whose collective was issued and whose mean the trainer does not have yet."""
 
     submitted: SubmittedBucket
     channel: BucketChannel
@@ -66,24 +77,15 @@ class InFlight:
     """Whether the buffer itself is all-reduced."""
     raw: bool
     """Whether the mean will be that of the raw gradients."""
-    unresolved: bool = False
+    unresolved: bool
     """Whether the buffer must keep the gradient until it is known whether the step counts."""
-    proven: bool = True
+    proven: bool
     """Whether all ranks have decoded this bucket before, sent with this codec."""
+    works: Sequence[Work]
+    """What the wait thread waits for: the transfer, then the collectives that share the mean within the host."""
+    phase: Phase = Phase.SENT
     ends_at: float | None = None
     """Monotonic seconds at which the link, real or emulated, is done; None while it is on the real network."""
-    error: Exception | None = None
-    """The error that the collective raised."""
-    decoded: bool = False
-    """Whether the mean is there, or nobody waits for it any more."""
-
-
-@dataclass(slots=True)
-class Gathering:
-    """The mean of a piece on its way to the other ranks of the host."""
-
-    sent: InFlight
-    works: Sequence[Work]
     error: Exception | None = None
     """The error that a collective raised."""
 
@@ -145,7 +147,6 @@ class Signal(Enum):
     STOP = auto()
 
 
-Message = SubmittedBucket | InFlight | Gathering | Signal | Callable[[], None]
-"""What the exchange thread acts on: a bucket to send; one that has arrived, though an emulated link may still hold it
-back; one whose pieces have come together; a signal; or a function to run, such as one that issues another collective of
-the agent."""
+Message = SubmittedBucket | InFlight | Signal | Callable[[], None]
+"""What the exchange thread acts on: a bucket to send; one whose works are done, though an emulated link may still hold
+it back; a signal; or a function to run, such as one that issues another collective of the agent."""
