@@ -37,9 +37,9 @@ class GainSums(Record):
     sum of ‖g‖² over the same steps. Both are for the gradient diversity, see ``gravac.signals.diversity``.
 
     The rest is for statistical efficiency, over a sample of at most 512 elements of the parameters, the same numbers on
-    all ranks. ḡ: mean over ranks of g; u: the mean that was exchanged. moved: how far the parameters went in a block of
-    at most 25 steps; reference: how far the same optimizer would have taken them with ḡ instead of u. All are 0 where
-    the optimizer cannot be followed.
+    all ranks. ḡ: mean over ranks of g. moved: how far the parameters went in a block of at most 25 steps; reference:
+    how far the same optimizer would have taken them with ḡ instead of what was exchanged. All are 0 where the optimizer
+    cannot be followed.
     """
 
     steps: Count  # finite ones
@@ -58,10 +58,7 @@ class GainSums(Record):
     reference_sq: Energy = 0.0  # ‖reference‖², summed over blocks
     moved_dot_reference: _Product = 0.0  # ⟨moved, reference⟩, summed over blocks
     raw_mean_sq: Energy = 0.0  # ‖ḡ‖²
-    exchanged_sq: Energy = 0.0  # ‖u‖²
-    exchanged_dot_raw: _Product = 0.0  # ⟨u, ḡ⟩
     raw_dot_next: _Product = 0.0  # ⟨ḡ, ḡ of the next step⟩
-    exchanged_dot_next: _Product = 0.0  # ⟨u, ḡ of the next step⟩
 
 
 class LevelSums(Record):

@@ -2,12 +2,11 @@
 
     python -m lab.benchmarks.signals [--rows FILE …] [--ranks N …]
 
-Signals of the whole run, medians over seeds. g: gradient of a rank; ḡ: its mean over ranks; u: the mean that was
-exchanged. The formula of ``gravac.signals.efficiency`` joins the backlog, ρ and the progress ratio.
+Signals of the whole run, medians over seeds. g: gradient of a rank; ḡ: its mean over ranks. The formula of
+``gravac.signals.efficiency`` joins the backlog, ρ and the progress ratio.
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,25 +26,11 @@ def _confirmed(sums: Mapping[str, float]) -> float:
     return min(1.0, max(0.0, sums["raw_dot_next"] / sums["raw_sq"]))
 
 
-def _error(sums: Mapping[str, float]) -> float:
-    """Return ‖u - ḡ‖² / the noise in ḡ, which the next ḡ does not confirm."""
-    error = sums["exchanged_sq"] - 2.0 * sums["exchanged_dot_raw"] + sums["raw_sq"]
-    return error / max(1e-30, sums["raw_sq"] - max(0.0, sums["raw_dot_next"]))
-
-
 SIGNALS: Mapping[str, Signal] = {
     "gain, ‖sent‖² / ‖g + residual‖²": lambda sums, _: sums["sent_sq"] / sums["compensated_sq"],
     "gain over the raw gradient, ‖sent‖² / ‖g‖²": lambda sums, _: sums["sent_sq"] / sums["gradient_sq"],
     "backlog τ, ⟨residual, g⟩ / ‖g‖²": lambda sums, _: -sums["residual_dot_gradient"] / sums["gradient_sq"],
     "residual ratio, ‖residual‖² / ‖g‖²": lambda sums, _: -sums["residual_sq"] / sums["gradient_sq"],
-    "burst, ‖u‖² / ‖ḡ‖²": lambda sums, _: -sums["exchanged_sq"] / sums["raw_sq"],
-    "alignment, ⟨u, ḡ⟩ / (‖u‖ ‖ḡ‖)": lambda sums, _: (
-        sums["exchanged_dot_raw"] / math.sqrt(sums["exchanged_sq"] * sums["raw_sq"])
-    ),
-    "turn-back, ⟨u, next ḡ⟩ / ⟨ḡ, next ḡ⟩": lambda sums, _: (
-        sums["exchanged_dot_next"] / max(1e-30, abs(sums["raw_dot_next"]))
-    ),
-    "error against noise, ‖u − ḡ‖² / noise of ḡ": lambda sums, _: -_error(sums),
     "ρ, ⟨ḡ, next ḡ⟩ / ‖ḡ‖²": lambda sums, _: -_confirmed(sums),
     "τ ρ": lambda sums, run: -(run.backlog or 0.0) * _confirmed(sums),
     "progress ratio P": lambda _, run: run.progress or 0.0,

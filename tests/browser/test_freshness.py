@@ -34,7 +34,7 @@ def test_controller_killed_and_back(start: Callable[..., Controller], open_page:
     assert banner.startswith("Controller unreachable since ")
     assert f"umbers below are from step {last}" in banner
     tab.wait(f"{OPACITY} < 0.7")
-    assert ": largest " in tab.text("#plan-note"), "still there, but grey"
+    assert "largest " in tab.content("#plan-words"), "still there, but grey"
     assert tab.page.title() == "connection lost · demo"
     tab.until(lambda: tab.text("#banner") != banner, "the age ticks")
 

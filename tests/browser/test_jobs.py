@@ -36,11 +36,11 @@ def test_choosing_a_job(controller: Controller, open_page: OpenPage) -> None:
     entries = tab.page.locator("#job-select option").all_inner_texts()
     assert [entry.split(" · ")[:2] for entry in entries] == [["one", "running"], ["two", "running"]]
     tab.page.locator("#job-select").select_option("two")
-    tab.wait("document.querySelector('#plan-note').textContent.includes(': largest')")
+    tab.wait("document.querySelector('#plan-words').textContent.includes('largest ')")
     assert tab.page.evaluate("location.hash") == "#job=two"
     one.play()
     tab.page.wait_for_timeout(800)
-    assert ": largest " in tab.text("#plan-note"), "the other job's windows do not come here"
+    assert "largest " in tab.content("#plan-words"), "the other job's windows do not come here"
     assert tab.page.get_attribute("#trace", "href") == "/v1/jobs/two/trace"
 
 

@@ -44,7 +44,12 @@ def test_shows_the_plan_and_why(controller: Controller, open_page: OpenPage) -> 
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#plan") == "37.7×"
-    assert tab.text("#plan-note") == "fewer bytes on the wire: largest 2.5\xa0%"
+    assert tab.text("#plan-note") == "fewer bytes on the wire"
+    words = tab.page.locator("#plan-words")
+    assert not words.is_visible(), "how comes after how much"
+    tab.page.locator("#plan-how summary").click()
+    assert words.is_visible()
+    assert tab.content("#plan-words") == "largest 2.5\xa0%"
     assert tab.text("#phase") == "Holding"
     assert "CF 160 keeps only 0.22" in tab.text("#reason"), "why this epoch began"
     assert "by the policy gravac: largest 0.625 % → largest 2.5 %" in tab.text("#changed")
@@ -70,7 +75,7 @@ def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> No
     assert "dense 1.92 s (predicted)" in tab.text("#speed-note")
     assert tab.text("#risk-word") == "low"
     assert tab.text("#risk-first") == job["risk"]["because"][0]
-    assert tab.text("#plan-note").replace("\xa0", " ").endswith(f": {job['plan']}")
+    assert tab.content("#plan-words").replace("\xa0", " ") == job["plan"]
     assert job["plan"] == latest["plan"]
     wire = float(tab.text("#plan").removesuffix("×"))
     assert wire == pytest.approx(latest["wire_cf"], rel=0.01), "what is on the wire, not the CF"
@@ -269,7 +274,7 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     levels = (level.model_copy(update={"codec": "int8", "cf": 3.9, "sums": sums}),)
     recorded.play(2, levels=levels, cf=3.9, loss=9.0)  # it no longer falls, so the efficiency alone counts
     shows(tab, "#risk-word", "low")
-    assert tab.text("#plan-note").endswith(": 8 bits")
+    assert tab.content("#plan-words") == "8 bits"
     tab.until(lambda: "8 bits" in tab.text("#chart-cf .legend"), "the chart names what was sent")
     shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
     low = tab.page.evaluate(shape)
@@ -292,7 +297,7 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
     for _ in range(7):
         reasons.add(recorded.play().reason)
         tab.until(lambda: tab.text("#facts [data-fact=window] dd") == str(recorded.window - 1), "the window")
-        seen.append(tab.text("#plan-note").partition(": largest ")[2] or tab.text("#plan"))
+        seen.append(tab.content("#plan-words").partition("largest ")[2] or tab.text("#plan"))
     assert seen == ["dense", "10\xa0%", "5\xa0%", "2.5\xa0%", "10\xa0%", "2.5\xa0%", "2.5\xa0%"]
     assert len(reasons) > 5
     for chart in CHARTS:

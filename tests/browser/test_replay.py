@@ -149,7 +149,7 @@ def test_the_server_ends(recorded: tuple[Path, RecordedJob], open_page: OpenPage
     assert running.stop() == 0
     tab.shows("#chip-word", "server gone")
     assert "Start it again" in tab.text("#banner")
-    assert ": largest " in tab.text("#plan-note"), "what was shown stays"
+    assert "largest " in tab.content("#plan-words"), "what was shown stays"
     only_failed_requests(tab)
 
 

@@ -40,7 +40,6 @@ def check(case: dict[str, Any], results: list[dict[str, Any]]) -> None:
         ratio = sums["moved_dot_reference"] / sums["reference_sq"]
         if level.startswith("first") and level.endswith(" 1"):  # the second agent begins with a residual
             assert ratio == pytest.approx(1.0, abs=1e-4), (case, level)
-            assert sums["exchanged_dot_raw"] == pytest.approx(sums["raw_sq"], rel=1e-5), (case, level)
         elif level.endswith(" 50") and case.get("optimizer") != "sgd":
             assert ratio < 0.8, (case, level)
     assert steps == STEPS - sum(name in case for name in ("bad_step", "left_out")), case

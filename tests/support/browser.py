@@ -15,9 +15,9 @@ from tools.harness.controller import PATIENCE_SECONDS
 from tools.harness.forked import first_line
 
 PARTS = (
-    "#speed", "#speed-note", "#risk-word", "#plan", "#plan-note", "#phase", "#changed", "#reason", "#tiles", "#saved",
-    "#risk", "#facts", "#candidates", "#curve > p", "#ranks", "#log", "#faults", "#events", "#chart-cf .legend",
-    "#chart-gain .legend",
+    "#speed", "#speed-note", "#risk-word", "#plan", "#plan-note", "#plan-words", "#phase", "#changed", "#reason",
+    "#tiles", "#saved", "#risk", "#facts", "#candidates", "#curve > p", "#ranks", "#log", "#faults", "#events",
+    "#chart-cf .legend", "#chart-gain .legend",
 )  # fmt: skip
 """All that the page says of a job, but its state and the age of its last report."""
 SERIOUS = {"serious", "critical"}
@@ -83,7 +83,7 @@ def serious(tab: Tab) -> list[str]:
 
 def texts_of(tab: Tab) -> dict[str, str]:
     """Everything said, part by part."""
-    return {part: tab.page.locator(part).first.inner_text() for part in PARTS}
+    return {part: tab.content(part) for part in PARTS}
 
 
 def open_trace(open_page: OpenPage, url: str) -> Tab:

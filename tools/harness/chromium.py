@@ -97,6 +97,10 @@ class Tab:
         """Visible text of the first match."""
         return self.page.locator(selector).first.inner_text()
 
+    def content(self, selector: str) -> str:
+        """Text of the first match, also of what is folded."""
+        return self.page.locator(selector).first.text_content() or ""
+
     def wait(self, condition: str) -> None:
         """Wait until a JavaScript expression is true. (Playwright's own way needs eval, which the CSP forbids.)"""
         self.until(lambda: bool(self.page.evaluate(condition)), condition)

@@ -224,10 +224,7 @@ class ProgressSums:
         reference_sq: ‖reference‖², the way that they would have gone with dense gradients.
         moved_dot_reference: ⟨moved, reference⟩.
         raw_sq: ‖ḡ‖², the mean over ranks of the raw gradients, summed over steps.
-        exchanged_sq: ‖u‖², the mean that was exchanged.
-        exchanged_dot_raw: ⟨u, ḡ⟩.
         raw_dot_next: ⟨ḡ, ḡ of the next step⟩.
-        exchanged_dot_next: ⟨u, ḡ of the next step⟩.
     """
 
     steps: int = 0
@@ -235,10 +232,7 @@ class ProgressSums:
     reference_sq: float = 0.0
     moved_dot_reference: float = 0.0
     raw_sq: float = 0.0
-    exchanged_sq: float = 0.0
-    exchanged_dot_raw: float = 0.0
     raw_dot_next: float = 0.0
-    exchanged_dot_next: float = 0.0
 
     def __add__(self, other: "ProgressSums") -> "ProgressSums":
         return ProgressSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))

@@ -204,8 +204,8 @@ class DenseReference:
         self._reference = second_optimizer(
             optimizer, optimizer.param_groups, [(flat.group, flat.parameter) for flat in self._flats]
         )
-        self._raw, self._sent, self._last_raw, self._last_sent = torch.zeros(
-            4, coordinates.size, dtype=torch.float64, device="cpu"
+        self._raw, self._sent, self._last_raw = torch.zeros(
+            3, coordinates.size, dtype=torch.float64, device="cpu"
         )
         self._fresh = self._began = self._has_last = self._adopted = False
         self.share = 1.0
@@ -249,19 +249,15 @@ class DenseReference:
         self._began = False
         if not self._fresh:
             return
-        raw, sent, sums = self._raw, self._sent, self.sums
-        raw_sq, exchanged_sq = float(raw @ raw), float(sent @ sent)
+        raw, sums = self._raw, self.sums
+        raw_sq, exchanged_sq = float(raw @ raw), float(self._sent @ self._sent)
         if not (math.isfinite(raw_sq) and math.isfinite(exchanged_sq)):
             self._has_last = False
             return
         sums.raw_sq += raw_sq
-        sums.exchanged_sq += exchanged_sq
-        sums.exchanged_dot_raw += float(sent @ raw)
         if self._has_last:
             sums.raw_dot_next += float(self._last_raw @ raw)
-            sums.exchanged_dot_next += float(self._last_sent @ raw)
         self._last_raw.copy_(raw)
-        self._last_sent.copy_(sent)
         self._began = self._has_last = True
         if not self._adopted:
             self._adopt()

@@ -92,8 +92,8 @@ with contextlib.ExitStack() as around:
         if number == asked.steps // 2 and not asked.alone:  # a group of its own is not copied
             copy.deepcopy(model.module)
             copy.deepcopy(model)(torch.ones(1, 64))  # it has no agent
-# Gloo's own thread frees the tensors of the last sum. In torch 2.13 it wants the interpreter for that, and a process that
-# is ending then aborts, also without gravac.
+# Gloo's own thread frees the tensors of the last sum. In torch 2.13 it wants the interpreter for that, and a process
+# that is ending then aborts, also without gravac.
 time.sleep(0.5)
 if asked.how in ("line", "given"):
     assert state.agent.state.cf == float(asked.plan.partition("@")[2] or 1.0)

@@ -21,6 +21,8 @@ function showPlan(state) {
   setText($("plan-title"), report === null ? "To be sent" : "Sent, last window");
   setText($("plan"), sent(job));
   setText($("plan-note"), planNote(job));
+  setHidden($("plan-how"), !compresses(job));
+  setText($("plan-words"), job.plan.replaceAll(" %", "\u00a0%"));
   setHidden($("plan-next"), report === null || decision.epoch === report.epoch || decision.plan === job.plan || job.state !== "running");
   setText($("plan-next"), `Next: ${decision.plan}`);
   const order = job.override, coming = job.override_waiting;
@@ -35,11 +37,11 @@ function showPlan(state) {
 /** How many times fewer bytes than dense. */
 const sent = ({ latest, cf: factor }) => (factor === 1 ? "dense" : times(latest?.wire_cf));
 
-function planNote({ latest, phase, plan, cf: sent }) {
-  if (phase === "fallback" || phase === "warmup") return PHASE_LONG[phase];
-  if (sent === 1) return "the whole gradient";
-  const words = plan.replaceAll(" %", "\u00a0%");
-  return latest === null ? `not sent yet: ${words}` : `fewer bytes on the wire: ${words}`;
+const compresses = ({ phase, cf: factor }) => phase !== "fallback" && phase !== "warmup" && factor !== 1;
+
+function planNote(job) {
+  if (compresses(job)) return job.latest === null ? "not sent yet" : "fewer bytes on the wire";
+  return PHASE_LONG[job.phase] ?? "the whole gradient";
 }
 
 /** Said only when the ranks sent something else than the decision's candidate under it. */
