@@ -14,6 +14,7 @@ MADE = {
     "claims.md",
     "constants.md",
     "features.md",
+    "findings.md",
     "gpu-h100.md",
     "metrics.md",
     "settings.md",
