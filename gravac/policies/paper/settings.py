@@ -11,7 +11,7 @@ from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, Ratio, 
 
 EPSILON = 0.3
 """Default of ``epsilon``. The paper's 0.7 and 0.9 do not fit the gain it prints; how this one was chosen from
-measurements is in ``docs/epsilon.md``."""
+measurements is in ``docs/gravac.md``."""
 
 LadderName = Literal["exponential", "geometric"]
 MAX_RUNGS = 60
