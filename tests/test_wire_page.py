@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from gravac.collectives.messages import HEADER_BYTES, SIZE_BYTES
+from gravac.kernels.device.tiled import BLOCK, TILE
 from gravac_agent.exchange import raw_mean
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.exchange.sample import PER_TENSOR, TENSORS
@@ -54,3 +55,9 @@ def test_each_record_of_the_page_is_one_of_the_protocol() -> None:
 
     for record, *_ in rows("Records"):
         assert issubclass(getattr(protocol, record.strip("`")), protocol.Record)
+
+
+def test_the_tiles_and_blocks_of_a_whole_message_are_those_of_the_code() -> None:
+    text = dict(rows("A whole message of a GPU")[1:])
+    assert f"each tile of {TILE:,} elements" in text["table"]
+    assert text["values"].endswith(f"two magnitudes for each {BLOCK}")

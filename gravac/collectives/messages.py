@@ -1,4 +1,4 @@
-"""Messages: a header that identifies a payload, and a few elements with their positions."""
+"""Messages: a header that identifies a payload, and a few elements with their positions (docs/wire.md)."""
 
 import ctypes
 import sys

@@ -3,6 +3,7 @@
 It is a float64 vector that is summed over ranks. It holds the energies of this step, flags, rank 0's directive (the
 other ranks add zeros), and the fingerprint of the plan of the *next* step, so that a disagreement is found before any
 rank acts on it. A sample of the step's raw gradients goes along, since it would otherwise need its own collective.
+``docs/wire.md`` has all fields in order.
 """
 
 import math
