@@ -214,7 +214,7 @@ def diagnose(parts: StepParts, compress: Callable[[], str], hurry: Callable[[], 
     """Return the verdict on a step: whether it waits for the network, or for what else.
 
     Args:
-        parts: Where its time goes.
+        parts: Parts of its time.
         compress: Says what to do about transfers.
         hurry: Says what to do about late ranks.
     """

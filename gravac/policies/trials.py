@@ -29,7 +29,7 @@ def cost(took: float, steps: int, held: float) -> float:
 
     Args:
         took: Seconds of the window.
-        steps: Of it.
+        steps: Steps of the window.
         held: Seconds of a step of that plan.
     """
     return max(0.0, took - steps * held)
@@ -41,7 +41,7 @@ def affordable(worst: float, held: float, left: float) -> bool:
     Args:
         worst: Seconds of a step of the trial, the most that is credible.
         held: Seconds of a step of the plan to go back to.
-        left: As ``allowance`` returns it.
+        left: Allowance that is left, from ``allowance``.
     """
     return (TRIAL_STEPS + LAG_STEPS) * (worst - held) <= left
 
@@ -51,8 +51,8 @@ def step_limit(predicted: float, held: float, left: float) -> float:
 
     Args:
         predicted: Seconds of a step of the trial.
-        held: As in ``affordable``.
-        left: As in ``affordable``.
+        held: See ``affordable``.
+        left: See ``affordable``.
     """
     return max(TOO_LONG * predicted, held + left / (TRIAL_STEPS + LAG_STEPS))
 
@@ -61,7 +61,7 @@ def trial(limit: float, back: Plan) -> Trial:
     """Return what a decision carries of its trial.
 
     Args:
-        limit: As ``step_limit`` returns it.
+        limit: Limit from ``step_limit``.
         back: The plan that the ranks send once a step took longer.
     """
     return Trial(step_seconds=min(1e9, limit), cf=back.cf, codec=back.codec)

@@ -121,7 +121,7 @@ def gain_of(report: WindowReport, cf: float, codec: str | None = None) -> float 
     Args:
         report: The window.
         cf: Compression factor.
-        codec: As in a decision: None for the job's compressor.
+        codec: Codec of a decision: None for the job's compressor.
     """
     if cf == 1.0:
         return 1.0

@@ -1,6 +1,6 @@
 """The model of a step's time: its terms, fitted to a trace or taken from tables, and what it predicts elsewhere.
 
-Needs torch, for the sizes of payloads. Uses no clock and no network.
+It needs torch, for the sizes of payloads, and uses no clock and no network.
 """
 
 from gravac.predict.exchange import UnknownSizes

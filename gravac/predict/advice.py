@@ -142,10 +142,10 @@ def advise(
     Args:
         options: Codec and CF of each plan. Those of which no efficiency or no size is known are left out.
         steps: Predicts the steps.
-        kind: Of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
+        kind: Kind of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         bound: Largest loss of η that is accepted, 0 to 1. Plans whose η is not ``reliable`` are never chosen.
         margin: What a plan must promise more than dense, relative.
-        ranks: Whose payloads meet.
+        ranks: Ranks whose payloads meet.
         confirmed: ρ of the job, the part of the mean gradient that is not noise; None: not known.
         optimizer: Name of its class; empty: not known.
         beta: Its β₁; None: not known.
@@ -177,12 +177,12 @@ def advise_job(
     """Choose among the usual plans of a job that was recorded.
 
     Args:
-        predictor: Of its steps.
-        scenario: Where it would train; the compressor does not count.
-        kind: As in ``advise``.
-        bound: As in ``advise``.
-        optimizer: As in ``advise``.
-        beta: As in ``advise``.
+        predictor: Predictor of its steps.
+        scenario: Scenario to train in; its compressor does not count.
+        kind: See ``advise``.
+        bound: See ``advise``.
+        optimizer: See ``advise``.
+        beta: See ``advise``.
     """
     own, confirmed = predictor.recording.spec.compressor, predictor.recording.confirmed
 
@@ -251,10 +251,10 @@ def _other_optimizers(
     """Return what other kinds of Adam would bring, within the bound or else within what ``auto`` holds at most.
 
     Args:
-        choose: From the kind of optimizer and the loss that is accepted to the plan.
-        optimizer: As in ``advise``.
-        bound: As in ``advise``.
-        margin: As in ``advise``.
+        choose: Function from the kind of optimizer and the loss that is accepted to the plan.
+        optimizer: See ``advise``.
+        bound: See ``advise``.
+        margin: See ``advise``.
         lower_beta: Whether a smaller β₁ is one of them.
     """
     kinds = {f"gravac.optim.{optimizer}": "adam-aged"}

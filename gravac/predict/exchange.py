@@ -37,12 +37,12 @@ class Volume:
     """A step's exchange on one rank.
 
     Attributes:
-        messages: sent one after the other.
-        link_bytes: put on a network link, by all ranks that share it.
-        payload_bytes: handed to collectives.
-        collective: name of the last bucket's collective.
-        decoded: payloads that the rank decodes.
-        inside_seconds: in which the ranks of a host divide the gradient and put its mean together, where they do.
+        messages: Messages sent one after the other.
+        link_bytes: Bytes put on a network link, by all ranks that share it.
+        payload_bytes: Bytes handed to collectives.
+        collective: Name of the last bucket's collective.
+        decoded: Payloads that the rank decodes.
+        inside_seconds: Time in which the ranks of a host divide the gradient and put its mean together, where they do.
     """
 
     messages: float
@@ -94,13 +94,13 @@ def volume(
     """Return the exchange of one gradient.
 
     Args:
-        compressor: name of a codec or aggregator, with its settings.
-        elements: of the gradient.
+        compressor: Name of a codec or aggregator, with its settings.
+        elements: Elements of the gradient.
         cf: 1: dense, all-reduced.
-        ranks: world size.
-        network: by which the collective is chosen.
-        collective: name of the job's collective; auto: chosen.
-        aged: whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
+        ranks: World size.
+        network: Network by which the collective is chosen.
+        collective: Name of the job's collective; auto: chosen.
+        aged: Whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
 
     Raises:
         UnknownSizes: ``compressor`` is a multi-round aggregator.
@@ -127,13 +127,13 @@ def volume_of_shards(
     """Return the exchange of one gradient that FSDP2 shards: a compressed reduce-scatter for each of its modules.
 
     Args:
-        compressor: name of a codec, with its settings.
-        elements: of the gradient.
+        compressor: Name of a codec, with its settings.
+        elements: Elements of the gradient.
         cf: 1: dense.
-        ranks: world size.
+        ranks: World size.
         calls: FSDP modules, taken as equally large.
-        by_all_reduce: whether the backend's reduce-scatter is an all-reduce, as gloo's is.
-        ranks_per_link: ranks that share a link.
+        by_all_reduce: Whether the backend's reduce-scatter is an all-reduce, as gloo's is.
+        ranks_per_link: Ranks that share a link.
 
     Raises:
         ValueError: ``compressor`` is unknown, or no codec.

@@ -17,11 +17,11 @@ class Fit:
     """A fitted model.
 
     Attributes:
-        model: the time model.
-        network: where the traces were recorded (the first of several), as stated or fitted.
-        spread: standard deviation of steps from the model, relative.
-        unknown: what the traces do not determine, and what was assumed instead, in a sentence each.
-        samples: what the model was fitted to.
+        model: The time model.
+        network: Network on which the traces were recorded (the first of several), as stated or fitted.
+        spread: Standard deviation of steps from the model, relative.
+        unknown: What the traces do not determine, and what was assumed instead, in a sentence each.
+        samples: What the model was fitted to.
     """
 
     model: TimeModel
@@ -40,10 +40,11 @@ def fit(recordings: Sequence[tuple[Recording, Network | None]]) -> Fit:
     """Fit one model to recordings of the same job.
 
     Args:
-        recordings: each with its network. A single one may have None, an unknown network: its bandwidth is fitted.
+        recordings: Recordings, each with its network. A single one may have None, an unknown network, whose bandwidth
+            is fitted.
 
     Raises:
-        ValueError: the jobs differ, or the network of one of several recordings is unknown.
+        ValueError: The jobs differ, or the network of one of several recordings is unknown.
     """
     first = recordings[0][0]
     for other, _ in recordings[1:]:

@@ -26,9 +26,9 @@ class Fleet:
     """All ranks of a job in one scenario. Equal arguments give equal reports.
 
     Args:
-        predictor: predicts steps and gains.
-        scenario: where and how to train.
-        spec: the job.
+        predictor: Predicts steps and gains.
+        scenario: Scenario to train in.
+        spec: The job.
     """
 
     def __init__(self, predictor: Predictor, scenario: Scenario, spec: JobSpec) -> None:
@@ -49,7 +49,7 @@ class Fleet:
         """Return the gain of ``cf`` with the codec of a decision; 1 where it is not known and the gate does not ask.
 
         Raises:
-            GainUnknown: the trace does not determine it.
+            GainUnknown: The trace does not determine it.
         """
         estimate = self.predict(cf, decision.codec).gain
         if estimate.likely is not None:

@@ -36,10 +36,10 @@ class GainEstimate:
     """Share of the gradient's energy that a CF keeps.
 
     Attributes:
-        likely: best estimate, 0 to 1; None where it cannot be predicted.
-        low: lower end of the prediction interval (two spreads).
-        high: upper end.
-        why: source of the estimate, or why there is none.
+        likely: Best estimate, 0 to 1; None where it cannot be predicted.
+        low: Lower end of the prediction interval (two spreads).
+        high: Upper end.
+        why: Source of the estimate, or why there is none.
     """
 
     likely: float | None
@@ -53,10 +53,10 @@ class GainModel:
     """Predicts the gain of any CF.
 
     Attributes:
-        sent: gain of the CFs that were sent, by CF.
-        curves: gains at ``LADDER``, by the CF in force when the curve was measured; dense is 1.
-        decay: power by which curves predict too much.
-        spread: of the gains of one CF, relative.
+        sent: Gain of the CFs that were sent, by CF.
+        curves: Gains at ``LADDER``, by the CF in force when the curve was measured; dense is 1.
+        decay: Power by which curves predict too much.
+        spread: Spread of the gains of one CF, relative.
     """
 
     sent: Mapping[float, float]
@@ -69,9 +69,9 @@ class GainModel:
         """Build the model of a codec from a recording.
 
         Args:
-            recording: of any codec.
-            codec: where it was sent, measured gains apply.
-            largest: the codec sends the largest elements, so curves of the codec that was sent most apply, too.
+            recording: Recording of any codec.
+            codec: Codec to model; where it was sent, measured gains apply.
+            largest: The codec sends the largest elements, so curves of the codec that was sent most apply, too.
         """
         own = {cf: _late(gains) for (name, cf), gains in recording.gains.items() if name == codec}
         sent = {cf: median(gains) for cf, gains in own.items()}

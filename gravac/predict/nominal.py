@@ -31,13 +31,13 @@ class NominalJob:
     """Predicts the steps of a job that was never run.
 
     Attributes:
-        elements: of the gradient.
-        ranks: world size.
-        compute_seconds: forward, backward and optimizer of a rank, without any exchange.
-        collective: name of the job's collective; auto: chosen by the cost model.
-        coding: seconds of encoding and decoding by plan, where they were measured; others take what they do on one core
+        elements: Elements of the gradient.
+        ranks: World size.
+        compute_seconds: Forward, backward and optimizer of a rank, without any exchange.
+        collective: Name of the job's collective; auto: chosen by the cost model.
+        coding: Seconds of encoding and decoding by plan, where they were measured; others take what they do on one core
             of an AMD EPYC.
-        aged: whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
+        aged: Whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
     """
 
     elements: int
@@ -58,12 +58,12 @@ class NominalJob:
         """Return the time of a step.
 
         Args:
-            compressor: what it sends with; does not count where ``cf`` is 1.
-            cf: compression factor; 1: dense.
-            network: between the ranks.
-            payload_bytes: handed to collectives, for an aggregator with several rounds, whose sizes the cost model does
-                not know. None: dense bytes / CF.
-            exchange: the exchange of a step, where it is known; None: by the cost model.
+            compressor: Codec or aggregator; does not count where ``cf`` is 1.
+            cf: Compression factor; 1: dense.
+            network: Network between the ranks.
+            payload_bytes: Bytes handed to collectives, for an aggregator with several rounds, whose sizes the cost
+                model does not know. None: dense bytes / CF.
+            exchange: The exchange of a step, where it is known; None: by the cost model.
 
         Raises:
             ValueError: ``compressor`` is unknown.
@@ -119,7 +119,7 @@ class Published:
         device: Device in words.
         bytes_per_second: Bytes of gradients that are encoded a second.
         host_seconds: Time of the host to queue one bucket.
-        source: Where the figures stand.
+        source: Page that has the figures.
     """
 
     codec: str
@@ -132,8 +132,8 @@ class Published:
         """Return what a step takes to encode, or the host to queue that, as both work at the same time.
 
         Args:
-            elements: Of the gradient.
-            count: Of buckets; None: as DDP cuts by default.
+            elements: Elements of the gradient.
+            count: Number of buckets; None: as DDP cuts by default.
         """
         count = len(buckets(elements)) if count is None else count
         return max(VALUE_BYTES * elements / self.bytes_per_second, count * self.host_seconds)

@@ -44,14 +44,14 @@ class Prediction:
     """Prediction for one CF in one scenario.
 
     Attributes:
-        codec: of the scenario; it does not matter at CF 1.
-        cf: compression factor; 1 is dense.
-        step: predicted time of a step, by part.
-        low: lower end of the prediction interval of the step, in seconds: two standard errors.
-        high: upper end.
-        volume: exchange of a step.
-        gain: predicted gain.
-        efficiency: predicted statistical efficiency η; None where nothing is known of the codec.
+        codec: Codec of the scenario; it does not matter at CF 1.
+        cf: Compression factor; 1 is dense.
+        step: Predicted time of a step, by part.
+        low: Lower end of the prediction interval of the step, in seconds: two standard errors.
+        high: Upper end.
+        volume: Exchange of a step.
+        gain: Predicted gain.
+        efficiency: Predicted statistical efficiency η; None where nothing is known of the codec.
         samples_per_second: T_sys, of all ranks.
     """
 
@@ -80,15 +80,15 @@ class Predictor:
     """Predicts steps and gains from recordings of one job.
 
     Args:
-        recordings: each with the network it was recorded on; None: as the trace says, or fitted.
+        recordings: Recordings, each with the network it was recorded on; None: as the trace says, or fitted.
 
     Attributes:
-        recording: the first one.
-        fit: the time model.
-        error: relative standard error of a predicted step in the recorded scenario.
+        recording: The first one.
+        fit: The time model.
+        error: Relative standard error of a predicted step in the recorded scenario.
 
     Raises:
-        ValueError: the recordings do not fit together (see ``gravac.predict.fit.fit``).
+        ValueError: The recordings do not fit together (see ``gravac.predict.fit.fit``).
     """
 
     def __init__(self, recordings: Sequence[tuple[Recording, Network | None]]) -> None:
@@ -110,8 +110,8 @@ class Predictor:
         """Predict a step at ``cf``.
 
         Raises:
-            UnknownSizes: the compressor is a multi-round aggregator, and the trace did not send this CF.
-            ValueError: the ranks do not fill hosts, among whose ranks the job divides gradients.
+            UnknownSizes: The compressor is a multi-round aggregator, and the trace did not send this CF.
+            ValueError: The ranks do not fill hosts, among whose ranks the job divides gradients.
         """
         exchanged = self._volume(scenario, cf)
         step = self._step(scenario, cf, exchanged)
@@ -147,8 +147,8 @@ class Predictor:
         """Return the cost of a plan whose codec was not sent, and that the job measured when it started; None: another.
 
         Args:
-            compressor: name of the codec.
-            cf: of the plan.
+            compressor: Name of the codec.
+            cf: CF of the plan.
         """
         spec = self.recording.spec
         if cf == 1.0 or any(sample.cf > 1.0 for sample in self._sent(compressor)):
@@ -213,8 +213,8 @@ class Predictor:
         """List what the trace does not show about plans, and what was assumed, in a sentence each.
 
         Args:
-            places: codecs in one network with as many ranks, each with the CFs that are predicted.
-            gains: whether gains count: say what is not known of them, too.
+            places: Codecs in one network with as many ranks, each with the CFs that are predicted.
+            gains: Whether gains count: say what is not known of them, too.
         """
         found, sent = list(self.fit.unknown), {codec for codec, cf in self.recording.sent if cf > 1.0}
         if any(

@@ -44,15 +44,15 @@ class Observation:
     """One level of one window. Seconds and bytes are of a step on one rank.
 
     Attributes:
-        window: number of the window.
-        cf: that was sent; 1: plainly dense, nothing compressed.
-        settled_steps: steps behind the medians.
-        seconds: median duration of a step.
-        exposed_seconds: of which the step waited for the network.
-        payload_bytes: handed to collectives.
-        compress_seconds: of which the step waited for encoding; None where the window had other levels too.
-        decompress_seconds: the same for decoding.
-        codec: that was sent with; None: the job's compressor.
+        window: Number of the window.
+        cf: CF that was sent; 1: plainly dense, nothing compressed.
+        settled_steps: Steps behind the medians.
+        seconds: Median duration of a step.
+        exposed_seconds: Wait for the network within that.
+        payload_bytes: Bytes handed to collectives.
+        compress_seconds: Wait for encoding within ``seconds``; None where the window had other levels too.
+        decompress_seconds: Wait for decoding, likewise.
+        codec: Codec that was sent with; None: the job's compressor.
     """
 
     window: int
@@ -71,21 +71,21 @@ class Recording:
     """A trace as a time model sees it: the windows of its last number of ranks.
 
     Attributes:
-        spec: the job.
-        by_cf: observations by CF. Of these, gains and curves the last windows are held.
-        sent: steps of these windows by the codec and CF that they were sent with; dense is CF 1.
-        gains: gain by codec and CF, while they were sent, one value a window.
-        curves: gain curves by the codec and CF that were sent in the window.
-        efficiencies: statistical efficiency by codec and CF, while they were sent, one estimate a window.
-        windows: windows of the trace.
-        steps: steps of these windows.
-        samples: samples of these windows, all ranks.
-        useful_samples: the same, weighted by the statistical efficiency.
-        seconds: duration of these windows.
-        notes: what was left out, and whether the network changed.
-        raw_mean_sq: squared mean gradient of sampled coordinates, summed over the steps of levels that show the noise.
-        raw_dot_next: its product with that of the next step, likewise.
-        measured_network: by which the agent chose its collectives, if the trace says.
+        spec: The job.
+        by_cf: Observations by CF. Of these, gains and curves the last windows are held.
+        sent: Steps of these windows by the codec and CF that they were sent with; dense is CF 1.
+        gains: Gain by codec and CF, while they were sent, one value a window.
+        curves: Gain curves by the codec and CF that were sent in the window.
+        efficiencies: Statistical efficiency by codec and CF, while they were sent, one estimate a window.
+        windows: Windows of the trace.
+        steps: Steps of these windows.
+        samples: Samples of these windows, all ranks.
+        useful_samples: Samples weighted by the statistical efficiency.
+        seconds: Duration of these windows.
+        notes: What was left out, and whether the network changed.
+        raw_mean_sq: Squared mean gradient of sampled coordinates, summed over the steps of levels that show the noise.
+        raw_dot_next: Its product with that of the next step, likewise.
+        measured_network: Network by which the agent chose its collectives, if the trace says.
     """
 
     spec: JobSpec
@@ -109,8 +109,8 @@ class Recording:
         """Read a trace.
 
         Raises:
-            NothingRecorded: no window is fit to use.
-            TraceError: from ``lines``.
+            NothingRecorded: No window is fit to use.
+            TraceError: ``lines`` raises it.
         """
         found: Recording | None = None
         for line in lines:

@@ -20,8 +20,8 @@ class LinearFit:
     """Result of ``fit``.
 
     Attributes:
-        terms: one for each column; 0 for a column that was left out.
-        spread: standard deviation of the residuals, in units of ``scale``.
+        terms: Terms, one for each column; 0 for a column that was left out.
+        spread: Standard deviation of the residuals, in units of ``scale``.
         loss: Huber's loss of the residuals, in units of ``scale``.
     """
 
@@ -36,10 +36,10 @@ def fit(
     """Fit terms t ≥ 0 so that Σ row·t ≈ value. A column whose term would be negative is left out.
 
     Args:
-        rows: one for each measurement, with one value for each term.
-        values: the measurements.
-        scale: for each row, what one unit of error is worth; relative errors have the values themselves.
-        weights: of the rows.
+        rows: Rows, one for each measurement, with one value for each term.
+        values: The measurements.
+        scale: Worth of one unit of error in each row; relative errors have the values themselves.
+        weights: Weight of each row.
     """
     columns = list(range(len(rows[0])))
     while True:

@@ -23,11 +23,11 @@ class Sample:
     """An observation with its exchange.
 
     Attributes:
-        observation: what the trace shows.
-        volume: messages and bytes of a step, scaled to the payload that was really handed over.
-        network: where it was recorded; None: unknown.
-        weight: in the fit: settled steps.
-        expected_bytes: payload that the cost model expects.
+        observation: What the trace shows.
+        volume: Messages and bytes of a step, scaled to the payload that was really handed over.
+        network: Network on which it was recorded; None: unknown.
+        weight: Weight in the fit: settled steps.
+        expected_bytes: Payload that the cost model expects.
     """
 
     observation: Observation

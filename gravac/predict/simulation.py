@@ -20,13 +20,13 @@ class Stretch:
     """Consecutive windows under one decision.
 
     Attributes:
-        first_window: number of the first one.
-        windows: how many.
-        decision: in force.
-        codec: that the ranks send with.
-        cf: that the gate lets through.
-        step_seconds: duration of a step.
-        efficiency: statistical efficiency of both; None: unknown.
+        first_window: Number of the first one.
+        windows: Number of windows.
+        decision: Decision in force.
+        codec: Codec that the ranks send with.
+        cf: CF that the gate lets through.
+        step_seconds: Duration of a step.
+        efficiency: Statistical efficiency of both; None: unknown.
     """
 
     first_window: int
@@ -43,10 +43,10 @@ class SimulatedRun:
     """A simulated run.
 
     Attributes:
-        stretches: in order.
-        seconds_to_samples: until the samples asked for were processed.
-        seconds_to_useful_samples: until the useful samples (samples · η) asked for were; None: an η is unknown.
-        payload_bytes: of one rank until then, or until ``seconds_to_samples``.
+        stretches: The stretches, in order.
+        seconds_to_samples: Seconds until the samples asked for were processed.
+        seconds_to_useful_samples: Seconds until the useful samples (samples · η) asked for were; None: an η is unknown.
+        payload_bytes: Bytes of one rank until then, or until ``seconds_to_samples``.
     """
 
     stretches: tuple[Stretch, ...]
@@ -66,8 +66,8 @@ def simulate(
     """Simulate a run until it has processed ``samples`` and delivered ``useful_samples`` (samples · η).
 
     Raises:
-        ValueError: ``GainUnknown``, the policy asks for a CF whose gain the trace does not determine.
-            or ``UnknownSizes``, one whose payload cannot be predicted.
+        ValueError: ``GainUnknown``, where the policy asks for a CF whose gain the trace does not determine, or
+            ``UnknownSizes``, where it asks for one whose payload cannot be predicted.
     """
     recorded = predictor.recording.spec
     spec = recorded.model_copy(

@@ -45,8 +45,8 @@ def coding_terms(samples: Sequence[Sample], elements: int) -> CodingTerms:
     """Fit compress = constant + coded · slope and decompress = payloads decoded · coded · slope. Needs two CFs.
 
     Args:
-        samples: one for each CF.
-        elements: gradient elements.
+        samples: Samples, one for each CF.
+        elements: Gradient elements.
     """
     known = [
         sample for sample in samples if sample.cf > 1.0 and sample.observation.compress_seconds is not None
@@ -90,8 +90,8 @@ class ExchangeTerms:
     """Terms of ``TimeModel`` by the same names.
 
     Attributes:
-        network: the network it was fitted on, the first of several.
-        unknown: what the samples do not determine.
+        network: The network it was fitted on, the first of several.
+        unknown: What the samples do not determine.
     """
 
     compute_seconds: float
@@ -109,15 +109,15 @@ class _Remainder:
     """A sample without its coding.
 
     Attributes:
-        rest: seconds of the step without coding.
-        exposed: seconds of that waiting for the network.
-        scale: seconds that a relative error refers to.
-        weight: in the fit.
-        certain: seconds of the transfer that follow from a known network.
-        wire: seconds of that for its bytes; 0 on an unknown network.
-        link_bytes: bytes on a rank's link.
-        coding: seconds of encoding, during which transfers of earlier buckets can hide.
-        known: whether the network is known.
+        rest: Seconds of the step without coding.
+        exposed: Seconds of that waiting for the network.
+        scale: Seconds that a relative error refers to.
+        weight: Weight in the fit.
+        certain: Seconds of the transfer that follow from a known network.
+        wire: Seconds of that for its bytes; 0 on an unknown network.
+        link_bytes: Bytes on a rank's link.
+        coding: Seconds of encoding, during which transfers of earlier buckets can hide.
+        known: Whether the network is known.
     """
 
     rest: float
@@ -162,10 +162,10 @@ def exchange_terms(
     Without overlap two different transfers suffice. A single one is determined by what the step waited for.
 
     Args:
-        samples: one for each CF and network.
-        coding: fitted before.
-        elements: gradient elements.
-        noise: relative standard error of a sample.
+        samples: Samples, one for each CF and network.
+        coding: Coding terms, fitted before.
+        elements: Gradient elements.
+        noise: Relative standard error of a sample.
     """
     known = samples[0].network
     remainders = sorted(

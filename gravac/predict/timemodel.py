@@ -49,16 +49,16 @@ class TimeModel:
     """Terms of the formula, fitted by ``gravac.predict.fit``.
 
     Attributes:
-        elements: of the gradient.
-        compute_seconds: forward, backward, optimizer.
-        compress_seconds: of a compressed step at any CF: passes over the whole gradient.
-        compress_seconds_per_coded: for each of ``coded``.
-        decompress_seconds_per_coded: for each of ``coded`` and payload; with n ranks a gather decodes n.
-        waiting_seconds: wait of every step in the exchange, for slower ranks and for the tick.
-        goodput_ratio: share of a link's bits that are payload; lower where packets are lost and sent again.
-        handling_seconds_per_byte: work of a core for each byte on its link.
-        last_ratio: the last bucket's share of a transfer.
-        hidden_seconds: most of a transfer that overlaps with backward.
+        elements: Elements of the gradient.
+        compute_seconds: Forward, backward, optimizer.
+        compress_seconds: Time of a compressed step at any CF: passes over the whole gradient.
+        compress_seconds_per_coded: Time for each of ``coded``.
+        decompress_seconds_per_coded: Time for each of ``coded`` and payload; with n ranks a gather decodes n.
+        waiting_seconds: Wait of every step in the exchange, for slower ranks and for the tick.
+        goodput_ratio: Share of a link's bits that are payload; lower where packets are lost and sent again.
+        handling_seconds_per_byte: Work of a core for each byte on its link.
+        last_ratio: The last bucket's share of a transfer.
+        hidden_seconds: Most of a transfer that overlaps with backward.
     """
 
     elements: int

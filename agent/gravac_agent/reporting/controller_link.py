@@ -92,7 +92,7 @@ class ControllerLink:
         """Return a connection, for which the agent's own controller is started if it does not run.
 
         Raises:
-            NoAnswer: It did not start.
+            NoAnswer: The controller did not start.
         """
         if self.process is not None:
             self._start(self.process)

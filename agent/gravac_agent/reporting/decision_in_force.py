@@ -42,7 +42,7 @@ class DecisionInForce:
         """Check a decision, as ``DecisionChecker.accept`` does, and put it in force where the ranks are not dense.
 
         Raises:
-            NoAnswer: It is not valid.
+            NoAnswer: The decision is not valid.
         """
         self._checker.accept(decision, policy_state, decided)
         dense, self.policy_state = self.dense, policy_state

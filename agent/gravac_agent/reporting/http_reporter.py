@@ -50,7 +50,7 @@ class HttpReporter:
         process: The agent's own controller; None: the settings name one that runs already.
         lock: Held until ``close``.
         asked: The name that the job had been given; None: as in ``spec``.
-        sinks: That are loaded.
+        sinks: Sinks that are loaded.
     """
 
     def __init__(

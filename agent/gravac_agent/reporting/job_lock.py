@@ -69,7 +69,7 @@ class JobLock(FileLock):
             The job with its name, and as ``acquire``.
 
         Raises:
-            SetupError: As ``acquire``.
+            SetupError: See ``acquire``.
         """
         why = UNREADABLE.format(unreadable) if unreadable else ""
         for name in islice(numbered(spec.job), 1 if unreadable else 0, None):
@@ -94,7 +94,7 @@ class HeldJob:
 
     Args:
         spec: The job.
-        lock: On its name, until ``release``.
+        lock: Lock on its name, until ``release``.
         asked: The name that the user gave it; None: as in ``spec``.
         left: Name that it had until a checkpoint was loaded, and whose end was not reported yet.
     """

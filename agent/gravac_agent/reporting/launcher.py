@@ -30,7 +30,7 @@ class ControllerProcess:
     Args:
         data_dir: Folder of the journals; the controller's log is in it.
         job: The only job that it serves.
-        port: Where it listens; 0: any free port. Where the port is taken, it uses a free one.
+        port: Port to listen at; 0: any free port. Where the port is taken, it uses a free one.
         owner_may_steer: Allow the owner to override decisions.
     """
 
@@ -61,8 +61,8 @@ class ControllerProcess:
             Its address.
 
         Raises:
-            OSError: It did not start within ``seconds``; the message has the last line of its log, or says that the
-                folder cannot be written.
+            OSError: The controller did not start within ``seconds``; the message has the last line of its log, or says
+                that the folder cannot be written.
         """
         try:
             return self._start_on_a_free_port(seconds)

@@ -121,7 +121,7 @@ class RetryPauses:
         """Record a failure.
 
         Args:
-            reason: For the log.
+            reason: Reason, for the log.
             retry_after: Least seconds that the controller requested.
             starting: Whether the agent's own controller did not start.
             ending: Whether the training has ended.

@@ -124,7 +124,7 @@ class LocalReporter:
         policy: The decision rule; None: the registered one of ``spec``.
         lock: Held until ``close``.
         asked: The name that the job had been given; None: as in ``spec``.
-        sinks: That are loaded.
+        sinks: Sinks that are loaded.
     """
 
     def __init__(

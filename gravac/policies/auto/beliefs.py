@@ -67,7 +67,7 @@ _MOST_SECONDS, _MOST_ENERGY = 1e9, 1e300  # that a record can hold
 
 
 class Times(NamedTuple):
-    """Seconds of a step, and of it waiting for the network."""
+    """Seconds of a step, and those of them in which it waits for the network."""
 
     step: float
     exposed: float
@@ -88,7 +88,7 @@ class Lesson:
         was: Times before, where they are off now; None: they are not.
         now: Times of the window.
         moved: Whether they were off often enough to count, so that other plans' times are stale.
-        noise_follows: The next windows will show it.
+        noise_follows: Whether the next windows will show the noise of the gradient.
     """
 
     beliefs: Beliefs
@@ -119,8 +119,8 @@ class Belief:
         efficiency_error: What the efficiency may be off by.
         steps: Steps of this job that show it; 0: expected alone.
         keeps: Whether the plan may be held.
-        doubtful: It may not, but its trial may show that it may.
-        resting: It is not tried now.
+        doubtful: Whether it may not, but its trial may show that it may.
+        resting: Whether it is not tried now.
     """
 
     facts: PlanFacts
@@ -151,10 +151,10 @@ def learn(
     """Take in a window.
 
     Args:
-        table: The job's.
-        beliefs: Before it.
+        table: The job's plan table.
+        beliefs: Beliefs before it.
         report: The window; it has steps under ``decision``.
-        decision: In force during it.
+        decision: Decision in force during it.
         held: Seconds of a step of the plan held before a trial; 0: not measured.
     """
     plan = Plan(decision.codec, decision.cf_candidate) if decision.cf_candidate > 1.0 else DENSE
@@ -213,8 +213,8 @@ def _woken(beliefs: Beliefs, plan: Plan, share: float) -> Beliefs:
 
     Args:
         beliefs: Before the window.
-        plan: In force. A curve shows gradient and residual, so only those of one plan compare.
-        share: Of the energy in the largest tenth of the elements.
+        plan: Plan in force. A curve shows gradient and residual, so only those of one plan compare.
+        share: Share of the energy in the largest tenth of the elements.
     """
     row = row_of(beliefs, plan)
     if row.tenth is not None and share <= RISEN * row.tenth:
@@ -307,7 +307,7 @@ def _moved(table: PlanTable, beliefs: Beliefs, plan: Plan, network: bool, *, fas
 
 
 def _timed(table: PlanTable, beliefs: Beliefs, plan: Plan, now: Times, window: int, weight: float) -> Beliefs:
-    """Record the times of a plan. ``weight``: of the window next to earlier ones."""
+    """Record the times of a plan. ``weight``: that of the window next to earlier ones."""
     facts, before = table.by_plan[plan], row_of(beliefs, plan)
     step, exposed = now
     if weight < 1.0 and before.fresh:
@@ -397,7 +397,7 @@ def _with(beliefs: Beliefs, row: Seen, **change: Any) -> Beliefs:
 
 
 class _Line(NamedTuple):
-    """Terms of the formula, with their errors: relative of ``per_byte``. ``determined``: by two plans."""
+    """Terms of the formula and their errors, that of ``per_byte`` relative. ``determined``: whether by two plans."""
 
     own: float
     own_error: float
@@ -465,11 +465,11 @@ def believe(table: PlanTable, beliefs: Beliefs, plan: Plan, window: int, step: i
     of a plan that is not in force grows, the more slowly the more often it failed.
 
     Args:
-        table: The job's.
+        table: The job's plan table.
         beliefs: What was learned.
-        plan: In force.
+        plan: Plan in force.
         window: Newest one.
-        step: Of the training.
+        step: Step of the training.
     """
     rows = {row.plan: row for row in beliefs.seen}
     rows = {known: row for known, row in rows.items() if known in table.by_plan}
@@ -521,14 +521,14 @@ def _efficiency(
     """Return what is believed of the efficiency of a plan.
 
     Args:
-        table: The job's.
+        table: The job's plan table.
         beliefs: What was learned.
-        facts: Of the plan.
+        facts: Facts of the plan.
         alike: What was measured of it, and of plans that send the same values.
         weaker: η of measured weaker plans of the same codec.
-        plan: In force.
+        plan: Plan in force.
         window: Newest one.
-        step: Of the training.
+        step: Step of the training.
     """
     expected = facts.expected(beliefs.confirmed, step)
     prior = 1.0 - table.accepted if expected is None else expected.likely

@@ -125,7 +125,7 @@ class Search:
     """One window as the rule sees it. ``choose`` answers it, and ``state`` is then that after it.
 
     Attributes:
-        table: The job's.
+        table: The job's plan table.
         state: State before the window, with beliefs as learned from it.
         lesson: What the window taught.
         report: The window.
@@ -150,7 +150,7 @@ class Search:
 
     @property
     def beliefs(self) -> Beliefs:
-        """As learned."""
+        """The beliefs as learned from the window."""
         return self.state.beliefs
 
     @property
@@ -312,7 +312,7 @@ class Search:
         """Return the best plan; of those that cannot be told from it, the one that keeps most, then that sends most.
 
         Args:
-            rows: To choose from.
+            rows: Plans to choose from.
             over: A plan over which it must win; None: none.
         """
         winning = [row for row in rows if over is None or self._wins(row, over)]
@@ -434,7 +434,7 @@ def at_once(table: PlanTable, rows: Sequence[Belief]) -> Plan | None:
     gradients, which costs most in a young training, it is the mildest of those that save nearly as much.
 
     Args:
-        table: The job's.
+        table: The job's plan table.
         rows: What is believed of every plan.
     """
     dense = table.dense.exchange

@@ -16,7 +16,7 @@ DEFAULT_MEMORY = "residual"
 OWN_STRENGTHS = (2.0, 4.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of a compressor that the user chose. [CF; chosen]"""
 RIVAL = "bf16"
-"""Sends what torch's own bf16 hook does."""
+"""Codec that sends what torch's own bf16 hook does."""
 UNCOMPRESSED = frozenset({"dense", "none"})
 
 
@@ -35,7 +35,7 @@ def defaults(kind: str = "other") -> tuple[Plan, ...]:
     after those without.
 
     Args:
-        kind: Of the optimizer.
+        kind: Kind of the optimizer.
     """
     late = kind in efficiency.LATE
     few, any_cf = [], []
@@ -86,8 +86,8 @@ def plans(listed: tuple[str, ...], compressor: str, kind: str = "other") -> tupl
 
     Args:
         listed: Setting ``plans``.
-        compressor: The job's, which plans name None.
-        kind: Of the optimizer.
+        compressor: The job's compressor, which plans name None.
+        kind: Kind of the optimizer.
     """
     if listed:
         chosen = tuple(read(text) for text in listed)

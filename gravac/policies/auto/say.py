@@ -17,7 +17,7 @@ def say(choice: NextPlan, table: PlanTable, confirmed: float | None) -> tuple[Kn
 
     Args:
         choice: What was chosen.
-        table: The job's.
+        table: The job's plan table.
         confirmed: ρ of the job; None: not known.
     """
     mine = _label(choice, choice.before)

@@ -36,11 +36,11 @@ class PlanFacts:
         plan: Name of the plan in decisions: a codec of None is the job's compressor.
         label: Name in plain words, within quotes where they are several.
         family: Codecs whose coding takes as much longer or shorter than expected.
-        base: Codec without settings: of one, stronger plans lose no less.
+        base: Codec without settings; stronger plans of one lose no less.
         values: Codec without its coding, which changes no value.
-        payload_bytes: Handed to collectives in a step.
-        link_bytes: Put on a rank's link in a step.
-        lighter: Times fewer of them than dense.
+        payload_bytes: Bytes handed to collectives in a step.
+        link_bytes: Bytes put on a rank's link in a step.
+        lighter: How many times fewer of them it puts there than dense.
         exchange: Seconds of the exchange on the network as measured at the start; None: it was not.
         size: ``link_bytes``, and what the link carries during the latency of the messages, where that is known.
         coding: Seconds to encode and decode, as measured when the job started, or else elsewhere.
@@ -75,7 +75,7 @@ class PlanFacts:
 
         Args:
             confirmed: ρ of the job, the part of the mean gradient that is not noise; None: as in simulations.
-            step: Of the training.
+            step: Step of the training.
         """
         kept = self.kept
         if kept is None:
@@ -95,12 +95,12 @@ class PlanTable:
     """The plans of one job.
 
     Attributes:
-        rows: Dense first.
+        rows: Rows, dense first.
         kind: Kind of the optimizer.
         telling: Whether its windows show η and the noise of the gradient without a dense reference, as under SGD.
         ranks: World size.
         accepted: Largest loss of η of a plan that may be held.
-        limited: The user listed the plans or chose the compressor, so that codecs of unknown efficiency are tried.
+        limited: Whether the user listed the plans or chose the compressor, so that codecs of unknown η are tried.
         rival: What torch's own bf16 hook sends, where the job is on a device; None: it is not, or may not send that.
         weakest_first: The rows by CF.
     """

@@ -1,1 +1,1 @@
-"""Judges a measured job, and says what its steps would take elsewhere. Needs torch, for sizes of payloads."""
+"""Judges a measured job, and says what its steps would take elsewhere. It needs torch, for sizes of payloads."""

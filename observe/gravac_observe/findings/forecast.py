@@ -1,4 +1,4 @@
-"""What steps of a profiled job would take with other plans, ranks and networks. Needs torch, for sizes.
+"""What steps of a profiled job would take with other plans, ranks and networks. It needs torch, for sizes.
 
 A step is that of the traces, but for the exchange of gradients, which follows the formula of
 ``gravac.predict.timemodel``. Its terms are such that the recorded exchange takes what it took.

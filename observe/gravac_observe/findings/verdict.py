@@ -68,7 +68,7 @@ AS_RECORDED = Question()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileVerdict:
-    """The answer.
+    """The verdict on a job.
 
     Attributes:
         finding: Whether it is the network, what that follows from, and what to do.

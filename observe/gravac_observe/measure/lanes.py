@@ -40,7 +40,7 @@ class Lane:
     Attributes:
         trace: Trace of the rank.
         device: Number of the device; None: the CPU.
-        edges: Where steps begin, and where the last one ends.
+        edges: Times at which steps begin, and the last one ends.
         numbers: Numbers of the steps, as the profiler counts them.
         busy: When it computes; on a CPU also when its threads are busy otherwise, and do not wait for the network.
         computing: When it computes.

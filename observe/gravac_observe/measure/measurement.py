@@ -31,9 +31,9 @@ class Row:
 
     Attributes:
         pattern: What it is for, one of ``gravac_observe.measure.patterns.WORDS``.
-        kind: Such as all-reduce.
+        kind: Kind of the calls, such as all-reduce.
         group: Ranks that take part, of the rank that was read first; empty: unknown.
-        size: How many take part; None: unknown.
+        size: Number of ranks that take part; None: unknown.
         level: Level of the links between them, INSIDE or BETWEEN; empty: unknown, or there is one machine.
         calls: Number of calls.
         nbytes: Bytes of all messages; None: the trace has no sizes.

@@ -33,7 +33,7 @@ def classify(calls: Sequence[Call], gradients: Collection[int | None] = (), wrap
     """Give each call its pattern, by its kind, its phase and what its group does else.
 
     Args:
-        calls: Of one rank.
+        calls: Calls of one rank.
         gradients: Elements of the gradients that backward accumulated.
         wrapper: What exchanges gradients: an Agent does in its own ways, and DeepSpeed gathers weights without a mark.
     """

@@ -33,7 +33,7 @@ def observe(steps: int = 5, warmup: int = 10, folder: str | Path | None = None) 
     Args:
         steps: How many are recorded.
         warmup: How many steps of the optimizer go before: the first ones build buckets, compile, and allocate.
-        folder: Where rank 0 keeps the traces. Default: a new one in ``gravac-runs/observe``.
+        folder: Folder in which rank 0 keeps the traces. Default: a new one in ``gravac-runs/observe``.
 
     Raises:
         ValueError: ``steps`` or ``warmup`` is no positive number.

@@ -45,11 +45,11 @@ class Delivery(threading.Thread):
     """Delivers one rank's trace, beside the training.
 
     Args:
-        trace: Its file.
-        rank: Of this process.
+        trace: File of the trace.
+        rank: Rank of this process.
         world: Number of ranks.
-        store: A connection of its own; None: there is none.
-        folder: Where traces of this machine are kept; None: it is rank 0's to say.
+        store: Connection of its own; None: there is none.
+        folder: Folder for the traces of this machine; None: rank 0 names it.
         judges: Whether rank 0 starts the verdict.
     """
 

@@ -43,7 +43,7 @@ class Recorder:
     Args:
         steps: How many are recorded.
         warmup: Steps before; the profiler warms up in the last one.
-        folder: Where traces are kept, if all ranks of this machine know it already.
+        folder: Folder for traces, if all ranks of this machine know it already.
         judges: Whether rank 0 starts a process that prints the verdict.
     """
 
@@ -282,7 +282,7 @@ class _OtherProfilers:
     """Notices when the program starts a profiler of torch, of which there can be one at a time.
 
     Args:
-        aside: Is called before one starts.
+        aside: Function to call before one starts.
 
     Attributes:
         active: How many of the program's run.

@@ -9,8 +9,8 @@ class Union:
     """The union of intervals. Neither order nor overlap of what it is made of counts.
 
     Args:
-        starts: Of the intervals.
-        ends: Of the same intervals, in the same order.
+        starts: Begins of the intervals.
+        ends: Ends of the same intervals, in the same order.
     """
 
     def __init__(self, starts: Sequence[float] = (), ends: Sequence[float] = ()) -> None:

@@ -62,11 +62,11 @@ class Issue:
     Attributes:
         start: Start of the event.
         end: End of the event.
-        kind: Such as all-reduce; unknown where the trace does not say.
+        kind: Kind of the call, such as all-reduce; unknown where the trace does not say.
         elements: Elements of the larger of input and output; None: unknown.
         itemsize: Bytes of an element; None: unknown.
         group: Ranks that take part; empty: unknown.
-        size: How many take part; None: unknown.
+        size: Number of ranks that take part; None: unknown.
         counts: Whether its elements are counts, so no gradient.
     """
 
@@ -101,9 +101,9 @@ class Call:
         start: Start of the kernel, or of the work of a backend on the CPU.
         end: End of the same.
         correlation: Number that the kernel shares with its launch; None on the CPU.
-        device: Where it ran; None: the CPU.
+        device: Device on which it ran; None: the CPU.
         thread: Thread that issued it; None: unknown.
-        issued: When that thread did.
+        issued: Time at which that thread issued it.
         phase: Phase of a step: forward, backward, after (backward), optimizer, other.
         region: Annotation of DDP or FSDP around it; empty: none.
         pattern: What it is for (``gravac_observe.measure.patterns``).
@@ -241,10 +241,10 @@ def read(path: Path) -> RankTrace:
     """Read a trace of PyTorch's profiler.
 
     Args:
-        path: ``.json`` or ``.json.gz``.
+        path: File, ``.json`` or ``.json.gz``.
 
     Raises:
-        ProfileError: the file is none, or broken. The message says where.
+        ProfileError: The file is no profiler trace, or a broken one. The message says where.
     """
     kept = _Keeping(RankTrace(path))
     events = 0
