@@ -134,7 +134,7 @@ def _verdict(search: Search, state: ObserveState) -> Finding:
     return diagnose(
         parts,
         lambda: _advice(search),
-        lambda: "find what keeps the slowest rank, on which the others wait",
+        lambda: "find what delays the slowest rank, for which the others wait",
     )
 
 

@@ -317,9 +317,9 @@ def _finding(
         evidence = [f"{waits}, and {why}"]
     if not fastest.reliable and fastest.speedup > (1.0 + margin) * chosen.speedup:
         evidence.append(
-            f"{fastest.named} is predicted to be {format_number(fastest.speedup)} times as fast as dense, the most of "
-            f"all, and is not advised at any bound: it may lose {format_percent(1.0 - fastest.low)} of the progress of "
-            "a step, as it did in a simulated training"
+            f"{fastest.named} would be the fastest, {format_number(fastest.speedup)} times as fast as dense, but is "
+            f"not advised at any bound: it may lose {format_percent(1.0 - fastest.low)} of the progress of a step, as "
+            "in a simulated training"
         )
     if strongest.speedup > (1.0 + margin) * chosen.speedup and not strongest.keeps:
         lost = format_percent(1.0 - strongest.efficiency)

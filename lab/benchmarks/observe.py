@@ -81,7 +81,7 @@ PROGRAMS = (
     Program(name="hf_trainer", link="50mbit", cause="network", agent=True, environment="transformers"),
     Program(name="accumulated", link="50mbit", cause="network", agent=True),
     Program(name="loading", link="1gbit", cause="other", next="load data faster"),
-    Program(name="late", link="none", cause="late ranks", next="find what keeps rank 1"),
+    Program(name="late", link="none", cause="late ranks", next="find what delays rank 1"),
 )
 
 

@@ -89,7 +89,7 @@ def test_a_folder_holds_the_traces_of_all_ranks(tmp_path: Path) -> None:
 def test_recorded_traces_of_two_ranks() -> None:
     found = asked(*sorted(RECORDED.glob("late-*.json.gz")))
     assert found["kind"] == "several causes"
-    assert found["next"].startswith("find what keeps rank 1: it comes ")
+    assert found["next"].startswith("find what delays rank 1: it comes ")
     assert found["late_seconds"]["1"] > 10 * found["late_seconds"]["0"]
 
 

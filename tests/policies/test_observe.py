@@ -103,7 +103,7 @@ def test_late_ranks_are_not_the_network() -> None:
         "Late ranks, not the network: 40 % of a step is exposed communication (400 ms of 1 s), 360 ms of it waiting "
         "for ranks that come later."
     )
-    assert said[2] == "Next: find what keeps the slowest rank, on which the others wait."
+    assert said[2] == "Next: find what delays the slowest rank, for which the others wait."
 
 
 def test_a_cause_that_covers_less_than_most_of_the_time_is_one_of_several() -> None:
@@ -113,7 +113,7 @@ def test_a_cause_that_covers_less_than_most_of_the_time_is_one_of_several() -> N
         "Several causes: 40 % of a step is exposed communication (400 ms of 1 s): 300 ms waiting for ranks that come "
         "later, 100 ms transferring."
     )
-    assert said[2] == "Next: find what keeps the slowest rank, on which the others wait.", "the larger part"
+    assert said[2] == "Next: find what delays the slowest rank, for which the others wait.", "the larger part"
 
 
 def test_ranks_that_nothing_compares_are_not_said_to_be_in_time() -> None:

@@ -293,11 +293,11 @@ class _Model:
         its_kind, beta, _ = _optimizer(self.measured)
         kind = self.question.kind or its_kind
         if not self.question.kind:
-            named = self.measured.optimizer or "unknown"
+            named = self.measured.optimizer or "the unknown optimizer"
             self.assumed.append(
-                f"of the optimizer, {named}, nothing was simulated (--optimizer)"
+                f"no optimizer like {named} was simulated (--optimizer)"
                 if kind in UNSIMULATED
-                else f"the optimizer, {named}, keeps what simulations show for {kind} (--optimizer)"
+                else f"{named} loses as much by compression as simulations show for {kind} (--optimizer)"
             )
         self.assumed.append(self._codec_words())
         advice = advise(
@@ -339,7 +339,7 @@ class _Model:
     def _codec_words(self) -> str:
         speed = self._codec_bytes()
         if speed is None:
-            words = GPU.words if self.measured.gpu else "codecs encode as on one core of an AMD EPYC"
+            words = GPU.words if self.measured.gpu else "codecs encode as fast as on one core of an AMD EPYC"
             return f"{words} (--codec-speed)"
         how = "given" if self.question.codec_bytes is not None else "gravac's kernels in the traces"
         return f"codecs encode {format_number(speed / 1e9)} GB/s, as {how}"

@@ -144,9 +144,8 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> ProfileVer
 
 
 ON_A_CPU = (
-    "on a CPU, communication is exposed while no thread runs an operator, up to the end of the last call within such a "
-    "pause, while a thread issues it, and while it slows down operators that take less time else; interrupts and cold "
-    "caches count as computation, which made shares of FSDP 5 points too low"
+    "on a CPU, communication is exposed while no thread runs an operator, while a thread issues it, and as far as it "
+    "slows operators down; interrupts and cold caches count as computation, so shares of FSDP were 5 points too low"
 )
 
 
@@ -264,7 +263,7 @@ def _hurry(measured: Measurement) -> str:
     if longest.pattern == patterns.PIPELINE or not measured.late:
         return "balance the stages of the pipeline, and use more micro-batches: they wait for each other"
     late = max(measured.late, key=lambda rank: measured.late[rank])
-    return f"find what keeps rank {late}: it comes {format_seconds(measured.late[late])} a step later than the first"
+    return f"find what delays rank {late}: it comes {format_seconds(measured.late[late])} a step later than the first"
 
 
 def _row(row: Row) -> str:
