@@ -100,7 +100,7 @@ def _cause(choice: NextPlan, table: PlanTable) -> str:
         within = (before.efficiency or 0.0) + before.efficiency_error >= 1.0 - table.accepted
         return (
             f"{before.facts.label} loses {lost} of the progress of a step, and at most "
-            f"{format_percent(table.accepted)} is accepted{', as it was not expected to keep' if within else ''}"
+            f"{format_percent(table.accepted)} is accepted{', which it was not expected to keep' if within else ''}"
         )
     if choice.cause.was is not None:
         return f"Steps went from {_times(choice.cause.was)} to {_times(choice.cause.now)}"
