@@ -43,7 +43,7 @@ class JobFold:
 
     Attributes:
         spec: the job as last registered.
-        policy: that decides.
+        policy: Policy that decides.
         next_window: number of the next window.
         start_decision: decision that this state began with.
         ordered: order that the decision on the next window will obey; None: no new one.

@@ -156,8 +156,8 @@ def pass_ns(codec: str, cf: float, payloads: int) -> tuple[float, float]:
 
     Args:
         codec: Name with settings.
-        cf: Of the plan, without Huffman coding.
-        payloads: That are decoded. A rank keeps the codes of its own, so that one needs no Huffman decoding.
+        cf: CF of the plan, without Huffman coding.
+        payloads: Payloads that are decoded. A rank keeps the codes of its own, so that one needs no Huffman decoding.
     """
     offer = of(selector_of(codec))
     encode, decode = offer.encode_ns, payloads * offer.decode_ns
@@ -172,10 +172,10 @@ def coding_seconds(codec: str, cf: float, elements: int, payloads: int) -> float
     """Return the seconds to encode and decode one gradient, as measured elsewhere; 0 for dense.
 
     Args:
-        codec: As in ``pass_ns``.
-        cf: As in ``pass_ns``.
-        elements: Of the gradient.
-        payloads: As in ``pass_ns``.
+        codec: See ``pass_ns``.
+        cf: See ``pass_ns``.
+        elements: Elements of the gradient.
+        payloads: See ``pass_ns``.
     """
     if cf == 1.0:
         return 0.0

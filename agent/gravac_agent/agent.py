@@ -409,9 +409,9 @@ class Agent:
         """Change codec, error memory or collective, and keep the residual. Every rank calls it, between steps.
 
         Args:
-            compressor: As in :class:`Agent`; None keeps the present one.
-            memory: As in :class:`Agent`; None keeps the present one.
-            collective: As in :class:`Agent`; None keeps the present one.
+            compressor: See :class:`Agent`; None keeps the present one.
+            memory: See :class:`Agent`; None keeps the present one.
+            collective: See :class:`Agent`; None keeps the present one.
 
         Raises:
             SetupError: When the change is not possible; nothing is changed then.

@@ -109,8 +109,8 @@ class Session:
         """Agree with the other ranks, start this rank's threads, and take over the module's buckets.
 
         Args:
-            module: As in ``Agent``.
-            optimizers: As in ``Agent``.
+            module: See ``Agent``.
+            optimizers: See ``Agent``.
             asked: What else the user asked for.
 
         Raises:

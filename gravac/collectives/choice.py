@@ -139,7 +139,7 @@ class CollectiveChooser:
         group: The ranks.
         text: Name and settings of a collective, or ``auto`` for the cost model.
         network: The network, equal on all ranks so that they choose alike; None to gather.
-        aged: As in ``choose``, equal on all ranks.
+        aged: See ``choose``; equal on all ranks.
     """
 
     def __init__(

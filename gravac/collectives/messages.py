@@ -31,7 +31,7 @@ class Header:
     """The header of all messages of one exchange, and of the same rounds on all ranks.
 
     Args:
-        layout: Of the payloads that are exchanged.
+        layout: Layout of the payloads that are exchanged.
         key: This rank's key. The messages of other ranks are read by the same key with their rank.
         checked: Whether messages have a checksum. The host waits for those on a device. None: they have one if sizes
             vary, as then a byte that changes on the way changes much of what follows, or where it ends. The sender
@@ -98,8 +98,8 @@ def exchange_sizes(communicator: Communicator, messages: Sequence[Tensor]) -> li
     """Exchange the bytes of messages whose sizes vary, and wait for all ranks.
 
     Args:
-        communicator: Of the ranks, each with as many messages.
-        messages: Of this rank.
+        communicator: Communicator of the ranks, each with as many messages.
+        messages: Messages of this rank.
 
     Returns:
         The sizes of each rank's messages, in rank order.
@@ -136,7 +136,7 @@ class Entries:
         """Pack elements into a message.
 
         Args:
-            header: Of the exchange.
+            header: Header of the exchange.
             values: Shape ``(count,)``.
             positions: Ascending and distinct, int32 of shape ``(count,)``.
             key: Seed material of the rounding.

@@ -260,7 +260,7 @@ class Compressor(Transaction, ABC):
             cf: The CF that other ranks expect.
             key: Seed material of this step, bucket and rank.
             dtype: The dtype that values have on the wire.
-            device: Where the payload is made.
+            device: Device on which the payload is made.
             value: 0 for a payload that decodes to zeros, NaN for one that decodes to something non-finite.
 
         Returns:

@@ -86,7 +86,7 @@ def optimizer_kind(names: Sequence[str], beta: float | None = None) -> Optimizer
     """Return how an optimizer steps.
 
     Args:
-        names: Of its class, then of those that it derives from.
+        names: Names of its class, then of those that it derives from.
         beta: Its largest β₁; None: unknown.
     """
     kind: OptimizerKind = next(

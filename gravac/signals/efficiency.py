@@ -94,7 +94,7 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
     Args:
         codec: Name with settings, such as ``nearest:levels=7``; the settings do not count, as ``cf`` says how strong.
         cf: Compression factor; 1 is dense.
-        kind: Of the optimizer, as ``gravac.protocol.JobSpec.optimizer_kind`` has it. Unknown ones count as adam.
+        kind: Kind of the optimizer, as ``gravac.protocol.JobSpec.optimizer_kind`` has it. Unknown ones count as adam.
         confirmed: ρ of this training, see ``measured``; None: not known, or as simulated. It counts under SGD only, up
             to the largest CF that was simulated.
 
@@ -123,11 +123,11 @@ def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None
     """Return η of a plan as simulated, for the ranks and the noise of a job.
 
     Args:
-        codec: As in ``expected``.
-        cf: As in ``expected``.
-        kind: As in ``expected``.
+        codec: See ``expected``.
+        cf: See ``expected``.
+        kind: See ``expected``.
         ranks: World size.
-        confirmed: As in ``expected``.
+        confirmed: See ``expected``.
 
     Returns:
         None for a codec that was not simulated.
@@ -140,9 +140,9 @@ def kept(codec: str, cf: float, kind: str, ranks: int) -> Kept | None:
     """Return what a plan is expected to keep, for the record of a job; None: the codec was not simulated.
 
     Args:
-        codec: As in ``expected``.
-        cf: As in ``expected``.
-        kind: As in ``expected``.
+        codec: See ``expected``.
+        cf: See ``expected``.
+        kind: See ``expected``.
         ranks: World size.
     """
     found = of_job(codec, cf, kind, ranks, None)
@@ -191,9 +191,9 @@ def with_ranks(found: Efficiency, codec: str, ranks: int, kind: str) -> Efficien
 
     Args:
         found: As simulated.
-        codec: As in ``expected``.
+        codec: See ``expected``.
         ranks: World size.
-        kind: As in ``expected``.
+        kind: See ``expected``.
     """
     if not errs_more(codec, ranks, kind):
         return found
@@ -207,7 +207,7 @@ def noise_times(codec: str, confirmed: float | None) -> float:
     """Return how many times as much a plan loses under SGD as it did in the simulations.
 
     Args:
-        codec: As in ``expected``.
+        codec: See ``expected``.
         confirmed: ρ, as in ``expected``.
     """
     return times_by_noise(1.0 if offers.of(codec).random else MOST_TIMES, confirmed)
@@ -243,10 +243,10 @@ def measured(
     than anything simulated. Under SGD ρ counts where earlier windows showed it.
 
     Args:
-        sums: Of the window's steps under the plan.
-        codec: As in ``expected``.
-        cf: As in ``expected``.
-        kind: As in ``expected``.
+        sums: Sums of the window's steps under the plan.
+        codec: See ``expected``.
+        cf: See ``expected``.
+        kind: See ``expected``.
         confirmed: ρ by more windows than this one; None: by this window.
         ranks: World size.
 
@@ -295,8 +295,8 @@ def shown(
     """Return what steps show of η, without what simulations showed; see ``measured``.
 
     Args:
-        sums: Of the steps under one plan.
-        kind: Of the optimizer.
+        sums: Sums of the steps under one plan.
+        kind: Kind of the optimizer.
         table: What is expected of the plan; None: unknown.
         confirmed: ρ; None: as these steps show it.
         late: Whether the plan sends late what the optimizer bears late.
@@ -336,7 +336,7 @@ def _beyond_late(sums: GainSums, followed: bool) -> float:
     """Return what a window of late gradients keeps of what was simulated: 1 unless it is worse than all of that.
 
     Args:
-        sums: As in ``measured``.
+        sums: See ``measured``.
         followed: It has enough steps next to a dense reference.
     """
     if followed and sums.reference_sq > 0.0:

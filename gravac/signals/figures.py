@@ -174,7 +174,7 @@ def efficiency(
 
     Args:
         report: the window.
-        kind: of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
+        kind: Kind of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         compressor: the job's, which a level without a codec was sent with.
         ranks: Whose payloads meet.
 

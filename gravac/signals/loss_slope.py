@@ -56,7 +56,7 @@ class LossSlope:
         """Add a window.
 
         Args:
-            last_step: of the window, from 0 over the whole job.
+            last_step: Last step of the window, from 0 over the whole job.
             steps: in the window, at least 1.
             loss: mean of those logged in the window, finite.
         """

@@ -140,7 +140,7 @@ def judge(
     Args:
         report: the window.
         epsilon: smallest gain at which the decision in force sends a CF, 0 to 1.
-        kind: of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
+        kind: Kind of the optimizer, as in ``gravac.protocol.OptimizerSpec``.
         compressor: the job's, which a level without a codec was sent with.
         accepted: loss of η that the user accepts, 0 to 1.
         loss_slope: at which the training loss falls (``gravac.signals.loss_slope``); None: not known.

@@ -148,7 +148,7 @@ def decode(
 
     Args:
         raw: The line without its newline.
-        number: Of the line, from 1.
+        number: Number of the line, from 1.
         previous_digest: Digest of the line before; empty for the first.
         path: The file, for messages.
         verify: Raise TraceError for a wrong digest. Without it, see ``Line.intact``.

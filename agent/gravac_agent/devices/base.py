@@ -36,7 +36,7 @@ class Device(ABC):
     """One accelerator of this process.
 
     Attributes:
-        device: Where its tensors are.
+        device: Device on which its tensors are.
         patience: Seconds that the host waits for the device.
     """
 

@@ -104,7 +104,7 @@ class GradientSample:
 
         Args:
             flat: Its raw gradient or its mean, shape ``(n,)``. A sparse one is left out.
-            bucket: Where it meets the sample.
+            bucket: Places at which it meets the sample.
             into: One of the two.
         """
         if flat.is_sparse or not bucket.elements.numel():

@@ -186,7 +186,7 @@ class TickCodec:
         Args:
             sums: This rank's sums of the step.
             directive: Rank 0's directive; other ranks send zeros for it.
-            fingerprint: Of the next step's plan.
+            fingerprint: Fingerprint of the next step's plan.
             statistics: The aggregator's numbers, as many on all ranks.
             measured: ``RawMeanMeter.pop``.
             sample: This rank's sampled raw gradients, float64 of shape ``(sampled,)``; None if there is no sample.

@@ -42,7 +42,7 @@ def spread(residual: Mapping[str, Tensor], shard: Sequence[int], shapes: Shapes)
 
     Args:
         residual: State of an error memory.
-        shard: As ``shard_of`` returns it.
+        shard: What ``shard_of`` returns.
         shapes: Shape of each parameter.
     """
     number, ranks = shard
@@ -110,7 +110,7 @@ def fitted(
         residual: State of an error memory.
         shapes: Shape of each parameter of the model that it was saved for.
         module: The module that loads it.
-        shard: As ``shard_of`` returns it.
+        shard: What ``shard_of`` returns.
 
     Raises:
         SetupError: Its pieces cannot be put together.

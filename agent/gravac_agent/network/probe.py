@@ -32,7 +32,7 @@ class Ring:
 
     Args:
         group: The ranks; nothing else may use it meanwhile.
-        device: Where the tensors are that it sends; None: in the host's memory.
+        device: Device of the tensors that it sends; None: the host's memory.
         everyone: The ranks of all rings that send at once, such as those that share a host's link: each message begins
             when all of them have sent the one before. None: there is one ring.
 
@@ -146,7 +146,7 @@ class AggregatorBuilder:
         elements: Elements of the whole model.
         sharded: Whether each rank gets a shard of the mean only, as under FSDP2.
         everyone: Ranks that measure in groups of their own at once; None: they are one group.
-        device: Where the gradients are. Ranks may have different ones.
+        device: Device on which the gradients are. Ranks may have different ones.
         ranks_per_link: Ranks of a group that share a host's link to the others.
         aged: Whether every optimizer is of ``gravac.optim``, with a usual β₁, for which ``auto`` may choose ``owners``.
     """

@@ -48,8 +48,8 @@ class Coded(NamedTuple):
     """Seconds of a plan in a step.
 
     Args:
-        coding: Of encoding and decoding.
-        host: Of the host that queues this for a device; 0 where the host itself does it.
+        coding: Seconds of encoding and decoding.
+        host: Seconds of the host that queues this for a device; 0 where the host itself does it.
     """
 
     coding: float
@@ -84,11 +84,11 @@ def measure_coding(
     On a device the host waits once, at the end.
 
     Args:
-        costs: Of the plans.
+        costs: Costs of the plans.
         compressor: The job's, which plans name None.
         memory: The job's.
         gradient: The job's.
-        ranks: That exchange; each decodes as many payloads, where a plan does not say how many.
+        ranks: Ranks that exchange; each decodes as many payloads, where a plan does not say how many.
     """
     bench, device = _Bench(memory, gradient), gradient.device
     texts = [f"{cost.codec or compressor}@{cost.cf!r}" for cost in costs]
@@ -117,7 +117,7 @@ def with_coding(
 
     Args:
         costs: Equal on all ranks.
-        seconds: Of each, on this rank; infinite where it was not measured, so that what is stated stays.
+        seconds: Seconds of each, on this rank; infinite where it was not measured, so that what is stated stays.
         group: The ranks.
     """
     slowest = torch.tensor(seconds, dtype=torch.float64, device="cpu")

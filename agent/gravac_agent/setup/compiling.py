@@ -28,7 +28,7 @@ def warm(device: torch.device, seconds: float) -> None:
     Their backend is the one that ``kernels.use`` has chosen, else that of ``GRAVAC_KERNELS``.
 
     Args:
-        device: Where the gradients are.
+        device: Device on which the gradients are.
         seconds: Longest wait for another rank that compiles.
 
     Raises:

@@ -55,7 +55,7 @@ def codec_sizes(
 
     Args:
         codecs: By the names that plans have; None is the job's compressor.
-        shapes: Of the trained parameters.
+        shapes: Shapes of the trained parameters.
     """
     tensors = Bucket(0, tuple(shapes), tuple(map(math.prod, shapes.values())), tuple(shapes.values()))
     return tuple(
@@ -89,12 +89,12 @@ def plan_costs(
     Args:
         plans: As ``Policy.plans`` names them.
         compressor: The job's, which plans name None.
-        elements: Of the gradient.
+        elements: Elements of the gradient.
         ranks: World size.
         network: Latency and bandwidth; None: not measured, and neither are the seconds.
         collective: The job's, or auto.
         shards: How FSDP2 shards the gradient; None: it does not.
-        kind: Of the optimizer.
+        kind: Kind of the optimizer.
         remembers: Whether the job has an error memory. Without one, simulations say nothing of a codec that loses.
         whole: Of gradients whose device makes whole messages where a codec has them; None: it makes none.
         inside_seconds: In which the ranks of a host divide the gradients of a step and put the means together.

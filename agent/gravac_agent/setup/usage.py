@@ -51,7 +51,7 @@ def data_parallel(module: nn.Module, replicate: Replicas | None = None) -> DataP
 
     Args:
         module: The module.
-        replicate: As in ``Agent``.
+        replicate: See ``Agent``.
 
     Raises:
         SetupError: It is another module, the agent cannot compress it, or ``replicate`` does not fit it.

@@ -115,7 +115,7 @@ class Feeds:
     """What a job tells its sinks: windows, decisions, and the address of its page.
 
     Args:
-        sinks: That are loaded.
+        sinks: Sinks that are loaded.
         spec: The job.
     """
 

@@ -21,8 +21,8 @@ class MlflowSink(Sink):
     Args:
         own: A run.
         run: The identifier of one.
-        uri: Of the tracking server; else as the client is set up.
-        experiment: Of a new run.
+        uri: Address of the tracking server; else as the client is set up.
+        experiment: Experiment of a new run.
     """
 
     name: ClassVar[str] = "mlflow"

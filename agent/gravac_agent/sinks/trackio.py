@@ -15,7 +15,7 @@ class TrackioSink(Sink):
 
     Args:
         own: A run.
-        project: Of a new run.
+        project: Project of a new run.
         space: Space that a new run goes to; none: this machine, or as the client's variables say.
     """
 

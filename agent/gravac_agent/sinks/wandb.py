@@ -15,7 +15,7 @@ class WandbSink(Sink):
 
     Args:
         own: A run.
-        project: Of a new run; else as the client's variables say.
+        project: Project of a new run; else as the client's variables say.
     """
 
     name: ClassVar[str] = "wandb"

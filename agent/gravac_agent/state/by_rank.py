@@ -32,8 +32,8 @@ def pack(state: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the state of one rank in the layout of all ranks.
 
     Args:
-        state: As ``checkpoint.save`` returns it.
-        key: As ``key_of`` returns it.
+        state: What ``checkpoint.save`` returns.
+        key: What ``key_of`` returns.
     """
     residual = dict(state["residual"])
     facts = {name: value for name, value in state.items() if name != "residual"}

@@ -202,7 +202,7 @@ def read(state: dict[str, Any] | Sequence[dict[str, Any]], parts: Parts, module:
     """Read a state on this rank and check it, without a change to the running agent.
 
     Args:
-        state: As in ``load_everywhere``, without the layout of all ranks.
+        state: See ``load_everywhere``; without the layout of all ranks.
         parts: Parts of the running agent.
         module: The DDP module.
 

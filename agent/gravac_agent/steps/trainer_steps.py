@@ -181,8 +181,8 @@ class TrainerSteps:
         """Begin in a forward whose hooks torch has listed before this agent had one, after a step without it.
 
         Args:
-            args: Of the forward.
-            kwargs: Of the forward.
+            args: Arguments of the forward.
+            kwargs: Keyword arguments of the forward.
             resumed: Whether the optimizer had stepped before that step.
         """
         self.without_state &= resumed

@@ -183,10 +183,10 @@ class Messages:
         """Encode a group and issue its collective. What fails before that sends an empty message instead.
 
         Args:
-            plan: Of the step.
+            plan: Plan of the step.
             offers: One or more, at most ``MEMBERS``, with layouts of ``layout(…)``. Gradients stay unchanged.
             sums: Flags of the step.
-            survey: Of the step.
+            survey: Survey of the step.
             row: Returns what receives the sums of a bucket, by its number.
 
         Raises:

@@ -150,10 +150,10 @@ class RoundedMessages:
         """Encode a group and issue its first collective. What fails before that sends zeros instead.
 
         Args:
-            plan: Of the step.
+            plan: Plan of the step.
             offers: One or more, at most ``MEMBERS``, with layouts of ``layout(…)``. Gradients stay unchanged.
             sums: Flags of the step.
-            survey: Of the step.
+            survey: Survey of the step.
             row: Returns what receives the sums of a bucket, by its number.
             key: Returns the seed of the random numbers of this step, bucket and rank, by the bucket's number.
 

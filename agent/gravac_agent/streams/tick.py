@@ -22,7 +22,7 @@ class DeviceTick:
     """One rank's vectors. Their buffers are used again once the step has been read.
 
     Args:
-        device: Where the sums are.
+        device: Device on which the sums are.
         communicator: The ranks.
     """
 

@@ -123,7 +123,7 @@ class Clipper:
 
         Args:
             parameters: Their gradients are clipped, in place.
-            max_norm: As in ``torch.nn.utils.clip_grad_norm_``, and so the next three.
+            max_norm: See ``torch.nn.utils.clip_grad_norm_``, and so the next three.
             norm_type: For norms other than 2, torch's clipping is used.
             error_if_nonfinite: See there.
             foreach: See there.

@@ -243,7 +243,7 @@ class DenseReference:
         """Call it right before the optimizer steps, when its gradients are final.
 
         Args:
-            loss_scale: Of a GradScaler: the factor of the exchanged gradients.
+            loss_scale: Loss scale of a GradScaler: the factor of the exchanged gradients.
             clipped_as_dense: They were clipped by the norm of a dense gradient, as ``Clipper`` does.
         """
         self._began = False

@@ -41,7 +41,7 @@ class ApiError(Exception):
     """An error of the HTTP layer itself.
 
     Args:
-        status: Of the answer.
+        status: Status of the answer.
         detail: What is wrong and how to fix it, for people.
         reason: One word for programs, and a label of ``gravac_reports_rejected_total``.
         errors: The invalid fields.

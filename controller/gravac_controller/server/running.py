@@ -116,7 +116,7 @@ def _witness(mask: set[signal.Signals] | set[int]) -> tuple[int, int, int]:
     """Start a process that notes each signal that comes to it, and that ends with this one.
 
     Args:
-        mask: Of the signals that it blocks.
+        mask: Mask of the signals that it blocks.
 
     Returns:
         Its number, where it writes those of the signals, as bytes, and what keeps it alive while it is open.

@@ -78,8 +78,8 @@ class Again:
     Args:
         compiled: What Triton has compiled.
         programs: How many.
-        device: Where.
-        arguments: Of the launch, with compile-time constants in order behind them.
+        device: Device of the tensors.
+        arguments: Arguments of the launch, with compile-time constants in order behind them.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ def table_of(
 
     Args:
         programs: For each kind of launch, the programs of each member.
-        rows: Of each member; tensors stand for their addresses, and have to live as long as the table is used.
-        device: Where.
+        rows: Rows of each member; tensors stand for their addresses, and have to live as long as the table is used.
+        device: Device of the tensors.
 
     Returns:
         int64.

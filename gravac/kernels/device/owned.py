@@ -103,7 +103,7 @@ class OwnedBuffers(TiledBuffers):
     Args:
         whole: Which tiles are whose.
         own: This rank.
-        device: Where.
+        device: Device of the tensors.
     """
 
     message: Tensor
@@ -172,7 +172,7 @@ def encode(group: OwnedGroup, steps: Sequence[TiledStep]) -> None:
 
     Args:
         group: The buckets.
-        steps: Of those buckets, all or some, whose gradients have one dtype. The others' messages stay.
+        steps: Steps of those buckets, all or some, whose gradients have one dtype. The others' messages stay.
     """
     if not steps:
         return
@@ -234,7 +234,7 @@ def add_up(group: OwnedGroup, steps: Sequence[TiledStep]) -> None:
 
     Args:
         group: The buckets.
-        steps: Of all of them; those that were not encoded have in ``rest`` what waits.
+        steps: Steps of all of them; those that were not encoded have in ``rest`` what waits.
     """
     if backend.on_gpu(steps[0].gradient, group.message):
         from gravac.kernels.cuda import tiled as on_gpu
@@ -265,8 +265,8 @@ def decode(group: OwnedGroup, counts: Tensor, steps: Sequence[TiledStep]) -> Non
     Args:
         group: The buckets.
         counts: Whether the step counts, bool of shape ``()``.
-        steps: Of all buckets; the gradients are those that ``encode`` was given. ``senders`` receive 1 where an owner
-            sent an element.
+        steps: Steps of all buckets; the gradients are those that ``encode`` was given. ``senders`` receive 1 where an
+            owner sent an element.
     """
     if backend.on_gpu(steps[0].gradient, group.message):
         from gravac.kernels.cuda import tiled as on_gpu
@@ -308,7 +308,7 @@ def undo(step: TiledStep, added: bool) -> None:
     """Undo a step in ``undone`` whose messages may not have arrived anywhere.
 
     Args:
-        step: Of a bucket.
+        step: Step of a bucket.
         added: Whether ``add_up`` was called.
     """
     buffers = _buffers(step)

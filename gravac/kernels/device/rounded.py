@@ -41,7 +41,7 @@ class Rounding(NamedTuple):
     Args:
         kind: To bfloat16; at random to levels of its block's largest magnitude, as ``kernels.quantize``; or to the
             nearest level of its block, as ``kernels.quantize_nearest``.
-        levels: That an element may have; 0: those of bfloat16.
+        levels: Levels that an element may have; 0: those of bfloat16.
         base: Codes are below it.
         digits: Codes of a word.
         block: Elements that share a scale.
@@ -147,9 +147,9 @@ class RoundedBuffers:
     """What a bucket keeps on its device for such messages, allocated once. ``RoundedGroup`` has the messages.
 
     Args:
-        layout: Of the messages.
+        layout: Layout of the messages.
         own: This rank.
-        device: Where.
+        device: Device of the tensors.
     """
 
     message: Tensor
@@ -230,7 +230,7 @@ def encode(group: RoundedGroup, members: Sequence[Member], seeds: Sequence[int])
     Args:
         group: The buckets.
         members: All or some of them. The others' messages stay.
-        seeds: Of the random numbers of each.
+        seeds: Seeds of the random numbers of each.
     """
     if not members:
         return
@@ -260,7 +260,7 @@ def average(group: RoundedGroup, members: Sequence[Member], seeds: Sequence[int]
     Args:
         group: The buckets, of layouts with shards.
         members: All of them, after ``encode``.
-        seeds: Of the random numbers of each.
+        seeds: Seeds of the random numbers of each.
     """
     if backend.on_gpu(*(one.g for one in members)):
         from gravac.kernels.cuda import rounded as on_gpu

@@ -121,8 +121,8 @@ class TiledBuffers:
     """What a bucket keeps on its device for such messages, allocated once. ``TiledGroup`` has the messages themselves.
 
     Args:
-        layout: Of the messages.
-        device: Where.
+        layout: Layout of the messages.
+        device: Device of the tensors.
         count: Messages that the bucket makes. Each has a piece of each tensor.
     """
 
@@ -232,7 +232,7 @@ def encode(group: TiledGroup, steps: Sequence[TiledStep]) -> None:
 
     Args:
         group: The buckets.
-        steps: Of those buckets, all or some, whose gradients have one dtype. The others' messages stay.
+        steps: Steps of those buckets, all or some, whose gradients have one dtype. The others' messages stay.
     """
     if not steps:
         return
@@ -268,7 +268,7 @@ def decode(group: TiledGroup, counts: Tensor, steps: Sequence[TiledStep], own: i
     Args:
         group: The buckets.
         counts: Whether the step counts, bool of shape ``()``.
-        steps: Of all buckets; the gradients are those that ``encode`` was given.
+        steps: Steps of all buckets; the gradients are those that ``encode`` was given.
         own: This rank.
     """
     if backend.on_gpu(steps[0].gradient, group.arrived):

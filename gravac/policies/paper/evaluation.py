@@ -65,8 +65,8 @@ class Evaluation:
 
         Args:
             predicted: Seconds of a step of it.
-            held: Seconds of a step of the CF to go back to.
-            back: That CF.
+            held: Seconds of a step of ``back``.
+            back: The CF to go back to.
         """
         limit = trials.step_limit(predicted, held, self.left)
         return {"trial": trials.trial(limit, Plan(None, back)), "held_seconds": held}
@@ -181,9 +181,9 @@ class Evaluation:
         """Return to the dense baseline, because what was measured no longer holds.
 
         Args:
-            rule: That fired.
-            reason: In words.
-            windows: How many are dense.
+            rule: Rule that fired.
+            reason: Reason in words.
+            windows: Number of dense windows.
             more: Arguments of ``decide``.
         """
         return self.decide(

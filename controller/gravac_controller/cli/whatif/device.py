@@ -39,7 +39,7 @@ def times_on(
     Args:
         device: ``cpu``, ``cuda``, ``cuda:1``, or a part of a GPU's name, such as ``h100``.
         plans: To measure.
-        elements: Of the gradient.
+        elements: Elements of the gradient.
         ranks: World size.
         decoded: Payloads that a rank decodes, by plan.
 
