@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 
 import torch
@@ -40,6 +41,15 @@ _PATIENCE_SECONDS = 10.0
 log = logging.getLogger("gravac.agent")
 
 
+class QueuedPhase(Enum):
+    """How far a bucket has come on its way through the streams."""
+
+    QUEUED = auto()  # encoding has not begun, as on a simulated device
+    SENT = auto()  # the gradient may have to undo the step, so the mean waits for the tick
+    FREE = auto()  # it is sent, and the memory can undo the step without the gradient
+    DECODED = auto()  # the mean is in the buffer before the tick, and the transfer is gone
+
+
 @dataclass(slots=True)
 class QueuedBucket:
     """A bucket whose encoding was queued."""
@@ -52,11 +62,7 @@ class QueuedBucket:
     """Instead of a transfer, where the device makes whole messages."""
     raw: bool = False
     """The mean will be that of the raw gradients."""
-    early: bool | None = None
-    """Whether the mean may be written before the tick is there: the memory can undo the step without the gradient.
-    None if it is not known yet."""
-    decoded: bool = False
-    """Whether it was, so that ``transfer`` is gone."""
+    phase: QueuedPhase = QueuedPhase.QUEUED
     error: Exception | None = None
 
     @property
@@ -342,7 +348,8 @@ class StreamExecutor:
 
         The newest bucket is not waited for: the network has that one to send meanwhile.
         """
-        waiting = [queued for queued in step.buckets[-2:-1] if queued.early is not False]
+        early = QueuedPhase.QUEUED, QueuedPhase.FREE
+        waiting = [queued for queued in step.buckets[-2:-1] if queued.phase in early]
         if waiting and self._link is not None:
             self.device.wait_stream(self._side, self._line)
         for queued in waiting:
@@ -403,7 +410,7 @@ class StreamExecutor:
         if offer is None:
             self._pass_on(step, None)
             return False
-        queued.early = False
+        queued.phase = QueuedPhase.SENT
         step.dense_bytes += submitted.buffer.nbytes
         step.opened.append((queued, offer))
         if submitted.last or is_full([one for _, one in step.opened]):
@@ -415,7 +422,7 @@ class StreamExecutor:
     def _send(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Encode a bucket that goes with no other, and issue its collective."""
         channel, submitted, plan = queued.channel, queued.submitted, step.plan
-        gradient, number, queued.early = submitted.buffer, submitted.bucket.number, False
+        gradient, number, queued.phase = submitted.buffer, submitted.bucket.number, QueuedPhase.SENT
         begin = self._timer.mark(self._side)
         try:
             quick = channel.sends_raw(plan) and gradient.numel() and not gradient.is_sparse
@@ -426,7 +433,8 @@ class StreamExecutor:
             else:
                 key = self._key(step, number)
                 exchange, queued.raw, unresolved = channel.encode(plan, gradient, key, step.sums, step.survey)
-                queued.early = exchange is not None and not unresolved
+                if exchange is not None and not unresolved:
+                    queued.phase = QueuedPhase.FREE
             queued.transfer = exchange or self._dense(submitted)
             step.payload_bytes += queued.transfer.payload_bytes
             step.dense_bytes += queued.transfer.payload_bytes if exchange is None else gradient.nbytes
@@ -526,14 +534,14 @@ class StreamExecutor:
 
     def _decode_early(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Write the mean of a bucket whose gradient nothing needs any more, and drop its payloads."""
-        if not queued.early or queued.transfer is None or queued.error is not None:
+        if queued.phase is not QueuedPhase.FREE or queued.transfer is None or queued.error is not None:
             return
         begin = arrived = self._timer.mark(self._side)
         try:
             self._arrive(step, queued)
             arrived = self._timer.mark(self._side)
             self.channels.means.write_unread(queued.transfer, queued.submitted.out, False)
-            queued.decoded, queued.transfer = True, None
+            queued.phase, queued.transfer = QueuedPhase.DECODED, None
         except Exception as error:
             queued.error = error
         ended = self._timer.mark(self._side)
@@ -543,7 +551,7 @@ class StreamExecutor:
         """Settle the memory, write the mean into the buffer, and complete the future."""
         submitted, begin = queued.submitted, -1
         try:
-            arrived = queued.sent is not None or queued.decoded
+            arrived = queued.sent is not None or queued.phase is QueuedPhase.DECODED
             if queued.error is not None or not arrived or step.counts is None:
                 raise queued.error or step.error or RuntimeError("no tick")
             step.raw &= queued.raw
