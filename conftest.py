@@ -23,7 +23,7 @@ FOLDERS = ("browser", "chaos", "frameworks", "gpu", "monitoring", "ranks", "demo
 """Folders of tests that start processes."""
 EXAMPLES = 5
 """Most examples of a property in the fast tier."""
-SUITES = ("test_codec_suite.py", "test_sync_free.py")
+SUITES = ("compressors/test_base.py", "test_sync_free.py")
 """Property suites over all codecs. The fast tier runs them with the default settings of each codec."""
 SLOW_SECONDS = 10.0
 """Computing time of a test above which the fast tier names it and fails. A busy machine takes two to four times as
@@ -196,7 +196,7 @@ def is_fast(item: pytest.Item) -> bool:
         in_folder(item.path, item.config)
         or any(item.get_closest_marker(mark) for mark in REST)
         or set(PROCESSES) & set(getattr(item, "fixturenames", ()))
-        or (item.path.name in SUITES and has_settings(item))
+        or (any(map(item.path.match, SUITES)) and has_settings(item))
     )
 
 

@@ -170,7 +170,7 @@ def test_the_suite_of_memories_judges_new_ones_without_an_edit(tmp_path: Path) -
     assert registry.count("        LosesMemory,\n    ),\n    base=Memory,") == 1
     shown = (ROOT / "CONTRIBUTING.md").read_text().partition("```python\n")[2].partition("```")[0]
     assert shown in new.MEMORY.format(Name="Mymemory", name="mymemory")
-    suite, names = str(ROOT / "tests/maths/test_memory_suite.py"), "doubles or loses and not another_memory"
+    suite, names = str(ROOT / "tests/gravac/memories/test_base.py"), "doubles or loses and not another_memory"
     done = subprocess.run(
         [
             sys.executable,
@@ -222,7 +222,7 @@ def test_a_new_collective_is_one_file_and_its_name(tmp_path: Path) -> None:
     (room / "choice.py").write_text(
         registry.replace("from gravac.registry", f"{imported}from gravac.registry")
     )
-    suites = ("test_codec_aggregators", "test_no_elements", "test_codec_catalogue")
+    suites = ("aggregators/test_base", "test_no_elements", "test_catalogue")
     done = subprocess.run(
         [
             *(
@@ -236,7 +236,7 @@ def test_a_new_collective_is_one_file_and_its_name(tmp_path: Path) -> None:
                 "-k",
                 "relay or catalogue",
             ),
-            *(str(ROOT / f"tests/maths/{suite}.py") for suite in suites),
+            *(str(ROOT / f"tests/gravac/{suite}.py") for suite in suites),
         ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"},

@@ -173,8 +173,9 @@ def test_a_run_without_tests_is_no_failure(tree: Path) -> None:
 
 def test_the_tiers_are_the_whole_and_slow_tests_are_named(tree: Path) -> None:
     (tree / "test_it.py").write_text(TIERED)
-    (tree / "test_codec_suite.py").write_text(SUITE)
-    (tree / "browser").mkdir()
+    for folder in ("compressors", "browser"):
+        (tree / folder).mkdir()
+    (tree / "compressors" / "test_base.py").write_text(SUITE)
     (tree / "browser" / "test_page.py").write_text(IN_A_FOLDER)
     durations = tree / "build" / "durations.json"
 

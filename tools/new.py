@@ -188,7 +188,7 @@ KINDS = {
         class_name="{Name}",
         registry=ROOT / "gravac/compressors/__init__.py",
         taken=frozenset({*COMPRESSORS, *AGGREGATORS}),
-        tests="tests/maths",
+        tests="tests/gravac",
         remains="""
   1. Write the codec: {file}. gravac/compressors/base.py says what each method promises. A low-rank codec
      goes into its own folder and has another base class.
@@ -206,7 +206,7 @@ KINDS = {
         class_name="{Name}Memory",
         registry=ROOT / "gravac/memories/__init__.py",
         taken=frozenset(MEMORIES),
-        tests="tests/maths",
+        tests="tests/gravac",
         remains="""
   1. Write the memory: {file}. gravac/memories/base.py says what each method promises.
   2. Say what it is: the docstrings, source, exact, transforms. If it has settings, describe each and give `examples`.
@@ -220,12 +220,12 @@ KINDS = {
         class_name="{Name}Policy",
         registry=ROOT / "gravac/policies/__init__.py",
         taken=frozenset(POLICIES),
-        tests="tests/policies",
+        tests="tests/gravac/policies",
         remains="""
   1. Write the policy: {file}. gravac/policies/base.py says what each method promises; decide() is pure.
   2. Say what it is: the docstrings, source, ladder(). If it has settings, describe each and give `examples`.
   3. python -m tools.new --check policy {name}     the pages again, and these tests
-  4. make lint; make test-all ARGS="tests/test_steering.py" runs it under operators' orders
+  4. make lint; make test-all ARGS="tests/gravac/policies/test_steering.py" runs it under operators' orders
 """,
     ),
 }

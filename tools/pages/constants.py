@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "constants.md"
 ROOMS = ("gravac/policies/auto/*.py", "gravac/policies/trials.py", "gravac/signals/*.py")
 TESTS = (
-    "policies/test_auto_constants.py",
-    "policies/test_auto_promises.py",
-    "test_efficiency.py",
-    "test_risk.py",
-    "test_loss_slope.py",
+    "gravac/policies/auto/test_beliefs.py",
+    "gravac/policies/auto/test_promises.py",
+    "gravac/signals/test_efficiency.py",
+    "gravac/signals/test_risk.py",
+    "gravac/signals/test_loss_slope.py",
 )
 HEAD = """# Constants of the decisions
 

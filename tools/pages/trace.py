@@ -66,7 +66,7 @@ are missing, duplicated or decided differently, and never ends in a traceback.
 Replay proves that every decision and reason follows, to the byte, from the recorded windows. It finds every change to
 a decision, even with new digests, and every change to a gain or a time that a decision depends on. Only the digests
 guard the rest, on which no decision depends: times by phase and rank, raw sums, bytes, loss and the environment.
-`tests/test_trace_mutations.py` changes every field and has the list. Its traces are recordings of real runs, which
+`tests/gravac/traces/test_line.py` changes every field and has the list. Its traces are recordings of real runs, which
 `tools/record_traces.py` makes again.
 
 A window with its decision, its gain curve and two ranks takes about 0.9 kB when compressed, and each further listed

@@ -1,7 +1,7 @@
 """GraVAC's Algorithm 1 in plain Python, to read beside the paper. No job runs it.
 
-``variant="paper"`` (``printed.py``) does the same with records and reasons; ``tests/policies/test_paper.py`` compares
-the two. Gradients, residuals and the moving averages of gains are the agents' part and left out.
+``variant="paper"`` (``printed.py``) does the same with records and reasons, and its test compares the two. Gradients,
+residuals and the moving averages of gains are the agents' part and left out.
 """
 
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ from gravac_lab.estimators.diversity import (
     compressed_diversity,
     compression_noise_ratio,
 )
-from tests.maths.test_diversity import gradients, scalars, sq
+from tests.gravac.signals.test_diversity import gradients, scalars, sq
 
 
 def test_the_bound_of_equal_orthogonal_and_opposed_gradients() -> None:

@@ -1,4 +1,4 @@
-"""Triton's kernels against plain torch, to the bit; ``test_kernels_cuda.py`` runs this in a process of its own."""
+"""Triton's kernels against plain torch, to the bit; ``test_cuda.py`` runs this in a process of its own."""
 
 import importlib
 import math

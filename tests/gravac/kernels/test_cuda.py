@@ -15,7 +15,7 @@ import torch
 
 from tools.gpu.ahead import settle
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 needs_triton = pytest.mark.skipif(
     find_spec("triton") is None, reason="Triton is not installed (Linux on x86-64 only)"
 )

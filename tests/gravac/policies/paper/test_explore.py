@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gravac.policies import GravacPolicy
 from gravac.policies.paper.hold import COOLDOWN_WINDOWS
 from gravac.protocol import Decision, GainCurve
-from tests.policies.test_properties import reports
+from tests.gravac.policies.test_base import reports
 from tools.harness.cluster import Cluster, Run
 
 LINES: dict[str, dict[str, object]] = {

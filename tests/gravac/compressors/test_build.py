@@ -120,7 +120,7 @@ def test_one_wrong_example_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {wrong, "wrong-examples", "wrong-examples:bits=4", "topk"} <= set(texts)
     assert set(texts) - set(members.built(texts)) == {wrong}
     assert "wrong-examples:bits=4" in members.having("unbiased", texts)
-    suite = runpy.run_path(str(Path(__file__).with_name("test_codec_suite.py")))  # what collecting it does
+    suite = runpy.run_path(str(Path(__file__).with_name("test_base.py")))  # what collecting it does
     assert suite["NAMES"] == texts
     suite["test_it_can_be_built"]("wrong-examples:bits=4")
     with pytest.raises(ValueError, match="bits=77 must be one of"):

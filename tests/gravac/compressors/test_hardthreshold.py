@@ -18,7 +18,7 @@ from gravac.compressors.sparse.hardthreshold import (
     kth_magnitude,
     magnitude_histogram,
 )
-from tests.maths.test_scales import uneven
+from tests.gravac.compressors.test_scales import uneven
 from tests.support.maths.aggregator_checks import BUCKETS, Bucket, average_statistics, bucket
 from tests.support.maths.checks import KEY, vector
 

@@ -144,7 +144,7 @@ def test_agents_docstring_has_each_keyword_and_its_default() -> None:
 
 
 def test_the_settings_page_has_each_keyword() -> None:
-    page = (Path(__file__).parent.parent / "docs/settings.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
     for name in AgentSettings.model_fields:
         assert f"| `GRAVAC_{name.upper()}` |" in page
 

@@ -19,7 +19,7 @@ from gravac.kernels.cpu import load
 from gravac_agent.setup import compiling
 from tests.support.maths.backends import on
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def python(code: str, **environment: str) -> str:

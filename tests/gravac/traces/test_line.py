@@ -18,7 +18,7 @@ from gravac.traces import Line, TraceError, read_trace
 from gravac.traces.line import decode, encode
 from tests.support.trace_leaves import Replayed, altered, changes, field, leaves, other
 
-TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
+TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*.jsonl*"))
 BY_NAME = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
 SILENT = {
     # About the run, for people. What a rule has to know of it is in its settings.
@@ -143,7 +143,7 @@ def test_every_other_field_decides() -> None:
 
 
 def test_a_sum_over_the_windows_decides() -> None:
-    trace = replayed(Path(__file__).parent / "traces" / "digits-topk-shaped.jsonl.gz")
+    trace = replayed(Path(__file__).parents[2] / "traces" / "digits-topk-shaped.jsonl.gz")
     forged = [altered(line, {("seconds",): 0.0}) if line.kind == "window" else line for line in trace.lines]
     with pytest.raises(ValueError, match="does not replay"):
         Replayed([line for line in forged if line is not None])

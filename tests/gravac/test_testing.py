@@ -15,7 +15,7 @@ from gravac_controller.cli import main
 from tests.support.traces_made import make, make_of_world, records, write
 from tools.harness.plan_world import World
 
-PAGE = (Path(__file__).parent.parent / "docs/testing.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/testing.md").read_text()
 
 
 @pytest.fixture
