@@ -368,7 +368,7 @@ def test_the_example_trains(document: str, tmp_path: Path) -> None:
 
 @pytest.mark.distributed
 def test_the_checkpoint_examples_run(tmp_path: Path) -> None:
-    """In one process: both ways to save, each loaded by a new agent. Real ranks: tests/ranks/test_checkpoints.py."""
+    """In one process: both ways to save, each loaded by a new agent. Real ranks: tests/ranks/test_checkpoint.py."""
     code = "\n".join(blocks(ROOT / "docs/checkpoints.md", "python"))
     script = tmp_path / "train.py"
     script.write_text(TRAINING.replace("# Here stands the example.", code + CHECKPOINTED))

@@ -194,7 +194,7 @@ def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
     agent = gravac.Agent(*pair(), controller=None, sink="wandb")
     with pytest.raises(SetupError, match=r"sink='wandb' needs a package .*pip install 'gravac\[wandb\]'"):
         agent.start()
-    extras = Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
+    extras = Path(__file__).parents[3].joinpath("pyproject.toml").read_text()
     for name in SINKS:
         assert f"\n{name} = [" in extras
 
