@@ -14,7 +14,7 @@ from gravac_controller.views.models import DecisionView, EventView, WindowView
 KEPT_EVENTS = 100
 WINDOW_BYTES, DECISION_BYTES = 5_900, 1_650
 LEVEL_BYTES, RANK_BYTES, GAIN_BYTES, CURVE_BYTES, CANDIDATE_BYTES = 2_700, 2_300, 540, 2_500, 1_200
-"""Bytes that each of these takes in memory, measured (tests/controller/test_memory.py)."""
+"""Bytes that each of these takes in memory, measured (tests/controller/live/test_recent.py)."""
 SLACK = 0.95
 """Above its bound memory is freed down to this share of it, so that not every window frees some."""
 

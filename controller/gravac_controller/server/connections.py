@@ -3,7 +3,7 @@
 uvicorn alone answers overload and bytes that are not HTTP with plain text, and waits for ever for a client that
 connects and sends nothing. This is a safety bound, not a speed-up: beside 600 connections that send half a request or
 open streams, an agent on the same machine gets none of 100 windows answered without it, and all 100 with it
-(tests/controller/test_connections.py).
+(tests/controller/server/test_connections.py).
 
 Every client on one machine has the address 127.0.0.1, so no limit per address could tell an agent from a flood. But an
 agent's connection sends a whole request within milliseconds. So connections without a request may be closed at any

@@ -14,7 +14,7 @@ import pytest
 from gravac.protocol import End, Event, WindowAnswer
 from gravac.replays.replay import check
 from gravac.traces import parts, read_trace
-from tests.controller.test_restart import everything
+from tests.controller.jobs.test_restart import everything
 from tests.support.direct import run
 from tests.support.in_process import InProcess, post, register, walk
 from tools.harness.builders import Trainer

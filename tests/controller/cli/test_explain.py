@@ -39,7 +39,7 @@ from tools.harness.sinks import Disk
 
 pytestmark = pytest.mark.distributed
 
-TRACE = str(Path(__file__).parent.parent / "traces/first-light.jsonl")
+TRACE = str(Path(__file__).parents[2] / "traces/first-light.jsonl")
 OPERATOR = "an-operators-token-0123456789abc"
 
 

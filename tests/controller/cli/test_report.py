@@ -24,7 +24,7 @@ from tests.support.figures import texts
 from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
-DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/reports.md"
 BUDGET_BYTES = 10_000_000
 BUDGET_WINDOWS = 10_000
 

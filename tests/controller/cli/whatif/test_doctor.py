@@ -22,7 +22,7 @@ from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.predicted import HOSTS, NETWORK, job_trace, trace
 
-LM = Path(__file__).parents[1] / "traces/lm-topk-shaped.jsonl.gz"
+LM = Path(__file__).parents[3] / "traces/lm-topk-shaped.jsonl.gz"
 
 JOB = ("--ranks", "4", "--elements", "3.5e6", "--compute", "0.25")
 
@@ -204,7 +204,7 @@ def test_a_trace_tells_steps_ranks_and_network(tmp_path: Path) -> None:
     ],
 )
 def test_errors_say_what_to_give(words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(Path(__file__).parents[4])
     done = CliRunner().invoke(main, ["doctor", *words])
     assert done.exit_code == 2, done.output
     assert says in " ".join(done.output.split())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import Decision, End, Event, JobAnswer, WindowAnswer
-from tests.controller import test_jobs
+from tests.controller.jobs import test_job
 from tests.support.in_process import InProcess
 from tests.support.sse import Message, Reader, parse
 from tools.harness.builders import Trainer, spec
@@ -134,12 +134,12 @@ def test_messages_are_spaced_but_none_is_lost(start: Callable[..., Controller]) 
 
 def test_a_reader_far_behind_gets_a_fresh_snapshot(open_app: Callable[..., InProcess]) -> None:
     app = open_app(stream_interval_seconds=0.0)
-    decision = test_jobs.register(app).decision
+    decision = test_job.register(app).decision
     stream = app.services.streams.read(app.services.store.jobs["job"], None)
 
     async def read() -> list[Message]:
         seen = [await anext(stream)]
-        test_jobs.run(app, Trainer(), decision, 80)  # while the reader is busy with its first message
+        test_job.run(app, Trainer(), decision, 80)  # while the reader is busy with its first message
         seen.append(await anext(stream))
         return [parse(message.decode().rstrip("\n")) for message in seen]
 

@@ -14,7 +14,7 @@ from tests.support.efficiencies import fixed_efficiencies
 from tests.support.figures import markers, parts, texts
 from tests.support.predicted import CFS, HOSTS, NETWORK, RANKS, trace
 
-TRACES = Path(__file__).parents[1] / "traces"
+TRACES = Path(__file__).parents[3] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")
 
 
@@ -258,7 +258,7 @@ def test_an_aggregator_of_several_rounds_is_predicted_where_it_was_recorded() ->
 
 
 @pytest.mark.parametrize(
-    "trace", sorted((Path(__file__).parents[1] / "traces").glob("*.gz")), ids=lambda path: path.name
+    "trace", sorted((Path(__file__).parents[3] / "traces").glob("*.gz")), ids=lambda path: path.name
 )
 def test_real_traces_are_answered(trace: Path) -> None:
     """Whatever task, codec, network and faults: with a range about each step, as wide as the trace is noisy."""
