@@ -19,7 +19,7 @@ REST = (*LONG, "alone")
 """Marks of tests that are not in the fast tier, unless they are marked ``smoke``."""
 PROCESSES = ("start", "controller", "shared", "run_ranks", "run_each", "warm")
 """Fixtures that start processes; tests that use one are not in the fast tier either."""
-FOLDERS = ("browser", "chaos", "frameworks", "gpu", "monitoring", "ranks", "demo", "testbed")
+FOLDERS = ("browser", "chaos", "frameworks", "gpu", "monitoring", "ranks", "bench")
 """Folders of tests that start processes."""
 EXAMPLES = 5
 """Most examples of a property in the fast tier."""

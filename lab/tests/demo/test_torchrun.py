@@ -1,4 +1,4 @@
-"""The ranks of the demo, and the example under torchrun itself (``gravac demo`` is in tests/cli)."""
+"""The ranks of the demo, and the example under torchrun itself."""
 
 import json
 import re

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import young
 
 DENSE = [[10, 3.0, 0.0, 0.0], [20, 2.0, 0.0, 0.0], [30, 1.5, 0.0, 0.0]]

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "lab" / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "lab" / "benchmarks")
     import paper_search  # type: ignore[import-not-found]
 
     assert isinstance(paper_search, ModuleType)

@@ -6,7 +6,7 @@ import pytest
 
 from lab.benchmarks import scale_map
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_picture_of_the_docs_is_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
