@@ -1,35 +1,28 @@
 """Every aggregator, and every codec as one, among simulated ranks."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from itertools import chain
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gravac.aggregators import AGGREGATORS, Aggregator, OneShot, PowerSGD, build, parse
-from gravac.aggregators.ternary import field_bits, pack_sums, unpack_sums, words
+from gravac.aggregators import AGGREGATORS, Aggregator, PowerSGD, build, parse
 from gravac.collectives import ALONE
-from gravac.collectives.simulated import SimulatedWorld
-from gravac.compressors import COMPRESSORS, Compressor, Key, Payload, TopK
+from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_codec
-from gravac.kernels import SelectionHint
 from tests.support.maths.aggregator_checks import (
     BUCKETS,
     SELECTING,
     Step,
-    aggregate,
-    bucket,
     gradient,
     made,
     run,
     steps,
     world,
 )
-from tests.support.maths.checks import LECTURE
 from tests.support.maths.members import ways
 
 WAYS = ways(
@@ -96,35 +89,6 @@ def test_bytes_are_those_declared(text: str) -> None:
             assert [one.payload_bytes for one in rank[0]] == declared
             assert all(one.sent_bytes == 0 for one in rank[0]) or size > 1
     assert aggregator.source
-
-
-class Short(TopK):
-    """Makes payloads without their last byte of positions."""
-
-    name = "short"
-
-    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        return self.levels(x, (cf,), key, dtype)[0]
-
-    def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
-    ) -> list[Payload]:
-        made = super().levels(x, cfs, key, dtype, hint)
-        return [replace(payload, parts=(payload.parts[0], payload.parts[1][:-1])) for payload in made]
-
-
-def test_a_payload_of_another_size_than_declared_is_never_sent() -> None:
-    """Other ranks would wait for the missing bytes, or abort. The error says whose bytes are wrong."""
-    one = BUCKETS[0]
-    n = sum(one.numels)
-    declared = TopK().wire_bytes(n, 4.0, torch.float32)
-    aggregator = OneShot(Short(), ALONE)
-    message = (
-        f"compressor='short' made a payload of {declared - 1} bytes, but declares {declared} bytes for {n} "
-    )
-    with pytest.raises(ValueError, match=message):
-        aggregator.open(one).prepare(torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
-    OneShot(TopK(), ALONE).open(one).prepare(torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
 
 
 @pytest.mark.parametrize("text", MEMBERS)
@@ -241,42 +205,6 @@ def test_both_levels_of_an_exploring_step(text: str) -> None:
     assert torch.equal(x, before)
 
 
-def test_majority() -> None:
-    signs = torch.tensor([[3.0, -1, 2, -1], [1, -1, -2, 4], [2, 5, -1, -2]])
-    one = bucket(0, (4,))
-
-    def each(aggregator: Aggregator) -> Tensor:
-        rank = aggregator.communicator.rank
-        return aggregate(aggregator, one, signs[rank], 1.0, Key(0, 0, 0, rank))[0]
-
-    scale = float(signs.abs().mean())
-    for mean in world(3, "majority", each):
-        assert mean.tolist() == pytest.approx([scale, -scale, -scale, -scale])  # type: ignore[attr-defined]
-
-
-def test_terngrad_shares_the_largest_scale() -> None:
-    one = bucket(0, (4,), (4,))
-
-    def each(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
-        rank = aggregator.communicator.rank
-        return aggregate(aggregator, one, LECTURE * (1 + rank), 1.0, Key(0, 0, 0, rank))
-
-    for mean, sent in world(2, "terngrad-sum", each):  # type: ignore[misc]
-        assert set(sent[:4].abs().tolist()) <= {0.0, 260.0}
-        assert set(sent[4:].abs().tolist()) <= {0.0, 112.0}
-        assert set(mean[:4].abs().tolist()) <= {0.0, 130.0, 260.0}
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 127, 1000])
-def test_summed_fields_never_overflow(ranks: int) -> None:
-    codes = torch.randint(0, 3, (100,), generator=torch.Generator().manual_seed(ranks)).repeat(ranks, 1)
-    codes[:, :3] = torch.tensor([0, 1, 2])
-    packed = torch.stack([pack_sums(one, ranks) for one in codes])
-    assert packed.shape == (ranks, words(100, ranks))
-    assert torch.equal(unpack_sums(packed.sum(0, dtype=torch.int32), 100, ranks), codes.sum(0).int())
-    assert field_bits(ranks) == math.ceil(math.log2(2 * ranks + 1))
-
-
 def test_wrong_settings_and_states_are_named() -> None:
     for text, message in (
         ("powersgd:rank=0", "powersgd: rank=0 must be at least 1"),
@@ -294,15 +222,3 @@ def test_wrong_settings_and_states_are_named() -> None:
         PowerSGD(ALONE).load_state_dict({"a": torch.ones(3)})
     with pytest.raises(ValueError, match="majority has no state, but 'a' was given"):
         build("majority", ALONE).load_state_dict({"a": torch.ones(3)})
-
-
-def test_the_simulated_world_ends_when_a_rank_fails() -> None:
-    def each(communicator: Any) -> None:
-        if communicator.rank == 1:
-            raise RuntimeError("rank 1 is gone")
-        communicator.sum(torch.ones(1))
-
-    with pytest.raises(RuntimeError, match="rank 1 is gone"):
-        SimulatedWorld(3).run(each)
-    with pytest.raises(ValueError, match="size=0 must be at least 1 rank"):
-        SimulatedWorld(0)

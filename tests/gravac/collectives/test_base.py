@@ -1,7 +1,7 @@
 """Collectives: nothing is lost when payloads are exchanged."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,15 +13,12 @@ from torch import Tensor
 from gravac.aggregators import Aggregator, OneShot, build_sharded
 from gravac.collectives import Collective, Communicator, Gather, Owners, SharedSupport
 from gravac.collectives.communicator import Work
-from gravac.collectives.messages import HEADER_BYTES, Header
-from gravac.collectives.owners import Shards
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import COMPRESSORS, Key, Payload, build
-from gravac.compressors import build as build_codec
 from gravac.compressors.base import Layout
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
-from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, aggregate, bucket, gradient, made, world
+from tests.support.maths.aggregator_checks import SELECTING, aggregate, bucket, gradient, made, world
 from tests.support.maths.checks import vector
 
 
@@ -64,79 +61,6 @@ def test_nothing_is_lost(numel: int, ranks: int, cf: float, kind: str, text: str
     assert float((done[0][0].double() + residual - came_in).abs().max()) <= 1e-6 * largest * ranks
     k = max(1, int(numel / cf))
     assert int((done[0][0] != 0).sum()) <= k + ranks  # no build-up, unlike a gather
-
-
-def test_a_shared_support_is_the_leaders_and_leaves_the_rest_exactly() -> None:
-    one = BUCKETS[0]
-    n = sum(one.numels)
-    topk = build_codec("topk")
-    for step in range(4):
-        xs = [gradient(rank, step, one, scale=1.0 + (rank == 1)) for rank in range(3)]
-        for text, leader in (("topk by shared:leader=turns", step % 3), ("topk by shared:leader=largest", 1)):
-            support = topk.compress(xs[leader], 10.0, Key(0, 0, 0, 0), torch.float32).support
-            assert support is not None
-            for x, (mean, sent) in zip(xs, one_step(3, text, xs, 10.0, step), strict=True):
-                expected = torch.zeros(n)
-                expected[support.long()] = x[support.long()]
-                assert torch.equal(sent, expected)
-                assert mean.nonzero().squeeze(1).tolist() == support.tolist()
-
-
-def test_owners_choose_the_largest_of_their_own_elements() -> None:
-    """The last of 251 elements has no row of its own on one of three ranks."""
-    n, ranks, cf = 251, 3, 10.0
-    for step in range(3):
-        xs, shards = (
-            [vector("heavy", n, 7 * step + rank) for rank in range(ranks)],
-            Shards.of(n, ranks, Key(1, step, 0, 0)),
-        )
-        rows = torch.arange(shards.rows, dtype=torch.int32)
-        chosen = torch.zeros(n, dtype=torch.bool)
-        for rank, x in enumerate(xs):
-            places, values = shards.read(x, rows, rank)
-            chosen[places[values.abs().topk(-(-25 // ranks)).indices].long()] = True
-        for x, (mean, sent) in zip(xs, one_step(ranks, "topk by shared", xs, cf, step), strict=True):
-            assert torch.equal(sent, torch.where(chosen, x, 0.0))
-            torch.testing.assert_close(mean, torch.where(chosen, torch.stack(xs).mean(0), 0.0))
-
-
-@pytest.mark.parametrize("text", ["topk+nearest:levels=15 by shared", "topk+bf16 by shared:leader=turns"])
-def test_rounded_values_of_a_shared_support_leave_both_errors_in_memories(text: str) -> None:
-    xs = [vector("heavy", 20_000, rank) for rank in range(3)]
-    done, plain = one_step(3, text, xs, 20.0), one_step(3, f"topk by {text.split(' by ')[1]}", xs, 20.0)
-    sent, exact = (torch.stack([each for _, each in of]).double().mean(0) for of in (done, plain))
-    for mean, _ in done:
-        assert torch.equal(mean, done[0][0])
-        assert float((mean.double() - sent).abs().max()) <= 1e-6 * float(sent.abs().max())
-    error = float((sent - exact).square().sum() / exact.square().sum())
-    assert 1e-8 < error < 0.05
-    assert not bool(done[0][1][plain[0][1] == 0].any())
-
-
-def test_owners_of_equal_ranks_send_their_largest_elements() -> None:
-    x = vector("heavy", 20_000)
-    topk = build_codec("topk").decode(build_codec("topk").compress(x, 20.0, Key(0, 0, 0, 0), torch.float32))
-    for mean, sent in one_step(4, "topk by owners", [x] * 4, 20.0):
-        assert torch.equal(sent[sent != 0], x[sent != 0])
-        sums_sent = int(((mean != 0) & (topk != 0)).sum())
-        assert sums_sent > 0.93 * 1000  # a few do not fit their owner's share
-        assert float(mean.square().sum()) > 0.99 * float(topk.square().sum())
-
-
-def test_the_owner_takes_over_the_sums_it_does_not_send() -> None:
-    """Two ranks, one element per shard: what the loser sent is in the owner's residual."""
-    n, cf = 40, 20.0
-    shards = Shards(n, 2, Key(1, 0, 0, 0).shared_seed() & (2**31 - 1))
-    rows = torch.arange(shards.rows, dtype=torch.int32)
-    owned = [shards.positions(rows, owner).tolist() for owner in range(2)]
-    a, b, c, d = owned[0][3], owned[0][5], owned[1][2], owned[1][7]
-    xs = [torch.zeros(n), torch.zeros(n)]
-    xs[0][a], xs[0][c] = 5.0, 1.0
-    xs[1][b], xs[1][d] = 3.0, 2.0
-    (mean, first), (_, second) = one_step(2, "topk by owners", xs, cf)
-    assert {at: float(mean[at]) for at in mean.nonzero().squeeze(1).tolist()} == {a: 2.5, d: 1.0}
-    assert {at: float(first[at]) for at in first.nonzero().squeeze(1).tolist()} == {a: 5.0, b: -3.0, c: 1.0}
-    assert {at: float(second[at]) for at in second.nonzero().squeeze(1).tolist()} == {c: -1.0, b: 3.0, d: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -232,63 +156,6 @@ def test_the_gate_compares_what_was_sent_not_what_was_chosen(text: str) -> None:
         else:
             assert after < 0.9 * chosen
         assert stronger < after  # as at the CF nearest to it
-
-
-@given(numel=st.integers(1, 500), ranks=st.integers(1, 9), seed=st.integers(0, 2**31 - 1))
-def test_every_element_has_one_owner(numel: int, ranks: int, seed: int) -> None:
-    shards = Shards(numel, ranks, seed)
-    rows = torch.arange(shards.rows, dtype=torch.int32)
-    x = torch.arange(1.0, numel + 1)
-    read = [shards.read(x, rows, owner) for owner in range(ranks)]
-    values = torch.cat([values for _, values in read])
-    assert sorted(values[values > 0].tolist()) == x.tolist()
-    assert int((values == 0).sum()) == shards.rows * ranks - numel < ranks
-    for owner, (places, found) in enumerate(read):
-        assert torch.equal(places, shards.positions(rows, owner))
-        assert torch.equal(x[places.long()][found > 0], found[found > 0])
-
-
-def clusters() -> Iterator[Tensor]:
-    yield torch.arange(0, 4096)  # one layer
-    yield torch.arange(0, 1 << 20, 256)  # one column
-    yield torch.arange(0, 1 << 20, 255)
-    yield torch.randperm(1 << 20, generator=torch.Generator().manual_seed(0))[:4096].sort().values
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 8, 16])
-def test_clusters_are_dealt_out_evenly(ranks: int) -> None:
-    for seed in range(3):
-        shards, owners = Shards(1 << 20, ranks, seed), torch.empty(1 << 20, dtype=torch.int64)
-        rows = torch.arange(shards.rows, dtype=torch.int32)
-        for owner in range(ranks):
-            owners[shards.positions(rows, owner).long()] = owner
-        for places in clusters():
-            counts = owners[places].bincount(minlength=ranks)
-            fair = places.numel() / ranks
-            assert float((counts - fair).abs().max()) < 5 * math.sqrt(fair)
-
-
-@pytest.mark.parametrize("text", ["topk+bf16", "qsgd", "hardthreshold"])
-def test_a_message_of_another_step_is_refused(text: str) -> None:
-    """Two ranks out of step would have a mean that is wrong and looks right."""
-    codec, x = build(text), torch.randn(500, generator=torch.Generator().manual_seed(2))
-    key = Key(1, 7, 3, 0)
-    payload = codec.compress(x, 10.0, key, torch.float32)
-    layout = codec.layout(500, 10.0, torch.float32)
-    message = Header(layout, key).pack(payload.parts)
-    assert message.numel() == HEADER_BYTES + payload.nbytes
-    rest = Header(layout, key._replace(rank=5)).strip(message, 0)
-    assert torch.equal(rest, payload.pack()), "the rank does not matter"
-    for changed in (
-        (build("int8").layout(500, 10.0, torch.float32), key),
-        (layout, key._replace(step=8)),
-        (layout, key._replace(bucket=4)),
-        (codec.layout(500, 10.0, torch.bfloat16), key),
-        (codec.layout(500, 20.0, torch.float32), key),
-        (codec.layout(501, 10.0, torch.float32), key),
-    ):
-        with pytest.raises(ValueError, match=r"rank 0 sent something else .*: the ranks are out of step"):
-            Header(*changed).strip(message, 0)
 
 
 @pytest.mark.parametrize("way", [Gather, Owners, SharedSupport])

@@ -1,6 +1,4 @@
-"""Choosing a collective: the cost model has the figures of its sources, and choices follow from them."""
-
-import math
+"""Choosing a collective: choices follow from the cost model, and wrong ones are named."""
 
 import pytest
 import torch
@@ -15,7 +13,6 @@ from gravac.collectives import (
     Network,
     Workload,
     choose,
-    cost,
     keeps_up,
     parse_collective,
 )
@@ -29,35 +26,6 @@ NETWORKS = st.builds(Network, latency_seconds=st.floats(0, 0.1), bytes_per_secon
 
 def load(codec: str = "topk", numel: int = 1 << 20, cf: float = 100.0, ranks: int = 8) -> Workload:
     return Workload(build_codec(codec), numel, cf, torch.float32, ranks)
-
-
-def test_the_figures_of_ar_topk() -> None:
-    """Tyagi and Swany 2023: 8 ranks, 1 ms, 1 Gbit/s, ResNet50 (102.2 MB), ratios 0.1 and 0.001; half is places."""
-    network = Network(latency_seconds=1e-3, bytes_per_second=125e6)
-    for ratio, gather, ring in ((0.1, 1148, 405), (0.001, 14.4, 21)):
-        part = round(102.2e6 * ratio)
-        # They take a tree's latency for the all-gather, 3 messages instead of the ring's 7.
-        assert 1e3 * cost.all_gather(network, 8, 2 * part) - 4 == pytest.approx(gather, rel=0.01)
-        shared = cost.broadcast(network, 8, part) + cost.all_reduce(network, 8, part)
-        assert 1e3 * shared == pytest.approx(ring, rel=0.01)
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4, 16, 64])
-def test_a_gather_loses_to_a_dense_ring_above_twice_its_factor(ranks: int) -> None:
-    """n > 2c, at no latency."""
-    network, dense = Network(latency_seconds=0.0, bytes_per_second=1e8), 1 << 24
-    ring = cost.all_reduce(network, ranks, dense)
-    for factor in (1, 2, 5, 10, 40):
-        gathered = cost.all_gather(network, ranks, dense // factor)
-        assert (gathered > ring * 1.0001) == (ranks > 2 * factor)
-
-
-def test_trees() -> None:
-    for ranks in range(1, 20):
-        for root in range(ranks):
-            sent = [cost.children(ranks, rank, root) for rank in range(ranks)]
-            assert sum(sent) == ranks - 1  # everybody else hears it once
-            assert max(sent) == sent[root] == cost.depth(ranks)
 
 
 @given(
@@ -155,11 +123,6 @@ def test_owners_keep_up_with_an_optimizer_that_ages(
     assert choose(network, load(name, 6_500_000, cf, ranks), aged).name == chosen
 
 
-def test_a_small_sum_takes_the_messages_that_doubling_takes() -> None:
-    counted = {ranks: cost.small_sum_messages(ranks) for ranks in (1, 2, 4, 5, 8, 12, 64, 1000)}
-    assert counted == {1: 0, 2: 2, 4: 6, 5: 4, 8: 3, 12: 5, 64: 6, 1000: 11}
-
-
 def test_choices_are_noted_once() -> None:
     network = Network(latency_seconds=1e-5, bytes_per_second=12.5e6)
     chooser = CollectiveChooser(ALONE, "auto", network)
@@ -216,14 +179,6 @@ def test_linear_codecs_and_aggregators_ignore_the_collective() -> None:
     assert isinstance(build("randomk", ALONE, "shared"), OneShot)
     assert build("powersgd", ALONE, "owners").name == "powersgd"
     assert parse_collective("auto") is None
-
-
-@pytest.mark.parametrize(
-    ("latency", "speed"), [(-1.0, 1.0), (math.nan, 1.0), (0.0, 0.0), (0.0, math.inf), (0.0, math.nan)]
-)
-def test_networks_that_cannot_be(latency: float, speed: float) -> None:
-    with pytest.raises(ValueError, match="must be finite"):
-        Network(latency_seconds=latency, bytes_per_second=speed)
 
 
 def test_a_damaged_state_is_named() -> None:

@@ -1,11 +1,14 @@
 """Owners: each keeps its elements in all steps, nothing is lost, and the bytes on a link do not grow with the ranks."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from statistics import fmean
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from gravac.aggregators import Aggregator, OneShot
@@ -13,10 +16,12 @@ from gravac.collectives import Gather, Owners, Workload
 from gravac.collectives.communicator import ALONE
 from gravac.collectives.cost import ring_bytes
 from gravac.collectives.owners import Shards
-from gravac.compressors import Key, build
+from gravac.compressors import Key
+from gravac.compressors import build as build_codec
 from gravac.memories import Bucket, Memory
 from gravac.memories import build as build_memory
 from gravac.memories.states import reshard
+from tests.gravac.collectives.test_base import one_step
 from tests.support.maths.aggregator_checks import bucket, made, world
 from tests.support.maths.checks import vector
 
@@ -181,7 +186,7 @@ CODECS = ["topk", "topk+bf16", "topk+int8", "topk+twobit"]
 
 
 def link_bytes(kind: Callable[..., Gather | Owners], codec: str, numel: int, cf: float, ranks: int) -> int:
-    return kind(ALONE).link_bytes(Workload(build(codec), numel, cf, torch.float32, ranks))
+    return kind(ALONE).link_bytes(Workload(build_codec(codec), numel, cf, torch.float32, ranks))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -199,6 +204,84 @@ def test_bytes_on_a_link_do_not_grow_with_the_ranks(numel: int, cf: float, codec
 
 
 def test_codecs_that_choose_and_round() -> None:
-    assert all(Owners.fits(build(codec)) for codec in CODECS)
+    assert all(Owners.fits(build_codec(codec)) for codec in CODECS)
     assert isinstance(made("topk+twobit by owners", ALONE), OneShot)
-    assert not Owners.fits(build("int8"))
+    assert not Owners.fits(build_codec("int8"))
+
+
+def test_owners_choose_the_largest_of_their_own_elements() -> None:
+    """The last of 251 elements has no row of its own on one of three ranks."""
+    n, ranks, cf = 251, 3, 10.0
+    for step in range(3):
+        xs, shards = (
+            [vector("heavy", n, 7 * step + rank) for rank in range(ranks)],
+            Shards.of(n, ranks, Key(1, step, 0, 0)),
+        )
+        rows = torch.arange(shards.rows, dtype=torch.int32)
+        chosen = torch.zeros(n, dtype=torch.bool)
+        for rank, x in enumerate(xs):
+            places, values = shards.read(x, rows, rank)
+            chosen[places[values.abs().topk(-(-25 // ranks)).indices].long()] = True
+        for x, (mean, sent) in zip(xs, one_step(ranks, "topk by shared", xs, cf, step), strict=True):
+            assert torch.equal(sent, torch.where(chosen, x, 0.0))
+            torch.testing.assert_close(mean, torch.where(chosen, torch.stack(xs).mean(0), 0.0))
+
+
+def test_owners_of_equal_ranks_send_their_largest_elements() -> None:
+    x = vector("heavy", 20_000)
+    topk = build_codec("topk").decode(build_codec("topk").compress(x, 20.0, Key(0, 0, 0, 0), torch.float32))
+    for mean, sent in one_step(4, "topk by owners", [x] * 4, 20.0):
+        assert torch.equal(sent[sent != 0], x[sent != 0])
+        sums_sent = int(((mean != 0) & (topk != 0)).sum())
+        assert sums_sent > 0.93 * 1000  # a few do not fit their owner's share
+        assert float(mean.square().sum()) > 0.99 * float(topk.square().sum())
+
+
+def test_the_owner_takes_over_the_sums_it_does_not_send() -> None:
+    """Two ranks, one element per shard: what the loser sent is in the owner's residual."""
+    n, cf = 40, 20.0
+    shards = Shards(n, 2, Key(1, 0, 0, 0).shared_seed() & (2**31 - 1))
+    rows = torch.arange(shards.rows, dtype=torch.int32)
+    owned = [shards.positions(rows, owner).tolist() for owner in range(2)]
+    a, b, c, d = owned[0][3], owned[0][5], owned[1][2], owned[1][7]
+    xs = [torch.zeros(n), torch.zeros(n)]
+    xs[0][a], xs[0][c] = 5.0, 1.0
+    xs[1][b], xs[1][d] = 3.0, 2.0
+    (mean, first), (_, second) = one_step(2, "topk by owners", xs, cf)
+    assert {at: float(mean[at]) for at in mean.nonzero().squeeze(1).tolist()} == {a: 2.5, d: 1.0}
+    assert {at: float(first[at]) for at in first.nonzero().squeeze(1).tolist()} == {a: 5.0, b: -3.0, c: 1.0}
+    assert {at: float(second[at]) for at in second.nonzero().squeeze(1).tolist()} == {c: -1.0, b: 3.0, d: 2.0}
+
+
+@given(numel=st.integers(1, 500), ranks=st.integers(1, 9), seed=st.integers(0, 2**31 - 1))
+def test_every_element_has_one_owner(numel: int, ranks: int, seed: int) -> None:
+    shards = Shards(numel, ranks, seed)
+    rows = torch.arange(shards.rows, dtype=torch.int32)
+    x = torch.arange(1.0, numel + 1)
+    read = [shards.read(x, rows, owner) for owner in range(ranks)]
+    values = torch.cat([values for _, values in read])
+    assert sorted(values[values > 0].tolist()) == x.tolist()
+    assert int((values == 0).sum()) == shards.rows * ranks - numel < ranks
+    for owner, (places, found) in enumerate(read):
+        assert torch.equal(places, shards.positions(rows, owner))
+        assert torch.equal(x[places.long()][found > 0], found[found > 0])
+
+
+def clusters() -> Iterator[Tensor]:
+    yield torch.arange(0, 4096)  # one layer
+    yield torch.arange(0, 1 << 20, 256)  # one column
+    yield torch.arange(0, 1 << 20, 255)
+    yield torch.randperm(1 << 20, generator=torch.Generator().manual_seed(0))[:4096].sort().values
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 16])
+def test_clusters_are_dealt_out_evenly(ranks: int) -> None:
+    for seed in range(3):
+        shards, owners = Shards(1 << 20, ranks, seed), torch.empty(1 << 20, dtype=torch.int64)
+        rows = torch.arange(shards.rows, dtype=torch.int32)
+        for owner in range(ranks):
+            owners[shards.positions(rows, owner).long()] = owner
+        for places in clusters():
+            counts = owners[places].bincount(minlength=ranks)
+            fair = places.numel() / ranks
+            assert float((counts - fair).abs().max()) < 5 * math.sqrt(fair)

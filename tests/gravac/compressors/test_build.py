@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gravac.compressors import COMPRESSORS, Stack, build
+from gravac.compressors import COMPRESSORS, build
 from gravac.compressors.quantize.qsgd import QSGD
 from tests.support.maths import members
-from tests.support.maths.checks import KEY, achieved, vector
 
 
 def test_settings() -> None:
@@ -26,24 +25,6 @@ def test_settings() -> None:
         392,
         264,
     ]
-
-
-def test_any_selector_stacks_on_any_quantizer() -> None:
-    for text in (
-        "topk+int8",
-        "randomk+int4:block=16",
-        "blockrandomk+natural",
-        "topk+scaledsign",
-        "topk+qsgd:bits=3",
-    ):
-        codec = build(text)
-        assert isinstance(codec, Stack)
-        x = vector("gauss", 500)
-        payload = codec.compress(x, 10.0, KEY, torch.float32)
-        assert payload.nbytes == codec.wire_bytes(500, 10.0, torch.float32)
-        again = codec.layout(500, 10.0, torch.float32).unpack(payload.pack(), KEY)
-        assert torch.equal(codec.decode(again), codec.decode(payload))
-        assert achieved(payload) == 10.0
 
 
 @pytest.mark.parametrize(
@@ -86,23 +67,6 @@ def test_every_member_says_where_it_comes_from() -> None:
         assert codec.__doc__
     with pytest.raises(ValueError, match="topk has no state, but 'a' was given"):
         build("topk").load_state_dict({"a": torch.ones(1)})
-
-
-def test_low_rank_codecs_know_their_shapes() -> None:
-    shapes = ((64, 3, 3, 3), (64,), (10, 64), (64, 3, 3, 3))
-    n = 64 * 27 * 2 + 64 + 640
-    codec = build("svd").fitted(shapes)
-    x = vector("gauss", n)
-    payload = codec.compress(x, 8.0, KEY, torch.float32)
-    rank = int(64 * 27 / (8 * (64 + 27)))
-    assert payload.nbytes == 4 * (2 * rank * (64 + 27) + 64 + 74)
-    decoded = codec.decode(payload)
-    assert torch.equal(decoded[1728 : 1728 + 64], x[1728 : 1728 + 64])  # a vector stays as it is
-    assert torch.linalg.matrix_rank(decoded[:1728].view(64, 27)) == rank
-    with pytest.raises(ValueError, match="svd was fitted to tensors of shapes"):
-        codec.compress(x[1:], 8.0, KEY, torch.float32)
-    with pytest.raises(ValueError, match="terngrad was fitted to tensors of"):
-        build("terngrad").fitted(shapes).compress(x[1:], 8.0, KEY, torch.float32)
 
 
 class WrongExamples(QSGD):

@@ -1,10 +1,11 @@
 """Count sketch: adding, fixed hashes, heavy hitters."""
 
+import pytest
 import torch
 
 from gravac.compressors import build
 from gravac.compressors.countsketch import CountSketch, HeavyHitters
-from tests.support.maths.checks import KEY, vector
+from tests.support.maths.checks import ENERGY, KEY, LECTURE, draws, vector
 
 
 def test_with_a_fixed_hash_encode_of_decode_multiplies_by_the_load() -> None:
@@ -59,3 +60,14 @@ def test_medians_resist_a_spike_that_spoils_the_mean() -> None:
         decoded = build(name).decode(build(name).compress(x, 2.0, KEY, torch.float32))
         errors[name] = float((decoded - x)[others].square().sum())
     assert errors["countsketch-median:rows=5"] < errors["countsketch:rows=5"] / 1000
+
+
+@pytest.mark.parametrize(
+    ("rows", "cf", "omega"), [(1, 2.0, 1.0), (2, 2.0, 1.5), (1, 8 / 3, 1.75), (1, 1.0, 0.0)]
+)
+def test_count_sketch_variance(rows: int, cf: float, omega: float) -> None:
+    """Balanced hash: Σ c(c - 1)/n over the rows; with independent hashes it would be (n - 1)/(rows · w)."""
+    codec = build(f"countsketch:rows={rows}")
+    assert codec.bound(8, cf).omega == omega
+    errors = (draws(codec, LECTURE, cf, 3000) - LECTURE).square().sum(1)
+    assert float(errors.mean()) == pytest.approx(omega * ENERGY, rel=0.06, abs=1e-6)

@@ -12,6 +12,7 @@ from gravac.collectives import ALONE, Communicator
 from gravac.compressors import Key
 from gravac.compressors import build as build_codec
 from gravac.compressors.sparse.hardthreshold import (
+    HardThreshold,
     WarmedThreshold,
     first_bin,
     histogram_window,
@@ -20,7 +21,7 @@ from gravac.compressors.sparse.hardthreshold import (
 )
 from tests.gravac.compressors.test_scales import uneven
 from tests.support.maths.aggregator_checks import BUCKETS, Bucket, average_statistics, bucket
-from tests.support.maths.checks import KEY, vector
+from tests.support.maths.checks import KEY, LECTURE, error, sent, vector
 
 ELEMENTS = sum(sum(one.numels) for one in BUCKETS)
 NET = tuple(bucket(number, (60, 100), (60,), (100, 40)) for number in range(4))
@@ -176,3 +177,35 @@ def test_a_window_of_a_histogram_cuts_off_at_its_ends(about: float) -> None:
         low, high = min(about / 2.2, 2.0**126), about * 2.2
         assert level == pytest.approx(min(max(whole, low), high), rel=0.3, abs=1e-37)
         assert math.isfinite(level)
+
+
+def test_hard_threshold() -> None:
+    codec = HardThreshold(threshold=7.0)
+    assert error(codec, LECTURE) == 13  # 7 itself is sent
+    assert int((sent(codec, LECTURE) != 0).sum()) == 6
+    assert codec.bound(8, 1.0).absolute == 392
+    assert torch.equal(sent(HardThreshold(threshold=3.5), LECTURE / 2), sent(codec, LECTURE) / 2)
+    once = sent(HardThreshold(threshold=20.0), LECTURE)
+    assert torch.equal(sent(HardThreshold(threshold=20.0), sent(codec, LECTURE).float()), once)
+
+
+@pytest.mark.parametrize(
+    ("k", "level"),
+    [(11174, 0.0047300), (6166, 0.0063675), (11220, 0.0047203), (11436, 0.0046756), (6258, 0.0063205)],
+)
+def test_threshold_rule(k: int, level: float) -> None:
+    assert HardThreshold().level(k, 1.0) == pytest.approx(level, abs=5e-8)
+    assert HardThreshold().level(1000 * k, 1000.0) == pytest.approx(level, abs=5e-8)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hard_threshold_has_the_least_total_error_of_a_run(seed: int) -> None:
+    """Same number of elements over the whole sequence (Sahu et al.)."""
+    steps, n, k = 50, 200, 5
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.randn(steps, 1, generator=generator).exp()
+    sequence = torch.randn(steps, n, generator=generator) * scales
+    level = float(sequence.abs().flatten().sort(descending=True).values[steps * k - 1])
+    hard = sum(error(HardThreshold(threshold=level), x) for x in sequence)
+    top = sum(error(build_codec("topk"), x, n / k) for x in sequence)
+    assert hard < top

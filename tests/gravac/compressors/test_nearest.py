@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from gravac.compressors import Key, TopK, build
+from gravac.compressors import build
 from gravac.compressors.quantize.dither import Dither
 from gravac.compressors.quantize.nearest import Nearest
-from gravac.compressors.sparse.chunktopk import ChunkTopK
 from tests.support.maths.checks import KEY, LECTURE, vector
 
 
@@ -117,74 +116,10 @@ def test_a_spread_wide_enough_clips_nothing_and_errs_as_qsgd() -> None:
     assert errors[0] == pytest.approx(errors[1], rel=0.05)
 
 
-@pytest.mark.parametrize(("levels", "error"), [(7, 0.0645), (5, 0.145), (3, 0.485)])
-def test_subtracting_the_draws_halves_the_error(levels: int, error: float) -> None:
-    x = vector("gauss", 65_536)
-    plain, subtracted = (
-        float((sent(f"{codec}:levels={levels}", x) - x).square().sum() / x.square().sum())
-        for codec in ("dither", "dither-subtractive")
-    )
-    assert subtracted == pytest.approx(error, rel=0.03)
-    assert subtracted < 0.53 * plain
-
-
-def test_draws_are_not_subtracted_where_zeros_would_become_noise() -> None:
-    x = torch.zeros(1024)
-    x[::64] = 1.0  # one element of each block
-    decoded = sent("dither-subtractive:levels=3", x)
-    assert torch.equal(decoded, sent("dither:levels=3", x))
-    assert bool((decoded[x == 0] == 0).all())
-
-
-def test_subtractive_dither_is_decoded_with_the_draws_of_the_rank_that_sent_it() -> None:
-    codec, x = build("dither-subtractive:levels=5"), vector("gauss", 4096)
-    payload = codec.compress(x, 1.0, KEY, torch.float32)
-
-    def error(key: Key) -> float:
-        found = codec.layout(x.numel(), 1.0, torch.float32).unpack(payload.pack(), key)
-        return float((codec.decode(found) - x).square().sum() / x.square().sum())
-
-    assert error(KEY) < 0.17
-    assert error(KEY._replace(rank=KEY.rank + 1)) > 0.35
-
-
 def test_block_signs_fit_uneven_blocks_better_than_one_scale() -> None:
     x = torch.cat((vector("gauss", 512), 100 * vector("gauss", 512, 1)))
     errors = [float((sent(text, x) - x).square().sum()) for text in ("blocksign", "scaledsign")]
     assert errors[0] < 0.6 * errors[1]
-
-
-def test_every_chunk_is_heard() -> None:
-    """Top-k of all would take the loud half only."""
-    x = torch.cat((vector("gauss", 4096), 1000 * vector("gauss", 4096, 1)))
-    payload = ChunkTopK().compress(x, 64.0, KEY, torch.float32)
-    assert payload.support is not None
-    assert int((payload.support < 4096).sum()) == 64
-    assert payload.values.numel() == 128
-
-
-@pytest.mark.parametrize("cf", [1.0, 10.0, 5000.0])
-def test_one_chunk_is_topk(cf: float) -> None:
-    x = vector("student", 4000)
-    payloads = [codec.compress(x, cf, KEY, torch.float32).pack() for codec in (ChunkTopK(), TopK())]
-    assert torch.equal(*payloads)
-
-
-def test_a_cf_beyond_the_chunk_still_reaches_every_element() -> None:
-    """With error feedback, each element is sent in the end: no chunk is left without its share."""
-    codec, left, seen = ChunkTopK(chunk=4), torch.ones(30), torch.zeros(30, dtype=torch.bool)
-    for _ in range(30):
-        payload = codec.compress(left, 10.0, KEY, torch.float32)
-        assert payload.support is not None
-        seen[payload.support.long()] = True
-        codec.remove(payload, left)
-        left += 1.0
-    assert bool(seen.all())
-
-
-def test_sparseloco_is_a_stack() -> None:
-    x = vector("gauss", 10_000)
-    assert torch.equal(sent("sparseloco", x, 64.0), sent("chunktopk+twobit", x, 64.0))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
-"""Block Random-k fitted to the tensors of a bucket: a block for each of them, and still Random-k as a whole."""
+"""Random-k by elements and by blocks: with a block for each tensor of a bucket it is still Random-k as a whole."""
 
 import pytest
 import torch
+from torch import Tensor
 
-from gravac.compressors import Compressor, build, kept_count
+from gravac.compressors import Compressor, Key, RandomK, build, kept_count
 from tests.support.maths import checks
-from tests.support.maths.checks import KEY, vector
+from tests.support.maths.checks import ENERGY, KEY, LECTURE, draws, vector
 
 SHAPES = ((300,), (), (7,), (0,), (20, 10), (3, 1, 4))
 N = 520
@@ -108,3 +109,36 @@ def test_one_tensor_is_sent_as_if_it_were_not_fitted() -> None:
 def test_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="blockrandomk was fitted to tensors of"):
         fitted("blockrandomk").compress(torch.ones(N - 1), 4.0, KEY, torch.float32)
+
+
+def test_randomk() -> None:
+    errors = (draws(build("randomk"), LECTURE, 4.0, 4000) - LECTURE).square().sum(1) / ENERGY
+    assert float(errors.mean()) == pytest.approx(0.75, abs=0.03)
+    gains = draws(build("randomk-unbiased"), LECTURE, 4.0, 4000).square().sum(1) / ENERGY
+    assert float(gains.mean()) == pytest.approx(4.0, rel=0.05)
+    assert build("randomk-unbiased").bound(8, 4.0).omega == 3.0
+
+
+@pytest.mark.parametrize("name", ["blockrandomk", "blockrandomk-unbiased"])
+def test_every_start_of_the_block_together_gives_x_exactly(name: str) -> None:
+    codec, by_place = build(name), dict[int, Tensor]()
+    for step in range(200):
+        payload = codec.compress(LECTURE, 4.0, KEY._replace(step=step), torch.float32)
+        assert payload.support is not None
+        by_place[int(payload.support[0])] = codec.decode(payload)
+    assert sorted(by_place) == list(range(8))
+    total = torch.stack(list(by_place.values())).sum(0)
+    assert torch.equal(total / 8 * (4 if name == "blockrandomk" else 1), LECTURE)
+
+
+class Constant(RandomK):
+    """The same positions whatever the key."""
+
+    def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
+        return torch.arange(kept_count(numel, cf))
+
+
+def test_equal_positions_for_every_key_would_be_seen() -> None:
+    assert torch.equal(Constant().draw(50, 10.0, KEY, torch.device("cpu")), torch.arange(5))
+    with pytest.raises(AssertionError):
+        checks.check_bound(Constant(), vector("one_hot", 50), 10.0)

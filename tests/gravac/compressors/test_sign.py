@@ -1,12 +1,15 @@
 """Why a sign needs a scale and a memory: two known counter-examples, and what feedback makes of them."""
 
+import math
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
 from gravac.compressors import build
-from tests.support.maths.checks import KEY
+from gravac.compressors.base import Compressor
+from tests.support.maths.checks import ENERGY, KEY, LECTURE, gain, sent, vector
 
 SIGN = build("scaledsign")
 
@@ -74,3 +77,28 @@ def test_least_squares_with_positive_rows() -> None:
     bare, fed = run(False), run(True)
     assert float((bare - bare.mean()).abs().max()) < 1e-4
     assert residual(fed) < residual(bare) / 2
+
+
+POSITIVE = LECTURE.abs()
+
+
+def error(codec: Compressor, x: Tensor, cf: float = 1.0) -> float:
+    return float((sent(codec, x, cf) - x.double()).square().sum())
+
+
+def test_scaled_sign() -> None:
+    codec = build("scaledsign")
+    assert codec.compress(POSITIVE, 1.0, KEY, torch.float32).values.tolist() == [31.875]
+    for x in (LECTURE, POSITIVE):
+        assert gain(codec, x) == pytest.approx(0.3810118, abs=1e-7)
+        assert error(codec, x) == pytest.approx(13204.875)
+    assert gain(codec, vector("gauss", 2**18)) == pytest.approx(2 / math.pi, rel=0.01)
+    # The other public scale, l2 / √n, always has gain 1 and loses twice as much here.
+    rescaled = sent(codec, LECTURE).sign() * math.sqrt(ENERGY / 8)
+    assert float((rescaled - LECTURE).square().sum() / ENERGY) == pytest.approx(0.7654769, abs=1e-7)
+    assert torch.equal(sent(build("onebit"), POSITIVE), sent(codec, POSITIVE))
+    assert error(build("onebit"), LECTURE) < error(codec, LECTURE)
+
+
+def test_zeros_count_as_positive() -> None:
+    assert sent(build("scaledsign"), torch.tensor([0.0, -0.0, -2.0])).sign().tolist() == [1, 1, -1]

@@ -18,7 +18,7 @@ from gravac.compressors.quantize.sign import ScaledSign
 from gravac.compressors.sparse.randomk import UnbiasedBlockRandomK, UnbiasedRandomK
 from gravac.kernels import noise, pack, relative, row_scales
 from tests.support.maths import checks
-from tests.support.maths.checks import KEY, LECTURE, vector
+from tests.support.maths.checks import LECTURE, vector
 
 
 class WrongBound(RandomK):
@@ -93,13 +93,6 @@ def test_wrong_bytes_are_caught(register: Callable[[type[Compressor]], str]) -> 
     with pytest.raises(AssertionError):
         checks.check_bytes(compressors.build(name), vector("gauss", 120), 10.0, torch.float32)
     checks.check_bytes(compressors.build("topk"), vector("gauss", 120), 10.0, torch.float32)
-
-
-class Constant(RandomK):
-    """The same positions whatever the key."""
-
-    def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        return torch.arange(kept_count(numel, cf))
 
 
 class NoWrap(UnbiasedBlockRandomK):
@@ -205,9 +198,3 @@ def test_the_other_checks_can_fail() -> None:
     for check in failing:
         with pytest.raises(AssertionError):
             check()
-
-
-def test_equal_positions_for_every_key_would_be_seen() -> None:
-    assert torch.equal(Constant().draw(50, 10.0, KEY, torch.device("cpu")), torch.arange(5))
-    with pytest.raises(AssertionError):
-        checks.check_bound(Constant(), vector("one_hot", 50), 10.0)

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators.shortfall import Shortfall
-from gravac.kernels import treated_as_device
+from gravac.kernels import (
+    energy,
+    inner,
+    treated_as_device,
+)
 
 VALUES = [0.0, 1e-30, 3.0, math.inf, math.nan]
 
@@ -63,28 +66,13 @@ def test_the_alignment_is_the_same(energy: float, inner: float) -> None:
     assert same(device, host)
 
 
-def test_a_shortfall_on_a_device_is_that_of_the_host() -> None:
-    """Any energies, with steps that count and that do not, and CFs that were not sent."""
-    host, device = Shortfall(0), Shortfall(0)
-    steps = [
-        (4.0, 2.0, 1.0, True),
-        (9.0, 0.0, 1.0, True),
-        (9.0, 3.0, math.nan, True),
-        (50.0, 2.0, 1.9, False),
-    ]
-    steps += [
-        (9.0, 3.0, 1.0, True),
-        (4.0, math.inf, 1.0, True),
-        (4.0, 2.0, 5.0, True),
-        (9.0, 3.0, 2.0, False),
-    ]
-    for cf, chosen, through, counts in steps:
-        host.record(cf, chosen, through)
-        device.record(cf, torch.tensor(chosen).double(), torch.tensor(through).double())
-        (host.commit if counts else host.rollback)()
-        device.commit_where(torch.tensor(counts))
-        for asked in (2.0, 4.0, 8.0, 60.0):
-            assert float(host.expected(asked)) == float(device.expected(asked))
-        assert {k: float(v) for k, v in host.state_dict().items()} == {
-            k: float(v) for k, v in device.state_dict().items()
-        }
+def test_energy_distinguishes_overflow_from_infinity() -> None:
+    assert energy(torch.full((10,), 1e25)) == pytest.approx(1e51)
+    assert not math.isfinite(energy(torch.tensor([1.0, math.inf])))
+    assert math.isnan(energy(torch.tensor([1.0, math.nan])))
+    assert inner(torch.tensor([1.0, 2.0]), torch.tensor([3.0, -4.0])) == -5.0
+
+
+def test_energy_of_tiny_numbers_is_not_lost() -> None:
+    assert energy(torch.full((10,), 1e-25)) == pytest.approx(1e-49)
+    assert energy(torch.zeros(10)) == 0.0

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.kernels import pack, pack_positions, packed_bytes, position_bytes, unpack, unpack_positions
-from gravac.kernels.packing import pack_wide, unpack_wide
+from gravac.kernels import pack_positions, position_bytes, unpack, unpack_positions
 from tests.support.maths.backends import everywhere, on
 
 
@@ -46,20 +45,6 @@ def test_no_more_bits_than_promised(ratio: int) -> None:
     bits = 8 * position_bytes(count, numel)
     assert bits <= min(numel, count * (2 + math.log2(ratio))) + 16
     assert bits <= (1.14 if ratio >= 10 else 1.24) * entropy + 16
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    bits=st.integers(1, 31), n=st.sampled_from([0, 1, 2, 7, 8, 9, 31, 100, 20_001]), seed=st.integers(0, 1000)
-)
-def test_packing_wide_codes_is_lossless(bits: int, n: int, seed: int) -> None:
-    codes = torch.randint(1 << bits, (n,), generator=torch.Generator().manual_seed(seed)).int()
-    packed = everywhere(lambda: pack_wide(codes, bits))
-    assert packed.numel() == packed_bytes(n, bits)
-    assert torch.equal(everywhere(lambda: unpack_wide(packed, n, bits)), codes)
-    if bits <= 8:
-        assert torch.equal(everywhere(lambda: pack(codes, bits)), packed)
-        assert torch.equal(everywhere(lambda: unpack(packed, n, bits)), codes.to(torch.uint8))
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])

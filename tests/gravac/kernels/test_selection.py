@@ -1,5 +1,7 @@
 """Exactly k, the same on every backend, the residual left behind in the same pass."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -212,3 +214,42 @@ def test_a_chunk_that_could_keep_nothing_is_refused() -> None:
     for k, chunks in ((2, 3), (5, 2), (1, 0)):
         with pytest.raises(ValueError, match="each chunk must keep 1 element or more"):
             take_top_of_chunks(torch.ones(4), k, chunks)
+
+
+element = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, -1e-40, 3e38, math.inf, -math.inf, math.nan]),
+    st.floats(width=32),
+)
+
+
+def sorted_places(x: torch.Tensor, k: int) -> list[int]:
+    def rank(index: int) -> tuple[bool, float, int]:
+        value = abs(float(x[index]))
+        return not math.isnan(value), 0.0 if math.isnan(value) else -value, index
+
+    return sorted(sorted(range(x.numel()), key=rank)[:k])
+
+
+@settings(deadline=None, max_examples=300)
+@given(values=st.lists(element, min_size=1, max_size=60), data=st.data())
+def test_select_top_equals_a_sort(values: list[float], data: st.DataObject) -> None:
+    x = torch.tensor(values, dtype=torch.float32)
+    k = data.draw(st.integers(1, len(values)))
+    assert select_top(x, k).tolist() == sorted_places(x, k)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("k", [1, 100, 9_999, 10_000])
+def test_select_top_agrees_with_torch_on_large_input(dtype: torch.dtype, k: int) -> None:
+    x = torch.randn(10_000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    chosen = select_top(x, k)
+    assert chosen.numel() == k
+    assert torch.equal(chosen, chosen.sort().values)
+    mine, theirs = x[chosen].abs().sort().values, x.abs().topk(k).values.sort().values
+    assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("k", [0, 11])
+def test_impossible_k_is_refused(k: int) -> None:
+    with pytest.raises(ValueError, match=r"outside 1\.\.10"):
+        select_top(torch.ones(10), k)

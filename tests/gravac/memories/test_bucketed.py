@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gravac.compressors import Key, build
-from gravac.memories import MEMORIES, Bucket, ResidualMemory, reshard
+from gravac.memories import MEMORIES, Bucket, ResidualMemory
 from gravac.memories import build as build_memory
 
 SIZES = {"a": 30, "b": 7, "c": 120, "d": 1}
@@ -124,19 +124,6 @@ def test_state_of_another_model_is_named() -> None:
     memory.load_state_dict({"a": torch.ones(3)})
     with pytest.raises(ValueError, match="residual of 'a' has 3 elements, its gradient 30"):
         step(memory, ONE, gradients(0), 10.0)
-
-
-@pytest.mark.parametrize("old", [1, 2, 3, 8])
-def test_resharding_conserves_the_mean_residual(old: int) -> None:
-    states = [{"a": torch.randn(30), **({"b": torch.randn(7)} if rank else {})} for rank in range(old)]
-    new = reshard(states)
-    for name in new:
-        before = sum(state.get(name, torch.zeros(SIZES[name])).double() for state in states) / old
-        torch.testing.assert_close(new[name].double(), before, rtol=1e-6, atol=1e-7)
-    with pytest.raises(ValueError, match="states is empty"):
-        reshard([])
-    with pytest.raises(ValueError, match="in two states"):
-        reshard([{"a": torch.ones(2)}, {"a": torch.ones(3)}])
 
 
 def test_no_memory_loses_what_is_not_sent() -> None:

@@ -15,8 +15,25 @@ from gravac.compressors.base import Compressor
 KEY = Key(seed=5, step=17, bucket=2, rank=1)
 LECTURE = torch.tensor([3.0, -2, 130, 7, -9, 56, -25, 23])
 """v± of the lecture: l1 = 255, squared l2 = 21333, linf = 130."""
+ENERGY = 21333.0
+COPIES = 20_000
+TILED = LECTURE.repeat(COPIES)
+"""Independent draws of the lecture vector in one call, for blocks of 8."""
 KINDS = ("gauss", "heavy", "student", "zero", "one_hot", "constant", "tiny")
 EPS = 2.0**-23
+
+
+def sent(codec: Compressor, x: Tensor, cf: float = 1.0, key: Key = KEY) -> Tensor:
+    """What arrives of ``x``, in float64."""
+    return codec.decode(codec.compress(x, cf, key, torch.float32)).double()
+
+
+def error(codec: Compressor, x: Tensor, cf: float = 1.0) -> float:
+    return float((sent(codec, x, cf) - x.double()).square().sum())
+
+
+def gain(codec: Compressor, x: Tensor, cf: float = 1.0) -> float:
+    return float(sent(codec, x, cf).square().sum() / x.double().square().sum())
 
 
 def vector(kind: str, n: int, seed: int = 0) -> Tensor:
