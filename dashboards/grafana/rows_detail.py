@@ -67,8 +67,7 @@ WRONG = Row(
             kind="bargauge",
             about="Non-finite: a NaN or infinite gradient. Failed: compression failed. Neither changed the model.",
             queries=[
-                Query(expr=of_job("gravac_nonfinite_steps_total"), legend="non-finite steps"),
-                Query(expr=of_job("gravac_failed_steps_total"), legend="failed steps"),
+                Query(expr=of_job("gravac_faulty_steps_total"), legend="{{reason}}"),
             ],
         ),
         Panel(
@@ -138,7 +137,6 @@ CONTROLLER = Row(
             about="On all controllers.",
             queries=[Query(expr="sum by (state) (gravac_jobs)", legend="{{state}}")],
         ),
-        stat("Pages open", "Open event streams.", "sum(gravac_event_stream_clients)"),
         stat(
             "Version",
             "Of the controllers.",

@@ -4,6 +4,7 @@ from grafana.model import Panel, Query, Row
 from grafana.panels import named, of_job, stat, timeline
 
 DENSE, PAYLOAD = of_job("gravac_gradient_dense_bytes_total"), of_job("gravac_gradient_payload_bytes_total")
+ORDERED = of_job("gravac_decision_info", ', reason=~"pinned|paused"')
 
 ALIVE = Row(
     title="Is it alive, and what is it doing?",
@@ -23,20 +24,12 @@ ALIVE = Row(
             legend="{{phase}}",
             overrides=[named("fallback", "orange")],
         ),
-        stat(
-            "Last report",
-            "Time since the last window.",
-            f"time() - {of_job('gravac_last_report_timestamp_seconds')}",
-            unit="s",
-            decimals=0,
-        ),
-        stat("Ranks", "World size as registered.", of_job("gravac_world_size")),
         stat("Steps", "Reported so far.", of_job("gravac_steps_total")),
         stat(
             "Configuration",
-            "Policy, codec and error memory.",
+            "Policy, codec, error memory and number of ranks.",
             of_job("gravac_job_info"),
-            legend="{{policy}} · {{compressor}} · {{memory}}",
+            legend="{{policy}} · {{compressor}} · {{memory}} · {{world_size}} ranks",
             width=16,
         ),
         stat(
@@ -48,7 +41,7 @@ ALIVE = Row(
         stat(
             "Decided by",
             "An operator can pin a CF, switch to dense or pause exploration where the controller allows it.",
-            of_job("gravac_override_active"),
+            f"count({ORDERED}) or vector(0)",
             mappings=[
                 {"type": "value", "options": {"0": {"text": "the policy"}, "1": {"text": "an operator"}}},
             ],

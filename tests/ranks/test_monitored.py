@@ -186,7 +186,7 @@ def test_each_alert_fires_for_its_fault(scene: Scene) -> None:
     )
     assert alert["labels"]["job_name"] == JOB
     assert alert["annotations"]["summary"].startswith(f"{JOB}: ")
-    assert scene.prometheus.query(f'gravac_nonfinite_steps_total{{job_name="{JOB}"}} > 0')
+    assert scene.prometheus.query(f'gravac_faulty_steps_total{{job_name="{JOB}", reason="nonfinite"}} > 0')
 
 
 def test_a_training_that_ends_and_a_controller_that_dies_are_seen(scene: Scene) -> None:

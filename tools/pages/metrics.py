@@ -46,11 +46,11 @@ load). All but the last column runs in a thread, concurrently with the requests 
 
 | jobs | ranks each | series | size | CPU time | of which on the event loop |
 |---|---|---|---|---|---|
-| 1 | 2 | 59 | 8 kB | 0.5 ms | 0.0 ms |
-| 1 | 256 | 313 | 29 kB | 2.7 ms | 0.1 ms |
-| 1 | 4,096 | 57 | 8 kB | 0.8 ms | 0.0 ms |
-| 16 | 256 | 5,008 | 393 kB | 43.0 ms | 0.3 ms |
-| 1,000 | 2 | 59,000 | 3,568 kB | 556.2 ms | 20.7 ms |
+| 1 | 2 | 56 | 8 kB | 0.4 ms | 0.0 ms |
+| 1 | 256 | 310 | 28 kB | 2.6 ms | 0.1 ms |
+| 1 | 4,096 | 54 | 8 kB | 0.8 ms | 0.0 ms |
+| 16 | 256 | 4,960 | 391 kB | 40.9 ms | 0.6 ms |
+| 1,000 | 2 | 56,000 | 3,446 kB | 492.9 ms | 18.0 ms |
 
 ## What is not there, and why
 
@@ -68,8 +68,10 @@ ABSENT: Mapping[str, str] = {
     "`job_name:gravac_straggler:ratio`",
     "GraVAC's T_comp": "`gravac_samples_per_second * gravac_gain_ratio`",
     "gain and efficiency of each plan, batch bound, bytes inside hosts": "on the live page and in the REST API",
-    "non-finite values by place": "only gradients are checked: `gravac_nonfinite_steps_total`",
-    "last report of each rank": "one report from rank 0 has the rows of all: `gravac_last_report_timestamp_seconds`",
+    "non-finite values by place": 'only gradients are checked: `gravac_faulty_steps_total{reason="nonfinite"}`',
+    "last report": "one report from rank 0 has the rows of all ranks; a silent job is stale: `gravac_job_state`",
+    "an operator's order": '`gravac_decision_info{reason=~"pinned|paused"}`',
+    "open pages": 'beyond the limit they are refused: `gravac_reports_rejected_total{reason="too_many_streams"}`',
     "lost ranks": "a lost rank stops the training, which makes the job stale; the two look the same here",
     "dropped records of the trace": "no record is dropped: a report that cannot be written is refused "
     '(`gravac_reports_rejected_total{reason="journal"}`) and sent again',

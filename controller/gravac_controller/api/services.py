@@ -44,5 +44,5 @@ class Services:
     def own_metrics(self) -> CollectorRegistry:
         """Return the controller's metrics, with gauges of this moment. Call it on the event loop."""
         states: Counter[State] = Counter(job.state() for job in self.store.jobs.values())
-        self.metrics.update(states, len(self.store.unreadable), self.streams.open)
+        self.metrics.update(states, len(self.store.unreadable))
         return self.metrics.registry

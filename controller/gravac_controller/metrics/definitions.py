@@ -33,7 +33,6 @@ class JobValues:
     baseline_step_seconds: float | None
     baseline_exposed_seconds: float | None
     risk: Severity | None
-    overridden: bool
     show_ranks: bool
 
     @classmethod
@@ -51,7 +50,6 @@ class JobValues:
             baseline_exposed_seconds=job.dense.exposed_seconds,
             risk=None if (risk := job.learning.light.risk) is None else risk.level,
             show_ranks=show_ranks,
-            overridden=job.orders.in_force is not None,
         )
 
     @cached_property

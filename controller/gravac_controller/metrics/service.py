@@ -58,7 +58,6 @@ BUILD = ServiceMetric("gauge", "gravac_build_info", "The controller; always 1.",
 JOBS = ServiceMetric(
     "gauge", "gravac_jobs", "Jobs by state; unreadable: the journal cannot be read.", ("state",)
 )
-STREAMS = ServiceMetric("gauge", "gravac_event_stream_clients", "Open event streams.")
 REJECTED = ServiceMetric(
     "counter", "gravac_reports_rejected", "Requests refused since the controller started.", ("reason",)
 )
@@ -69,7 +68,7 @@ DURATION = ServiceMetric(
     "decision are on disk.",
     ("route", "method", "code"),
 )
-SERVICE = (BUILD, JOBS, STREAMS, REJECTED, DURATION)
+SERVICE = (BUILD, JOBS, REJECTED, DURATION)
 
 
 class ServiceMetrics:
@@ -82,7 +81,6 @@ class ServiceMetrics:
         ProcessCollector(registry=self.registry)
         _gauge(BUILD, self.registry).labels(__version__, platform.python_version()).set(1)
         self._jobs = _gauge(JOBS, self.registry)
-        self._streams = _gauge(STREAMS, self.registry)
         self._rejected = _counter(REJECTED, self.registry)
         self._durations = Histogram(
             DURATION.name, DURATION.help, DURATION.labels, registry=self.registry, buckets=BUCKETS
@@ -98,12 +96,11 @@ class ServiceMetrics:
         """Count an answer that began ``seconds`` after its request."""
         self._durations.labels(route, method, str(status)).observe(seconds)
 
-    def update(self, jobs: Mapping[State, int], unreadable: int, streams: int) -> None:
+    def update(self, jobs: Mapping[State, int], unreadable: int) -> None:
         """Set the gauges before a scrape. ``jobs``: how many by state."""
         for state in get_args(LiveState):
             self._jobs.labels(state).set(jobs.get(state, 0))
         self._jobs.labels("unreadable").set(unreadable)
-        self._streams.set(streams)
 
 
 def _gauge(metric: ServiceMetric, registry: CollectorRegistry) -> Gauge:

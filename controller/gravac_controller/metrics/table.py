@@ -27,7 +27,8 @@ KINDS: tuple[str, ...] = get_args(Event.model_fields["kind"].annotation)
 
 
 def _job_info(job: JobValues) -> Iterator[Sample]:
-    yield (job.spec.policy.name, job.spec.compressor, job.spec.memory, job.spec.incarnation), 1
+    spec = job.spec
+    yield (spec.policy.name, spec.compressor, spec.memory, str(spec.world_size), spec.incarnation), 1
 
 
 def _states(job: JobValues) -> Iterator[Sample]:
@@ -71,6 +72,11 @@ def _events(job: JobValues) -> Iterator[Sample]:
         yield (kind,), job.events_by_kind.get(kind, 0)
 
 
+def _faulty_steps(job: JobValues) -> Iterator[Sample]:
+    yield ("nonfinite",), job.totals.nonfinite_steps
+    yield ("failed",), job.totals.failed_steps
+
+
 def _network_seconds(job: JobValues) -> Iterator[Sample]:
     if job.spec.hosts is not None:
         inside = job.totals.inside_seconds
@@ -103,9 +109,9 @@ TABLE: tuple[JobMetric, ...] = (
     JobMetric(
         "gauge",
         "gravac_job_info",
-        "Policy, compressor and memory of the job; always 1.",
+        "Policy, compressor, memory and ranks of the job; always 1.",
         _job_info,
-        ("policy", "compressor", "memory", "incarnation"),
+        ("policy", "compressor", "memory", "world_size", "incarnation"),
     ),
     JobMetric("gauge", "gravac_job_state", "1 for the state the job is in.", _states, ("state",)),
     JobMetric(
@@ -115,7 +121,6 @@ TABLE: tuple[JobMetric, ...] = (
         _phases,
         ("phase",),
     ),
-    gauge("gravac_world_size", "Ranks of the job.", lambda job: job.spec.world_size),
     gauge(
         "gravac_compression_factor",
         "Dense elements per element sent, in the last window; as decided before the first.",
@@ -133,14 +138,6 @@ TABLE: tuple[JobMetric, ...] = (
         "The rule that made the last decision, and the codec that it chose; always 1.",
         _decision_info,
         ("reason", "codec"),
-    ),
-    gauge(
-        "gravac_override_active",
-        "1 while an operator's order is in force.",
-        lambda job: float(job.overridden),
-    ),
-    window_gauge(
-        "gravac_last_report_timestamp_seconds", "When the last window arrived, Unix time.", lambda w: w.time
     ),
     JobMetric(
         "counter",
@@ -232,8 +229,13 @@ TABLE: tuple[JobMetric, ...] = (
         _network_seconds,
         ("level",),
     ),
-    total("gravac_nonfinite_steps", "Steps with a NaN or infinity.", lambda totals: totals.nonfinite_steps),
-    total("gravac_failed_steps", "Steps whose compression failed.", lambda totals: totals.failed_steps),
+    JobMetric(
+        "counter",
+        "gravac_faulty_steps",
+        "Steps with a fault: a gradient that is not finite, or compression that failed.",
+        _faulty_steps,
+        ("reason",),
+    ),
     window_gauge(
         "gravac_agent_cpu_ratio",
         "CPU time of the agents' exchange threads per second of training, last window: the overhead of the agent.",

@@ -72,7 +72,7 @@ def test_an_order_from_start_to_end(steered: InProcess, caplog: pytest.LogCaptur
     assert (view(steered)["override"], view(steered)["override_waiting"]) == (given, None)
     now = steered.client.get(URL)
     assert (now.headers["etag"], now.json()["in_force"]) == (f'"{pinned.epoch}"', given)
-    assert b'gravac_override_active{job_name="job"} 1.0' in steered.client.get("/metrics").content
+    assert b'codec="topk",job_name="job",reason="pinned"} 1.0' in steered.client.get("/metrics").content
 
     assert put(steered, pinned.epoch, "resume").status_code == 202
     resumed = run(steered, trainer, pinned, 1)
@@ -259,7 +259,6 @@ def test_an_order_ends_with_its_start_of_the_trainer(steered: InProcess) -> None
     assert dense.cf_candidate == 1.0
     post(steered, "/v1/jobs/job/end", End(incarnation="first", windows=4, steps=200, message=""))
     assert view(steered)["override"] is None
-    assert b'gravac_override_active{job_name="job"} 0.0' in steered.client.get("/metrics").content
     answer = put(steered, dense.epoch, "resume")  # nothing to resume: the order ended with the job
     assert answer.status_code == 202
     assert (answer.json()["in_force"], answer.json()["waiting"]) == (None, None)
