@@ -79,7 +79,6 @@ class Agent:
             name, where all hosts have as many ranks and the link between them is measured to be the slower one, unless
             the policy never compresses; ``host``: so do they in any case; a number: so many ranks, one after the other;
             ``flat``: each rank exchanges all of its gradient. Only DDP on CPUs has two levels. Default: ``auto``.
-        seed: Seed of codecs that draw random numbers. Default: 0.
         nonfinite: When a rank's gradient is NaN or infinite, ``skip`` skips the optimizer step on all ranks and
             ``propagate`` leaves it to the optimizer, as plain DDP does. Either way it stays out of the error memory. On
             a GPU the optimizer gets it, unless a GradScaler or :meth:`clip_grad_norm_` is used (docs/gpus.md). Policy
@@ -130,7 +129,6 @@ class Agent:
         page_port: int | None = None,
         link: str | Link | None = None,
         levels: str | int | None = None,
-        seed: int | None = None,
         nonfinite: Literal["skip", "propagate"] | None = None,
         agreement_seconds: float | None = None,
         adapt_optimizer: bool | None = None,

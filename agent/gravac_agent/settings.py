@@ -126,7 +126,6 @@ class AgentSettings(BaseSettings):
     page_port: int = Field(0, ge=0, le=65535)
     link: Annotated[str, AfterValidator(_link)] = "none"
     levels: Annotated[str, BeforeValidator(_as_text), AfterValidator(_known_levels)] = "auto"
-    seed: int = Field(0, ge=0, le=2**31)
     nonfinite: Literal["skip", "propagate"] = "skip"
     agreement_seconds: float = Field(300.0, gt=0, le=86400)
     adapt_optimizer: bool = False

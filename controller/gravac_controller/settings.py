@@ -25,6 +25,7 @@ class Limits:
     settings; tests make smaller ones.
 
     Attributes:
+        max_jobs: Jobs at most; more are refused with 429.
         max_body_bytes: Largest request body. A window that lists 1,024 ranks takes about 400,000 bytes.
         request_seconds: Time limit of the body of a request.
         head_seconds: Time limit of the head of a request; then the connection is closed.
@@ -49,6 +50,7 @@ class Limits:
         stale_seconds: Silence after which a job is stale, or 5 times its last window if longer.
     """
 
+    max_jobs: int = 1000
     max_body_bytes: int = 786_432
     request_seconds: float = 20.0
     head_seconds: float = 10.0
@@ -122,7 +124,6 @@ class ControllerSettings(BaseSettings):
         description="Whether reading (page, API, metrics) needs one of the tokens; null: only where the address is not "
         "loopback.",
     )
-    max_jobs: int = Field(default=1000, ge=1, description="Jobs at most; more are refused with 429.")
     journal_part_bytes: int = Field(
         default=16 << 20,
         ge=1 << 16,

@@ -188,7 +188,6 @@ VALUES = {
     "page_port": "0",
     "link": "gravac.Link(bits_per_second=1e8)",
     "levels": "4",
-    "seed": "3",
     "nonfinite": "'propagate'",
     "agreement_seconds": "60",
     "adapt_optimizer": "True",
@@ -211,7 +210,7 @@ def test_mypy_checks_a_users_script(tmp_path: Path) -> None:
     good = SCRIPT.replace("KEYWORDS", "\n        ".join(f"{name}={value}," for name, value in VALUES.items()))
     wrong = (
         good.replace("window=20", "window='20'")
-        .replace("seed=3", "sede=3")
+        .replace("levels=4", "lewels=4")
         .replace("gravac.replay", "gravac.reply")
     )
     (tmp_path / "good.py").write_text(good)
@@ -228,5 +227,5 @@ def test_mypy_checks_a_users_script(tmp_path: Path) -> None:
     assert [line for line in errors if line.startswith("good.py")] == [], done.stdout
     assert len(errors) == 3, done.stdout + done.stderr
     assert 'Argument "window" to "Agent" has incompatible type "str"' in done.stdout
-    assert 'Unexpected keyword argument "sede" for "Agent"' in done.stdout
+    assert 'Unexpected keyword argument "lewels" for "Agent"' in done.stdout
     assert 'Module has no attribute "reply"' in done.stdout

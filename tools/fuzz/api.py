@@ -42,9 +42,7 @@ class Found:
 
 def fuzz(folder: Path, *, tokens: bool, examples: int, phases: str, seed: int) -> Found:
     """Run schemathesis against a controller with a job: ``examples`` cases per route and phase."""
-    controller = Controller(
-        folder / "runs", env={"GRAVAC_CONTROLLER_MAX_JOBS": "50"} | (TOKENS if tokens else {}), limits=LIMITS
-    )
+    controller = Controller(folder / "runs", env=TOKENS if tokens else {}, limits=LIMITS | {"max_jobs": 50})
     try:
         feed(controller)
         command = [

@@ -63,7 +63,6 @@ class HostExecutor:
         tick_codec: Packs and unpacks ticks.
         announcement: What this rank announces in each tick.
         sample: Copies a sample of each step's gradients.
-        seed: Seed of all random numbers.
         host: Divides buckets among the ranks of this host; None: each rank exchanges all of a bucket.
     """
 
@@ -80,13 +79,12 @@ class HostExecutor:
         tick_codec: TickCodec,
         announcement: Announcement,
         sample: GradientSample,
-        seed: int,
         host: HostLevel | None = None,
     ) -> None:
         self.channels, self.tick_codec = channels, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._ticks, self._announcement, self._sample = ticks, announcement, sample
-        self._seed, self._rank, self._host = seed, metered.rank, host
+        self._rank, self._host = metered.rank, host
         # Not a SimpleQueue: in CPython 3.11 and 3.12, its get() may wait forever if a short timeout is over before it
         # begins to wait.
         self._inbox: queue.Queue[Message] = queue.Queue()
@@ -270,7 +268,7 @@ class HostExecutor:
                 if channel.sampled is None:
                     channel.sampled = self._sample.of(whole.bucket)
                 self._sample.copy(whole.buffer, channel.sampled, self._sample.raw)
-            key = Key(self._seed, step.number, bucket.number, self._rank)
+            key = Key(0, step.number, bucket.number, self._rank)
             sent, raw, unresolved = channel.encode(step.plan, buffer, key, step.sums, step.survey)
             in_place, transfer = sent is None, sent or self._dense(submitted)
             proven = in_place or channel.proven[step.plan.codec]

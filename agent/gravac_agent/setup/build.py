@@ -162,7 +162,6 @@ def _executor(
             tick_codec=tick_codec,
             announcement=announcement,
             sample=GradientSample(agreed.coordinates),
-            seed=settings.seed,
             host=agreed.host,
         )
     assert agreed.device is not None
@@ -182,6 +181,5 @@ def _executor(
         link=agreed.builder.link,
         tick_codec=tick_codec,
         announcement=announcement,
-        seed=settings.seed,
         compiled=gpu_kernels(agreed.device.device),
     )

@@ -130,7 +130,6 @@ class StreamExecutor:
         link: An emulated link, which keeps a stream of its own busy; None if there is none.
         tick_codec: Packs and unpacks ticks.
         announcement: What this rank announces in each tick.
-        seed: Seed of all random numbers.
         compiled: Whether all ranks have compiled kernels for the device, which make whole messages of some plans.
     """
 
@@ -147,13 +146,12 @@ class StreamExecutor:
         link: Link | None,
         tick_codec: TickCodec,
         announcement: Announcement,
-        seed: int,
         compiled: bool,
     ) -> None:
         self.channels, self.tick_codec = channels, tick_codec
         self.device = device
         self._dense, self._link, self._announcement = dense, link, announcement
-        self._seed, self._rank = seed, channels.aggregator.communicator.rank
+        self._rank = channels.aggregator.communicator.rank
         self._ticks = DeviceTick(device, ticks)
         self._messages = Messages(channels, compiled, device.wait_work)
         self._rounded = RoundedMessages(channels, compiled, device.wait_work)
@@ -480,7 +478,7 @@ class StreamExecutor:
                 group.pass_on()
 
     def _key(self, step: DeviceStep, number: int) -> Key:
-        return Key(self._seed, step.number, number, self._rank)
+        return Key(0, step.number, number, self._rank)
 
     def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
         """Keep the link's stream busy for as long as the emulated link needs for a bucket."""

@@ -79,7 +79,7 @@ def serve(with_parent: bool, token_file: Path | None, control_token_file: Path |
     """Run the controller: decide for training jobs, write their journals, serve the live page and the REST API.
 
     Training jobs start a controller by themselves. Run this to serve several jobs from one place, or to see old ones.
-    All settings can also be given as GRAVAC_CONTROLLER_<NAME>, for example GRAVAC_CONTROLLER_MAX_JOBS=50.
+    All settings can also be given as GRAVAC_CONTROLLER_<NAME>, for example GRAVAC_CONTROLLER_MAX_CONNECTIONS=2000.
     """
     given["token"] = _read_token("--token-file", token_file)
     given["control_token"] = _read_token("--control-token-file", control_token_file)

@@ -163,10 +163,9 @@ class Store:
     async def _create(self, spec: JobSpec, note: str) -> JobAnswer:
         if spec.job in self.unreadable:
             self.get(spec.job)
-        if len(self.jobs) >= self.settings.max_jobs:
+        if len(self.jobs) >= self.settings.limits.max_jobs:
             raise LimitReached(
-                f"this controller already holds {len(self.jobs)} jobs; raise GRAVAC_CONTROLLER_MAX_JOBS or use "
-                "another data folder",
+                f"this controller already holds {len(self.jobs)} jobs; use another data folder",
                 reason="too_many_jobs",
             )
         job = self._new(self.settings.data_dir / spec.job)

@@ -53,7 +53,7 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
             f"--host {settings.host} can be reached from other machines, so agents and readers need a "
             "token: set GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
         )
-    _allow_files(settings.max_jobs, settings.max_connections)
+    _allow_files(settings.limits.max_jobs, settings.max_connections)
     sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         services, collector = Services.of(settings), Collector()

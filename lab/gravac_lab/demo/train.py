@@ -177,7 +177,6 @@ def train(chosen: argparse.Namespace) -> float:
         job=chosen.job,
         data_dir=chosen.data_dir,
         page_port=chosen.page_port,
-        seed=SEED,
     ) as agent:
         if not chosen.plain:
             agent.wait_ready(PAGE_SECONDS)

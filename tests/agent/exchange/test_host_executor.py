@@ -82,7 +82,6 @@ def executor_on(network: Alone, dtype: torch.dtype = torch.float32) -> HostExecu
         tick_codec=TickCodec(0, 1),
         sample=GradientSample(Coordinates({}, 0)),
         announcement=Announcement("setup", PLAN, None),
-        seed=0,
     )
 
 

@@ -82,7 +82,6 @@ def executor_on(network: Network) -> HostExecutor:
         tick_codec=TickCodec(0, 1),
         sample=GradientSample(Coordinates({}, 0)),
         announcement=Announcement("setup", PLAN, None),
-        seed=0,
     )
     made.begin_step(PLAN, 0, surveyed=False)
     return made

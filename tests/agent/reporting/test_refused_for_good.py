@@ -47,7 +47,7 @@ def said(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Controller]:
     """A controller that has all the jobs it takes, with one more that may come back."""
-    controller = Controller(tmp_path / "runs", env={"GRAVAC_CONTROLLER_MAX_JOBS": "1"})
+    controller = Controller(tmp_path / "runs", limits={"max_jobs": 1})
     yield controller
     controller.stop()
 

@@ -56,8 +56,8 @@ def test_a_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_all_settings_are_recorded_except_secrets_and_places() -> None:
-    recorded = load(token="secret-0123456789", job="a", seed=7).described()
-    assert (recorded["seed"], recorded["nonfinite"]) == (7, "skip")
+    recorded = load(token="secret-0123456789", job="a", levels="flat").described()
+    assert (recorded["levels"], recorded["nonfinite"]) == ("flat", "skip")
     assert "secret" not in str(recorded)
     own_fields = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
     assert set(AgentSettings.model_fields) - set(recorded) == own_fields | {

@@ -142,7 +142,6 @@ class CountedRank:
             link=None,
             tick_codec=TickCodec(0, ranks),
             announcement=Announcement("", plan, None),
-            seed=0,
             compiled=True,
         )
         self._buckets = [Bucket(number, (f"p{number}",), (SIZE,), ((SIZE,),)) for number in range(buckets)]

@@ -142,7 +142,6 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
         tick_codec=TickCodec(ends.rank, ends.size),
         announcement=announcement,
         sample=GradientSample(Coordinates({}, 0)),
-        seed=0,
     )
     results = []
     try:
@@ -219,7 +218,6 @@ class OnStreams:
             link=task.link,
             tick_codec=TickCodec(nccl.rank, nccl.size),
             announcement=self.announcement,
-            seed=0,
             compiled=task.whole,
         )
         self._layout: list[Bucket] = []
