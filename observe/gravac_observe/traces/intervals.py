@@ -43,13 +43,6 @@ class Union:
         at = bisect_right(self.starts, moment) - 1
         return at >= 0 and moment <= self.ends[at]
 
-    def end_before(self, moment: float) -> float:
-        """Return where the last interval that begins before a moment ends, at most that moment; -inf: there is none."""
-        at = bisect_right(self.starts, moment) - 1
-        if at >= 0 and self.starts[at] == moment:
-            at -= 1
-        return min(moment, self.ends[at]) if at >= 0 else float("-inf")
-
     def _until(self, moment: float) -> float:
         """Return the length of the union up to a moment."""
         at = bisect_right(self.starts, moment) - 1

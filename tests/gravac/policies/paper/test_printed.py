@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gravac.policies import GravacPolicy
-from gravac.policies.paper.algorithm import Algorithm1
 from gravac.policies.paper.printed import reachable
 from gravac.protocol import SmoothedGain
+from tests.support.algorithm1 import Algorithm1
 from tools.harness.cluster import Cluster, Run, level_sums, window_report
 
 PAIRS = [(10.0, 20.0), (10.0, 40.0), (10.0, 160.0), (10.0, 1000.0), (10.0, 1000.0)]
