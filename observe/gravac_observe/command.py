@@ -68,12 +68,6 @@ def _folder_is_there(_context: click.Context, _option: click.Parameter, output: 
 )
 @question
 @click.option(
-    "--codec-speed",
-    type=click.FloatRange(1e-3, 1e5),
-    metavar="GB/S",
-    help="Gradients encoded a second.  [default: by recorded kernels of gravac, else assumed and printed]",
-)
-@click.option(
     "--compare",
     nargs=2,
     metavar="BEFORE AFTER",
@@ -120,17 +114,17 @@ def observe(
       gravac observe -- torchrun --nproc-per-node 8 train.py
       gravac observe --fail-above 20% --json -- torchrun --nproc-per-node 8 train.py
       gravac observe rank0.json.gz rank1.json.gz
-      gravac observe one-gpu.json.gz --ranks 8 --bandwidth 25gbit
+      gravac observe one-gpu.json.gz --ranks 8 --link 25gbit
       gravac observe --steps 10 -o report.html -- python train.py
       gravac observe --compare train-20261126-213538-bd98 train-20261126-220112-04f1 -o both.html
     """
-    speed, optimizer = asked["codec_speed"], asked["optimizer"]
+    optimizer = asked["optimizer"]
+    bits, latency = asked["link"] or (None, None)
     wanted = {
-        "bits_per_second": asked["link"],
-        "latency": asked["latency"],
+        "bits_per_second": bits,
+        "latency": latency,
         "ranks": asked["ranks"],
         "elements": asked["elements"],
-        "codec_bytes": None if speed is None else 1e9 * speed,
         "kind": None if optimizer is None else KINDS[optimizer],
         "bound": asked["bound"],
     }

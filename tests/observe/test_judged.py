@@ -65,16 +65,13 @@ def test_a_record_for_programs(tmp_path: Path) -> None:
 def test_all_options_count(tmp_path: Path) -> None:
     path = Made.usual().write(tmp_path)
     here = asked(path)["forecast"]
-    there = asked(path, "--bandwidth", "1gbit", "--latency", "1ms", "--ranks", 16, "--elements", "2e6")[
-        "forecast"
-    ]
+    there = asked(path, "--link", "1gbit,1ms", "--ranks", 16, "--elements", "2e6")["forecast"]
     assert (there["ranks"], there["bits_per_second"], there["latency_seconds"]) == (16, 1e9, 1e-3)
     assert there["step_seconds"] > 10 * here["step_seconds"]
     assert asked(path, "--link", "1gbit")["forecast"]["bits_per_second"] == 1e9
-    given = asked(path, "--codec-speed", 2, "--optimizer", "sgd")["assumed"]
-    assert "codecs encode 2 GB/s, as given" in given
+    given = asked(path, "--optimizer", "sgd")["assumed"]
     assert not any("--optimizer" in sentence for sentence in given)
-    free, strict = (asked(path, "--bandwidth", "10mbit", "--bound", bound)["forecast"] for bound in (1, 0))
+    free, strict = (asked(path, "--link", "10mbit", "--bound", bound)["forecast"] for bound in (1, 0))
     assert free["chosen"] != strict["chosen"]
 
 
@@ -108,7 +105,7 @@ def test_recorded_traces_of_two_ranks() -> None:
         ),
         (("empty",), 2, "empty: no file in this folder ends in .json or .json.gz"),
         (("torn.json.gz",), 2, "torn.json.gz: its compression is broken"),
-        (("late-0.json.gz", "--bandwidth", "fast"), 2, "'fast' is not a bandwidth"),
+        (("late-0.json.gz", "--link", "fast"), 2, "'fast' is not a bandwidth"),
         (("late-0.json.gz", "--fail-above", "20"), 2, "'20' is not a percentage (did you mean '20%'?)"),
         (("late-0.json.gz", "--fail-above", ".2"), 2, "'.2' is not a percentage from 0% to 100%; write"),
         (("late-0.json.gz", "--fail-above", "0.2"), 2, "'0.2' is not a percentage (did you mean '20%'?)"),
@@ -141,7 +138,7 @@ def test_the_exit_code_says_whether_the_network_takes_too_much(tmp_path: Path) -
     made.events = [each for each in made.events if "nccl" not in each["name"] and "comms" not in each["name"]]
     alone = made.write(tmp_path)
     assert run(alone, "--fail-above", "5%").exit_code == 0, "one rank communicates with nobody"
-    asked_elsewhere = run(alone, "--fail-above", "5%", "--ranks", 8, "--bandwidth", "1gbit")
+    asked_elsewhere = run(alone, "--fail-above", "5%", "--ranks", 8, "--link", "1gbit")
     assert asked_elsewhere.exit_code == 4, "the size of its gradient is not known"
     record = json.loads(alone.read_text())
     record.pop("distributedInfo")

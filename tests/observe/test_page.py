@@ -106,7 +106,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         (("-o", "no/such/page.html", "--", "python"), "there is no folder"),
         (("gravac-runs/observe/late", "-o", "no/such/page.html"), "there is no folder no/such"),
         (("--compare", "ddp", "late", "--fail-above", "20%"), "--fail-above is for one run"),
-        (("--bandwidth", "fast", "--", "python"), "'fast' is not a bandwidth"),
+        (("--link", "fast", "--", "python"), "'fast' is not a bandwidth"),
         (("--steps", "0", "--", "python"), "0 is not in the range"),
         (("--", "A=1", "python", "x.py"), "put A=1 first: A=1 gravac observe -- python x.py"),
         (("--", "python x.py"), "leave out the quotes: gravac observe -- python x.py"),

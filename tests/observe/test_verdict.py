@@ -64,7 +64,7 @@ def test_a_step_that_waits(tmp_path: Path) -> None:
     assert dense(found) == pytest.approx(1.0), "the recorded exchange takes what it took"
     assert (
         "codecs encode 95.0 GB/s, and the host needs 2.35 ms a bucket, as Top-k 1 % on an H100 (docs/gpu-h100.md, "
-        "2026-11-26) (--codec-speed)"
+        "2026-11-26)"
     ) in found.assumed
     assert chosen.step.compress == pytest.approx(5 * 2.35e-3), "the host of a GPU queues five buckets"
     assert any(sentence.startswith("how much of the exposed time is waiting") for sentence in found.unknown)
@@ -242,15 +242,13 @@ def test_more_ranks(tmp_path: Path) -> None:
 
 def test_the_speed_of_codecs(tmp_path: Path) -> None:
     measured = large(tmp_path)
-    slow, fast = (judge(measured, Question(codec_bytes=speed)) for speed in (1e8, 1e12))
+    slow, fast = (judge(replace(measured, encoding=seconds)) for seconds in (1.0, 1e-4))
     assert slow.forecast is not None
     assert fast.forecast is not None
     assert slow.forecast.chosen.cf == 1.0, "it takes a second to encode what is sent in a third"
     assert slow.finding.action.startswith("do not compress: ")
     assert fast.forecast.chosen.cf > 1.0
-    assert "codecs encode 1000 GB/s, as given" in fast.assumed
-    seen = judge(replace(measured, encoding=1e-3))
-    assert "codecs encode 100 GB/s, as gravac's kernels in the traces" in seen.assumed
+    assert "codecs encode 1000 GB/s, as gravac's kernels in the traces" in fast.assumed
 
 
 def test_kernels_of_gravac_are_timed(tmp_path: Path) -> None:
@@ -301,7 +299,7 @@ def test_one_gpu_says_what_data_parallelism_would_cost(tmp_path: Path) -> None:
     measured = single(tmp_path)
     here = judge(measured)
     assert here.finding.sentence == "Not the network: nothing is communicated."
-    assert "--ranks 8 --bandwidth 25gbit says what data parallelism would cost" in here.finding.action
+    assert "--ranks 8 --link 25gbit says what data parallelism would cost" in here.finding.action
     assert here.forecast is None
     found = judge(measured, Question(ranks=8, bits_per_second=25e9))
     assert found.finding.kind == "network"
@@ -322,7 +320,7 @@ def test_what_is_missing_for_a_forecast_is_said(tmp_path: Path) -> None:
     )
     measured = single(tmp_path)
     assert judge(measured, Question(ranks=8)).unknown == (
-        "what other plans would take: the traces show no exchange of gradients on a network; give --bandwidth",
+        "what other plans would take: the traces show no exchange of gradients on a network; give --link",
     )
 
 

@@ -1,15 +1,17 @@
 """``gravac codecs``: the catalogue of everything that can be chosen by name, and the bytes of error memories."""
 
 import json
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from gravac.codec_text import parts_of
 from gravac_controller.cli.source import json_option, needing_torch
+from gravac_controller.cli.whatif import quantities
+from gravac_controller.cli.whatif.question import MOST_PARAMETERS
 from gravac_controller.cli.wording import Listing, printer, size
 
 if TYPE_CHECKING:
@@ -18,31 +20,14 @@ if TYPE_CHECKING:
 
 MEMORIES = ("residual", "residual-bf16", "conef", "conef:bits=4", "conef-sketch:size=0.1", "none")
 """Error memories whose bytes are shown where no name is given."""
-UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
-
-
-class Count(click.ParamType[float]):
-    """A number with a unit: 350m, 7b, 1.3B."""
-
-    name = "COUNT"
-
-    def convert(
-        self, value: str | float, parameter: click.Parameter | None, context: click.Context | None
-    ) -> float:
-        """Return the number."""
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", str(value).strip().lower())
-        if found is None or not float(found[1]) > 0:
-            self.fail(f"{value!r} is not a number of parameters such as 350m or 7b", parameter, context)
-        return float(found[1]) * UNITS[found[2]]
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--parameters",
-    type=Count(),
+    callback=quantities.single(partial(quantities.elements, most=MOST_PARAMETERS)),
+    metavar="COUNT",
     help="Show the bytes on each rank of error memories, NAMEs or a choice of them, for a model with so many "
     "parameters: 350m, 7b.",
 )
@@ -54,7 +39,7 @@ class Count(click.ParamType[float]):
 )
 @json_option
 def codecs(
-    names: tuple[str, ...], parameters: float | None, ranks: int | None, ddp: bool, as_json: bool
+    names: tuple[str, ...], parameters: int | None, ranks: int | None, ddp: bool, as_json: bool
 ) -> None:
     """List everything that can be chosen by name: compressors, aggregators, error memories, collectives and
     policies. With NAME, describe one: how it works, its source, settings, bytes and proven error.
@@ -97,7 +82,7 @@ def codecs(
     click.echo("\n".join(line.rstrip() for line in shown.get().strip("\n").splitlines()))
 
 
-def _show_memories(names: "Sequence[str]", parameters: float, ranks: int, ddp: bool, as_json: bool) -> None:
+def _show_memories(names: "Sequence[str]", parameters: int, ranks: int, ddp: bool, as_json: bool) -> None:
     with needing_torch("error memories are tried with"):
         from gravac.memories import build
         from gravac.memories.footprint import footprint

@@ -20,10 +20,10 @@ from gravac_controller.cli.source import (
     SourceError,
     asked,
     choose,
+    data_dir_option,
     json_option,
     one_source,
-    source_options,
-    token_of,
+    reading_token,
 )
 from gravac_controller.cli.wording import (
     Listing,
@@ -102,11 +102,9 @@ class Explanation:
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [EPOCH] [SOURCE]")
 @click.option("--all", "everything", is_flag=True, help="Show all plans, each with why it is not in force.")
-@source_options
+@data_dir_option
 @json_option
-def explain(
-    words: tuple[str, ...], everything: bool, data_dir: Path, token_file: Path | None, as_json: bool
-) -> None:
+def explain(words: tuple[str, ...], everything: bool, data_dir: Path, as_json: bool) -> None:
     """Explain why a plan (codec and compression factor) is in force: the rule, its evidence, and the results since.
 
     The plans listed are the one in force, those that were measured, and the next three by prediction; a predicted
@@ -121,7 +119,7 @@ def explain(
     """
     given = asked(words, epochs=True)
     try:
-        source = one_source(given.source, data_dir, token_of(token_file), given.job)
+        source = one_source(given.source, data_dir, reading_token(), given.job)
         chosen = choose(source.jobs(given.job), given.job, source.where)
         found = _collect(source, chosen, chosen.decision.epoch if given.epoch is None else given.epoch)
     except (ControllerError, TraceError) as error:

@@ -36,7 +36,7 @@ def screen(
     if note:
         parts.append(Text(printable(note), style="bold red"))
     if len(jobs) != 1:
-        parts.append(_list(jobs))
+        parts.append(listing(jobs))
     if shown is not None:
         parts.append(_job(shown, decisions))
     return Group(*parts)
@@ -66,24 +66,25 @@ def _efficiency(view: WindowView) -> str:
     return spread(view.efficiency, view.efficiency_low, view.efficiency_high)
 
 
-def _list(jobs: list[JobView]) -> Listing:
+def listing(jobs: list[JobView]) -> Listing:
+    """Return a table with a line for each job: its plan, and figures of its last window."""
     table = Listing(
-        ("Job", "State", "Phase", "Plan"),
-        ("Ranks", "Step", "Step time", "η", "Useful/s"),
-        leaving=("Phase", "Ranks", "η", "Step time", "Step"),
+        ("Job", "State", "Plan", "Phase"),
+        ("Fewer bytes", "η", "Useful/s", "Step", "Ranks"),
+        leaving=("Phase", "Ranks", "η", "Useful/s", "Step"),
     )
     for job in jobs:
-        latest = job.latest
+        view = job.latest
         table.add_row(
             job.job,
             Text(job.state, style=STATE_STYLE[job.state]),
-            job.phase,
             sent_and_next(job),
-            str(job.world_size),
+            job.phase,
+            "–" if view is None or view.wire_cf is None else f"{number(view.wire_cf)}x",
+            number(None if view is None else view.efficiency),
+            number(None if view is None else view.useful_samples_per_second),
             str(job.totals.steps),
-            seconds(None if latest is None else latest.step_seconds),
-            number(None if latest is None else latest.efficiency),
-            number(None if latest is None else latest.useful_samples_per_second),
+            str(job.world_size),
         )
     return table
 

@@ -3,10 +3,10 @@
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -357,24 +357,9 @@ data_dir_option = click.option(
 )
 
 
-def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of commands that read from a source: ``--data-dir`` and ``--token-file``."""
-    token_file = click.option(
-        "--token-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the controller's token, where reading needs one [GRAVAC_TOKEN].",
-    )
-    return data_dir_option(token_file(command))
-
-
-def token_of(file: Path | None, option: str = "--token-file", variable: str = "GRAVAC_TOKEN") -> str | None:
-    """Return the token in the file, else in the variable, else None. Raises SourceError for an unreadable file."""
-    if file is None:
-        return os.environ.get(variable) or None
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{option} {file} cannot be read: {error}") from None
+def reading_token() -> str | None:
+    """Return the token of readers in GRAVAC_TOKEN; None where it has none."""
+    return os.environ.get("GRAVAC_TOKEN") or None
 
 
 def _running(data_dir: Path, token: str | None) -> list[Source]:

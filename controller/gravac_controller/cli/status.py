@@ -10,19 +10,20 @@ from gravac.signals import figures
 from gravac.signals.figures import LinkUse
 from gravac.traces import TraceError
 from gravac.wording import printable
+from gravac_controller.cli.screen import listing
 from gravac_controller.cli.source import (
     Source,
     SourceError,
     asked,
     choose,
+    data_dir_option,
     json_option,
     one_source,
-    source_options,
+    reading_token,
     sources,
-    token_of,
 )
 from gravac_controller.cli.watch import watch
-from gravac_controller.cli.wording import Listing, links, number, printer, sent_and_next
+from gravac_controller.cli.wording import links, printer
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 
@@ -32,11 +33,9 @@ from gravac_controller.views.models import JobView
 @click.option(
     "--watch", "watched", is_flag=True, help="Keep showing plan, reasons, step time, ranks and decisions."
 )
-@source_options
+@data_dir_option
 @json_option
-def status(
-    words: tuple[str, ...], watched: bool, data_dir: Path, token_file: Path | None, as_json: bool
-) -> None:
+def status(words: tuple[str, ...], watched: bool, data_dir: Path, as_json: bool) -> None:
     """Show jobs, one line each, and below them the reasons of the current decisions.
 
     With JOB, show only that one. SOURCE is the address of a controller or a trace file. By default: the controller that
@@ -55,7 +54,7 @@ def status(
       gravac status http://127.0.0.1:8756
       gravac status gravac-runs/my-job/journal.jsonl
     """
-    given, token = asked(words), token_of(token_file)
+    given, token = asked(words), reading_token()
     try:
         if watched:
             watch(one_source(given.source, data_dir, token, given.job), given.job, as_json)
@@ -82,7 +81,7 @@ def status(
         elif given.source is None or len(found) > 1:
             console.print(f"At {where}:")
         if jobs:
-            console.print(_table(jobs))
+            console.print(listing(jobs))
         for job in jobs:
             console.print(f"{job.job}: {printable(job.decision.reason)}")
             if used := _links(job):
@@ -98,37 +97,6 @@ def _read(source: Source, wanted: str | None) -> tuple[str, list[JobView], dict[
     if source.left_out:
         click.echo(f"{source.left_out} older jobs at {source.where} have ended and are not shown.", err=True)
     return source.where, jobs, source.unreadable()
-
-
-def _table(jobs: list[JobView]) -> Listing:
-    table = Listing(
-        ("Job", "State", "Plan", "Phase"),
-        ("Fewer bytes", "η", "Useful/s", "Step", "Ranks"),
-        leaving=("Phase", "Ranks", "η", "Useful/s", "Step"),
-    )
-    for job in jobs:
-        table.add_row(
-            job.job,
-            job.state,
-            sent_and_next(job),
-            job.phase,
-            *_figures(job),
-            str(job.totals.steps),
-            str(job.world_size),
-        )
-    return table
-
-
-def _figures(job: JobView) -> tuple[str, ...]:
-    """Wire CF, statistical efficiency and useful throughput of the last window."""
-    view = job.latest
-    if view is None:
-        return "–", "–", "–"
-    return (
-        "–" if view.wire_cf is None else f"{number(view.wire_cf)}x",
-        number(view.efficiency),
-        number(view.useful_samples_per_second),
-    )
 
 
 def _links(job: JobView) -> dict[str, LinkUse]:

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from gravac_controller.cli.source import (
     address_in_environment,
     data_dir_option,
     json_option,
-    token_of,
 )
 from gravac_controller.client import (
     Client,
@@ -49,7 +49,6 @@ TRIES = 5
     help="With pin: codec to send with, the job's compressor or one that its policy may choose [one that reaches CF, "
     "the one in force if it does].",
 )
-@click.option("--url", help="Address of the controller [the running one that has JOB].")
 @click.option("--note", default="", help="Reason, for the journal, the live page and the log.")
 @click.option(
     "--wait",
@@ -59,12 +58,6 @@ TRIES = 5
     show_default=True,
     metavar="SECONDS",
     help="How long to wait until the order takes effect; 0: do not wait.",
-)
-@click.option(
-    "--control-token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help=f"File with the controller's control token [{CONTROL_TOKEN}]. The owner of the data folder does not "
-    "need it where the controller was started with --owner-may-steer.",
 )
 @data_dir_option
 @json_option
@@ -80,7 +73,8 @@ def steer(job: str, action: Action, cf: float | None, codec: str | None, **given
     Where the codec in force does not reach CF, another one of the job sends it. If none does, the order is refused with
     a list of what can be pinned. An order ends by `resume`, and when the training ends or starts again. The journal
     names your user. Steering is off by default. Enable it with `gravac serve --owner-may-steer`, or with
-    GRAVAC_STEERING=owner for a controller that a training starts.
+    GRAVAC_STEERING=owner for a controller that a training starts: the owner of the data folder then needs no token.
+    Others set GRAVAC_CONTROLLER_CONTROL_TOKEN, and GRAVAC_CONTROLLER to an address on another machine.
 
     \b
     Examples:
@@ -112,16 +106,13 @@ def _give(
     cf: float | None,
     codec: str | None,
     *,
-    url: str | None,
     note: str,
     wait_seconds: float,
-    control_token_file: Path | None,
     data_dir: Path,
     as_json: bool,
 ) -> None:
-    token = token_of(control_token_file, "--control-token-file", CONTROL_TOKEN)
     try:
-        with _controller_of(job, url, data_dir, token) as client:
+        with _controller_of(job, data_dir, os.environ.get(CONTROL_TOKEN) or None) as client:
             seen = _order(client, job, action, cf, codec, note)
             outcome = _outcome(client, job, seen, wait_seconds)
             where = client.url
@@ -201,14 +192,13 @@ def _lines(job: str, outcome: OrderOutcome, waited: float) -> Iterator[str]:
         yield f"{job}: the order was accepted. It takes effect with the next window{none}."
 
 
-def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None) -> Client:
-    """Return the controller at ``url``, or the running one that has the job. Raises ControllerError"""
-    url = url or address_in_environment()
-    if url is not None:
-        try:
-            return Client(url, token or owner_control_token(data_dir, url))
-        except ValueError as error:
-            raise click.UsageError(f"--{error}") from None
+def _controller_of(job: str, data_dir: Path, token: str | None) -> Client:
+    """Return the controller that GRAVAC_CONTROLLER names, or the running one that has the job.
+
+    Raises ControllerError.
+    """
+    if (url := address_in_environment()) is not None:
+        return Client(url, token or owner_control_token(data_dir, url))
     known, asked = list[str](), list[str]()
     slow: TimedOut | None = None
     for client in running_controllers(data_dir, token, steering=True):
@@ -228,12 +218,13 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
         raise slow
     if not asked:
         raise SourceError(
-            f"no controller serves {data_dir}: give its address with --url or {ADDRESS}, or its folder with --data-dir"
+            f"no controller serves {data_dir}: give its address in {ADDRESS}, or its folder with --data-dir"
         )
     listed = ", ".join(known) or "none"
     raise SourceError(
         printable(
-            f"no job {job!r}{did_you_mean(job, known)} at {', '.join(asked)}; its jobs: {listed}. Or give another --url"
+            f"no job {job!r}{did_you_mean(job, known)} at {', '.join(asked)}; its jobs: {listed}. "
+            f"{ADDRESS} names another controller"
         )
     )
 

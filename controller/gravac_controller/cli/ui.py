@@ -1,6 +1,5 @@
 """``gravac ui``: the live page on a trace file."""
 
-import webbrowser
 from pathlib import Path
 
 import click
@@ -16,8 +15,7 @@ from gravac_controller.server.listen import ListenError
 @click.command()
 @click.argument("trace", type=TraceFile())
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port [any free port].")
-@click.option("--open", "open_it", is_flag=True, help="Also open the page in a browser.")
-def ui(trace: Path, port: int, open_it: bool) -> None:
+def ui(trace: Path, port: int) -> None:
     """Show TRACE on the live page, at any window from the first to the last.
 
     TRACE is the journal of a job, gzipped or not, its folder, or its name in GRAVAC_DATA_DIR, else in gravac-runs; also
@@ -26,7 +24,7 @@ def ui(trace: Path, port: int, open_it: bool) -> None:
 
     \b
     Example:
-      gravac ui gravac-runs/demo-lm-20261121-093000/journal.jsonl --open
+      gravac ui gravac-runs/demo-lm-20261121-093000/journal.jsonl
     """
 
     def started(url: str, job: ReplayedJob) -> None:
@@ -34,8 +32,6 @@ def ui(trace: Path, port: int, open_it: bool) -> None:
         last = "no window yet" if job.live.latest is None else f"{windows} windows"
         more = "" if job.done and job.windows == windows else " so far, still reading"
         click.echo(f"{printable(job.name)}, {last}{more}, at {url}")
-        if open_it and not webbrowser.open(url):
-            click.echo("no browser could be opened; open the address manually", err=True)
 
     def finished(job: ReplayedJob) -> None:
         for note in job.notes:

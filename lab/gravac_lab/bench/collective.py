@@ -24,14 +24,14 @@ class Collectives:
 
     codec: str
     ranks: int
-    n: Sequence[int]
+    n: int
     cf: Sequence[float]
     link: str
     pairs: int
 
 
 def measure_collectives(chosen: Collectives, scratch: Path, progress: Progress) -> dict[str, Any]:
-    """Measure, and return a row for each n, CF and collective.
+    """Measure, and return a row for each CF and collective.
 
     ``seconds``: from the payload to the mean, of the slowest rank. ``baseline``: the dense all-reduce in the same
     round. ``predicted_seconds`` and ``predicted_baseline``: from the cost model, with the ``network`` measured before.
@@ -46,10 +46,9 @@ def measure_collectives(chosen: Collectives, scratch: Path, progress: Progress) 
         stack.callback(ranks.close)
         network = ranks.ready(START_SECONDS)[0]
         rows = []
-        for n in chosen.n:
-            for cf in chosen.cf:
-                progress(f"n = {n:,}, CF {cf:g}: {WARM_UP} + {chosen.pairs} rounds")
-                rows += _rows(chosen, ranks, n, cf)
+        for cf in chosen.cf:
+            progress(f"CF {cf:g}: {WARM_UP} + {chosen.pairs} rounds")
+            rows += _rows(chosen, ranks, chosen.n, cf)
     return {
         "benchmark": "collective",
         "machine": described,

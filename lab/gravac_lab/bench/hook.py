@@ -25,18 +25,16 @@ OTHERS = {
     "fp16": ("fp16 hook of PyTorch", "fp16", 2.0),
 }
 """The name of each method, its form for ``gravac_lab.programs.methods``, and its CF."""
+WARM_UP, STEPS = 3, 8
+"""Steps of a block: not timed, then timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """What to run: ``pairs`` of blocks for each of ``ways``. A block has ``warmup`` untimed steps, then
-    ``steps`` timed ones."""
+    """What to run: ``pairs`` of blocks for each method, and the width of the LSTM."""
 
-    ways: Sequence[str]
     ranks: int
     pairs: int
-    steps: int
-    warmup: int
     width: int
 
 
@@ -49,10 +47,10 @@ def measure_hook(chosen: Pairs, scratch: Path, progress: Progress) -> dict[str, 
     """
     described = describe_machine()
     places = side_by_side(chosen.ranks, "side by side on purpose", progress)
-    taken: dict[str, list[tuple[Block, Block]]] = {way: [] for way in chosen.ways}
+    taken: dict[str, list[tuple[Block, Block]]] = {way: [] for way in OTHERS}
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
-        methods = {BASELINE: BASELINE, **{way: OTHERS[way][1] for way in chosen.ways}}
+        methods = {BASELINE: BASELINE, **{way: method for way, (_, method, _) in OTHERS.items()}}
         for number, (name, method) in enumerate(methods.items()):
             words = [sys.executable, "-m", "gravac_lab.programs.train", "--method", method]
             words += ["--width", str(chosen.width), "--scratch", str(scratch / str(number))]
@@ -62,11 +60,11 @@ def measure_hook(chosen: Pairs, scratch: Path, progress: Progress) -> dict[str, 
             running[name] = ranks
         for number in range(chosen.pairs):
             progress(
-                f"Pair {number + 1} of {chosen.pairs} of each way, {chosen.warmup} + {chosen.steps} steps a block."
+                f"Pair {number + 1} of {chosen.pairs} of each method, {WARM_UP} + {STEPS} steps a block."
             )
-            for name in chosen.ways:
+            for name in OTHERS:
                 order = (BASELINE, name) if number % 2 == 0 else (name, BASELINE)
-                blocks = {each: _block(running[each], chosen) for each in order}
+                blocks = {each: _block(running[each]) for each in order}
                 taken[name].append((blocks[BASELINE], blocks[name]))
     return {
         "benchmark": "hook",
@@ -86,12 +84,11 @@ class Block:
     payload_bytes: float
 
 
-def _block(ranks: Ranks, chosen: Pairs) -> Block:
-    for steps in (chosen.warmup, chosen.steps):
-        if steps:
-            answers = ranks.ask(START_SECONDS + steps * STEP_SECONDS, do="train", steps=steps)
+def _block(ranks: Ranks) -> Block:
+    for steps in (WARM_UP, STEPS):
+        answers = ranks.ask(START_SECONDS + steps * STEP_SECONDS, do="train", steps=steps)
     slowest = [max(step) for step in zip(*(answer["seconds"] for answer in answers), strict=True)]
-    shares = len(answers) * chosen.steps
+    shares = len(answers) * STEPS
     return Block(
         median(slowest),
         sum(answer["cpu_seconds"] for answer in answers) / shares,

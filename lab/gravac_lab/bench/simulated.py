@@ -24,7 +24,6 @@ class Simulation:
         policy: Name and settings of a policy, or a plan.
         against: Plans and policies to compare with; dense is always run, as its curve gives the target.
         compressor: Compressor of the jobs that run a policy.
-        memory: Memory of the jobs that run a policy.
         ranks: Simulated ranks.
         steps: Length of each job.
         seed: Seed of weights, data and codecs.
@@ -40,7 +39,6 @@ class Simulation:
     policy: str
     against: Sequence[str]
     compressor: str
-    memory: str
     ranks: int
     steps: int
     seed: int
@@ -70,7 +68,6 @@ def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
         "task",
         "policy",
         "compressor",
-        "memory",
         "ranks",
         "steps",
         "seed",
@@ -90,7 +87,6 @@ def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
         "task": simulation.task,
         "policy": simulation.policy,
         "compressor": simulation.compressor,
-        "memory": simulation.memory,
         "ranks": simulation.ranks,
         "steps": simulation.steps,
         "seed": simulation.seed,

@@ -1,5 +1,6 @@
 """The tournament: tasks by plans by ranks by seeds, learned with simulated ranks, and what the rows say."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from gravac_lab.tournament import Run, Standing, read_rows, standings
 from gravac_lab.tournament.curves import TARGET
 from gravac_lab.tournament.standings import StepSeconds
 
+CORES_PER_RUN = 2
+"""Cores for each of the runs at the same time."""
 PRESETS = {
     "frontier": (
         "bf16@2",
@@ -60,7 +63,6 @@ class Tournament:
     seeds: Sequence[int]
     steps: int
     out: Path
-    workers: int
 
     def every_plan(self) -> list[str]:
         """Return the plans, presets replaced by theirs, each once."""
@@ -77,7 +79,8 @@ def run(tournament: Tournament, progress: Progress) -> dict[str, Any]:
         OSError: The file cannot be read or written.
     """
     described = describe_machine()
-    options: list[object] = ["--out", tournament.out, "--workers", tournament.workers]
+    workers = max(1, len(os.sched_getaffinity(0)) // CORES_PER_RUN)
+    options: list[object] = ["--out", tournament.out, "--workers", workers]
     options += ["--steps", tournament.steps, "--tasks", *tournament.tasks]
     options += [
         "--plans",

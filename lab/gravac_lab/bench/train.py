@@ -14,6 +14,8 @@ from gravac_lab.bench.results import MethodAnswers, describe_machine, heldout_lo
 START_SECONDS = 180.0
 STEP_SECONDS = 30.0
 """Maximum time of the computation of a step, also on a busy machine."""
+WIDTH = 872
+"""Width of the LSTM: 3.5 million parameters."""
 
 
 class ChangeImpossible(RuntimeError):
@@ -39,7 +41,7 @@ class Benchmark:
     width: int
     task: str | None = None
     heldout: int
-    seed: int
+    seed: int = 0
     curve: bool = False
 
 

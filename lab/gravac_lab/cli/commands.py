@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from gravac_lab.bench.collective import Collectives, measure_collectives
-from gravac_lab.bench.hook import OTHERS, Pairs, measure_hook
+from gravac_lab.bench.hook import Pairs, measure_hook
 from gravac_lab.bench.namespaces import NetworkUnavailable
-from gravac_lab.bench.network import parse_rate
 from gravac_lab.bench.program import measure
 from gravac_lab.bench.ranks import Progress
 from gravac_lab.bench.results import describe_machine
+from gravac_lab.bench.train import WIDTH
 from gravac_lab.bench.wire import Sizes, measure_wire
 from gravac_lab.cli import options, output
 from gravac_lab.cli.tournament import tournament
@@ -20,6 +20,14 @@ TRAIN_WIDTH, TRAIN_STEPS = 448, 40
 """Size of the LSTM (1.05 million parameters) whose gradients check the gain curve, and its steps at each CF."""
 PACKED_ELEMENTS, SENT_ELEMENTS = 10_000_000, 1_000_000
 """Largest gradient that is compressed, and that is sent; of larger ones bytes are computed from the layout."""
+PAIRS = {"encode": 15, "multilevel": 9, "hook": 12, "collective": 15}
+"""Measured pairs of each benchmark, after its warm-up."""
+LEVELS = (10.0, 100.0)
+"""The weaker and the stronger CF of a step with two levels."""
+WIRE_FACTORS = (10.0, 32.0, 100.0, 316.0, 1000.0)
+"""Nominal CFs whose bytes are shown."""
+EXCHANGED_ELEMENTS, EXCHANGED_FACTORS = 1_000_000, (10.0, 100.0, 1000.0)
+"""The gradient that ranks exchange, and its CFs."""
 
 
 @click.group()
@@ -33,9 +41,8 @@ def bench() -> None:
 
 @click.command(short_help="Top-k with error feedback, and other kernels, against torch.")
 @options.elements("1e7")
-@options.pairs(15)
 @options.as_json
-def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
+def encode(counts: tuple[int, ...], as_json: bool) -> None:
     """Top-k with error feedback against torch.topk, at 1 % and 10 %, and the other kernels against plain torch.
 
     Both sides add the residual, select the k largest of |x|, gather them and store the rest as the new residual.
@@ -44,10 +51,10 @@ def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
 
     \b
     Example:
-      gravac bench encode --n 1e6 --n 1e7 --pairs 21
+      gravac bench encode --n 1e6 --n 1e7
     """
     output.perform(
-        lambda _, progress: _measured("encode", ["--n", *counts, "--pairs", pairs], progress),
+        lambda _, progress: _measured("encode", ["--n", *counts], progress),
         output.pairs,
         as_json,
     )
@@ -55,24 +62,9 @@ def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
 
 @click.command(short_help="Cost and accuracy of two-level compression and the gain curve.")
 @options.elements("1e7")
-@click.option(
-    "--levels",
-    type=options.FACTOR,
-    nargs=2,
-    default=(10.0, 100.0),
-    show_default=True,
-    metavar="CF CF",
-    help="The weaker and the stronger CF.",
-)
-@options.pairs(9)
 @options.as_json
-def multilevel(
-    counts: tuple[int, ...],
-    levels: tuple[float, float],
-    pairs: int,
-    as_json: bool,
-) -> None:
-    """Compressing at two levels, and the curve of gain against CF: cost and accuracy.
+def multilevel(counts: tuple[int, ...], as_json: bool) -> None:
+    """Compressing at two levels, CF 10 and of these 100, and the curve of gain against CF: cost and accuracy.
 
     Against one level, and against compressing twice, with Top-k, DGC, RedSync, SIDCo and two kinds of Random-k. Then
     the curve against sorting, on gradients of a training with error feedback. "Published": the best ratio in table 3
@@ -80,14 +72,9 @@ def multilevel(
 
     \b
     Example:
-      gravac bench multilevel --n 1e6 --levels 10 1000
+      gravac bench multilevel --n 1e6
     """
-    if levels[0] > levels[1]:
-        raise click.BadParameter(
-            f"{levels[0]:g} and {levels[1]:g}: give the weaker (smaller) CF first",
-            param_hint="--levels",
-        )
-    words = ["--n", *counts, "--pairs", pairs, "--levels", *levels]
+    words = ["--n", *counts, "--levels", *LEVELS]
     words += ["--train-width", TRAIN_WIDTH, "--train-steps", TRAIN_STEPS]
     output.perform(lambda _, progress: _measured("multilevel", words, progress), output.pairs, as_json)
 
@@ -100,27 +87,8 @@ def multilevel(
     show_default=True,
     help="Number of ranks, each on its own core.",
 )
-@options.pairs(12)
-@click.option(
-    "--steps", type=click.IntRange(2, 10_000), default=8, show_default=True, help="Timed steps per block."
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(0, 1000),
-    default=3,
-    show_default=True,
-    help="Untimed steps at the start of a block.",
-)
-@click.option(
-    "--way",
-    "ways",
-    type=click.Choice(list(OTHERS)),
-    multiple=True,
-    default=list(OTHERS),
-    help="Only this method. Repeatable. [default: all]",
-)
 @options.as_json
-def hook(ranks: int, pairs: int, steps: int, warmup: int, ways: tuple[str, ...], as_json: bool) -> None:
+def hook(ranks: int, as_json: bool) -> None:
     """The overhead of the agent: a training step against plain DDP, side by side, without a slow network.
 
     Compares an agent that only observes, one that sends 1 % by Top-k, PyTorch's fp16 hook, and plain DDP again, whose
@@ -128,39 +96,17 @@ def hook(ranks: int, pairs: int, steps: int, warmup: int, ways: tuple[str, ...],
 
     \b
     Example:
-      gravac bench hook --pairs 20
-      gravac bench hook --way again --way observing --steps 4 --warmup 1 --pairs 60
+      gravac bench hook --ranks 4
     """
-    chosen = Pairs(ranks=ranks, pairs=pairs, steps=steps, warmup=warmup, ways=ways, width=options.WIDTH)
+    chosen = Pairs(ranks=ranks, pairs=PAIRS["hook"], width=WIDTH)
     output.perform(lambda scratch, progress: measure_hook(chosen, scratch, progress), output.steps, as_json)
-
-
-def _real(context: click.Context, option: click.Parameter, text: str) -> str:
-    if parse_rate(options.link(context, option, text)) is None:
-        raise click.BadParameter("a link without a rate takes no time; write for example 1gbit")
-    return text
 
 
 @click.command(short_help="Bytes of compressed gradients at a nominal CF.")
 @options.elements("1e5", "1e6", "1e7", "1e8")
-@options.factors(10.0, 32.0, 100.0, 316.0, 1000.0)
 @options.codec("topk+bf16")
-@click.option(
-    "--link",
-    default="1gbit",
-    show_default=True,
-    callback=_real,
-    metavar="RATE",
-    help="Bandwidth for the computed times.",
-)
 @options.as_json
-def wire(
-    counts: tuple[int, ...],
-    factors: tuple[float, ...],
-    codec: str,
-    link: str,
-    as_json: bool,
-) -> None:
+def wire(counts: tuple[int, ...], codec: str, as_json: bool) -> None:
     """Bytes of compressed gradients: by layout, as packed, and as counted by a network interface.
 
     "CF on the wire" is dense bytes over bytes handed to the collective, including positions and headers. Gradients of
@@ -172,7 +118,7 @@ def wire(
       gravac bench wire --codec topk --n 1e6
     """
     sizes = Sizes(
-        codec=codec, n=counts, cf=factors, link=link, pack_up_to=PACKED_ELEMENTS, count_up_to=SENT_ELEMENTS
+        codec=codec, n=counts, cf=WIRE_FACTORS, pack_up_to=PACKED_ELEMENTS, count_up_to=SENT_ELEMENTS
     )
     output.perform(
         lambda scratch, progress: measure_wire(sizes, scratch, progress), output.bytes_sent, as_json
@@ -181,8 +127,6 @@ def wire(
 
 @click.command(short_help="Collectives for compressed gradients against all-reduce.")
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Number of ranks.")
-@options.elements("1e6")
-@options.factors(10.0, 100.0, 1000.0)
 @options.codec("topk")
 @click.option(
     "--link",
@@ -192,17 +136,8 @@ def wire(
     metavar="RATE",
     help="Put each rank on a host with a link of this bandwidth (needs root, ip and tc): 100mbit. none: side by side.",
 )
-@options.pairs(15)
 @options.as_json
-def collective(
-    ranks: int,
-    counts: tuple[int, ...],
-    factors: tuple[float, ...],
-    codec: str,
-    link: str,
-    pairs: int,
-    as_json: bool,
-) -> None:
+def collective(ranks: int, codec: str, link: str, as_json: bool) -> None:
     """Collectives for compressed gradients against the dense all-reduce: measured, and predicted by the cost model.
 
     Gather, shared support, owners, and the all-reduce of decoded gradients, each from the payload to the mean.
@@ -210,9 +145,16 @@ def collective(
 
     \b
     Example:
-      gravac bench collective --ranks 4 --link 100mbit --cf 10 --cf 100
+      gravac bench collective --ranks 4 --link 100mbit
     """
-    collectives = Collectives(codec=codec, ranks=ranks, n=counts, cf=factors, link=link, pairs=pairs)
+    collectives = Collectives(
+        codec=codec,
+        ranks=ranks,
+        n=EXCHANGED_ELEMENTS,
+        cf=EXCHANGED_FACTORS,
+        link=link,
+        pairs=PAIRS["collective"],
+    )
     try:
         output.perform(
             lambda scratch, progress: measure_collectives(collectives, scratch, progress),
@@ -231,4 +173,8 @@ for each in (encode, multilevel, hook, wire, collective, train, tournament):
 
 def _measured(name: str, words: list[Any], progress: Progress) -> dict[str, Any]:
     described = describe_machine()
-    return {"benchmark": name, "machine": described, **measure(name, words, progress)}
+    return {
+        "benchmark": name,
+        "machine": described,
+        **measure(name, [*words, "--pairs", PAIRS[name]], progress),
+    }

@@ -10,8 +10,6 @@ from gravac_lab.bench.network import parse_rate
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 read_count = quantities.single(quantities.elements)
-FACTOR = click.FloatRange(1.0, 1e6)
-"""A compression factor."""
 
 as_json = click.option(
     "--json",
@@ -19,27 +17,6 @@ as_json = click.option(
     is_flag=True,
     help="Print one JSON object on stdout at the end, and everything else on stderr.",
 )
-
-WIDTH = 872
-"""Width of the LSTM that is trained: 3.5 million parameters."""
-width = click.option(
-    "--width",
-    type=click.IntRange(8, 8192),
-    default=WIDTH,
-    show_default=True,
-    help="Width of the LSTM; 872: 3.5 M parameters.",
-)
-
-
-def pairs(default: int) -> Callable[[Command], Command]:
-    """The option for the number of measured pairs."""
-    return click.option(
-        "--pairs",
-        type=click.IntRange(3, 10_000),
-        default=default,
-        show_default=True,
-        help="Measured pairs, after the warm-up.",
-    )
 
 
 def elements(*default: str) -> Callable[[Command], Command]:
@@ -53,20 +30,6 @@ def elements(*default: str) -> Callable[[Command], Command]:
         callback=lambda context, option, texts: tuple(read_count(context, option, text) for text in texts),
         metavar="N",
         help="Elements of a gradient: 10000000 or 1e7. Repeatable.",
-    )
-
-
-def factors(*default: float) -> Callable[[Command], Command]:
-    """The option for the CFs, repeatable."""
-    return click.option(
-        "--cf",
-        "factors",
-        type=FACTOR,
-        multiple=True,
-        default=default,
-        show_default=True,
-        metavar="CF",
-        help="Nominal CF. Repeatable.",
     )
 
 

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from gravac.wording import display_path, format_percent, format_rate, plan_in_words, printable
-from gravac_controller.cli.source import DEFAULT_FOLDER, FOLDER
+from gravac_controller.cli.source import journals_folder
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.show import delay
 from gravac_controller.cli.wording import Listing, number, seconds, size
@@ -83,9 +83,6 @@ def _links(
     metavar="CODEC",
     help="The job's codec, one of `gravac codecs`.",
 )
-@click.option(
-    "--memory", default="residual", show_default=True, metavar="MEMORY", help="The job's error memory."
-)
 @click.option("--ranks", type=click.IntRange(1, 64), default=4, show_default=True, help="Simulated ranks.")
 @click.option(
     "--steps", type=click.IntRange(2, 1_000_000), default=300, show_default=True, help="Steps of each job."
@@ -121,35 +118,25 @@ def _links(
     show_default=True,
     help="Steps between decisions.",
 )
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DEFAULT_FOLDER,
-    show_default=True,
-    envvar=FOLDER,
-    help=f"Folder of the journals [{FOLDER}].",
-)
 @options.as_json
 def simulate(
     task: str,
     policy: str,
     against: tuple[str, ...],
     compressor: str,
-    memory: str,
     ranks: int,
     steps: int,
     seed: int,
     links: list[tuple[int, float]],
     compute: float | None,
     window: int,
-    data_dir: Path,
     as_json: bool,
 ) -> None:
     """Try a policy on a task without a cluster.
 
     All ranks learn in one process, through the same codecs, error memories and aggregators as real ones, so the losses
     are real. Step times are predicted for the links of --link; the policy decides by them. Each job writes a journal
-    that `gravac report` and `gravac replay` read like any other.
+    to GRAVAC_DATA_DIR, else gravac-runs, that `gravac report` and `gravac replay` read like any other.
 
     Time to target is simulated time.
 
@@ -169,7 +156,6 @@ def simulate(
         policy=policy,
         against=against,
         compressor=compressor,
-        memory=memory,
         ranks=ranks,
         steps=steps,
         seed=seed,
@@ -177,7 +163,7 @@ def simulate(
         latency_seconds=LATENCY_SECONDS,
         compute_seconds=compute,
         window=window,
-        data_dir=data_dir,
+        data_dir=journals_folder(),
         name=first_name(task),
     )
     output.perform(lambda _, progress: simulated.simulate(simulation, progress), show, as_json)

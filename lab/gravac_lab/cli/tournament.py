@@ -69,9 +69,6 @@ ROWS = Path("gravac-tournament.jsonl")
     help="File of rows, one JSON object a line. Runs that it has are not repeated.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs at the same time."
-)
-@click.option(
     "--summary",
     "files",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -112,7 +109,6 @@ def tournament(
     seeds: tuple[int, ...],
     steps: int,
     out: Path,
-    workers: int,
     files: tuple[Path, ...],
     link: float | None,
     compute: float | None,
@@ -138,9 +134,7 @@ def tournament(
 
     def work(_: Path, progress: Callable[[str], None]) -> dict[str, Any]:
         if not files:
-            asked = Tournament(
-                tasks=tasks, plans=plans, ranks=sizes, seeds=seeds, steps=steps, out=out, workers=workers
-            )
+            asked = Tournament(tasks=tasks, plans=plans, ranks=sizes, seeds=seeds, steps=steps, out=out)
             runs.run(asked, progress)
             rows.append(out)
         known = read_rows(rows)

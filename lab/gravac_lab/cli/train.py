@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from gravac_controller.cli.wording import Listing, seconds, size
-from gravac_lab.bench.train import Benchmark, ChangeImpossible, run
+from gravac_lab.bench.train import WIDTH, Benchmark, ChangeImpossible, run
 from gravac_lab.cli import options, output
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
@@ -27,21 +27,21 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     return methods
 
 
+def _links(context: click.Context, option: click.Parameter, text: str) -> tuple[str, str | None]:
+    first, slash, second = text.partition("/")
+    return options.link(context, option, first), options.link(context, option, second) if slash else None
+
+
 @click.command(short_help="Train with several methods over slow links and compare them.")
 @click.option(
     "--link",
+    "links",
     default="100mbit",
     show_default=True,
-    callback=options.link,
-    metavar="RATE",
-    help="Bandwidth of every host's link, in each direction: 100mbit, 1gbit, none (unlimited).",
-)
-@click.option(
-    "--then",
-    default=None,
-    callback=lambda context, option, text: None if text is None else options.link(context, option, text),
-    metavar="RATE",
-    help="Bandwidth of the links in the second half of the rounds, with a second table of results.",
+    callback=_links,
+    metavar="RATE[/RATE]",
+    help="Bandwidth of every host's link, in each direction: 100mbit, 1gbit, none (unlimited); a second one is that of "
+    "the second half of the rounds, with a table of its own.",
 )
 @click.option(
     "--hosts",
@@ -79,7 +79,6 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     show_default=True,
     help="Untimed steps at the start of a block.",
 )
-@options.width
 @click.option(
     "--task",
     default=None,
@@ -94,10 +93,6 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     help="Held-out batches per rank, of 16 sequences or images; at most what the task has.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Seed of weights and data."
-)
-@click.option("--curve", is_flag=True, help="Measure the held-out loss after every round, for --json.")
-@click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
@@ -106,18 +101,14 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
 )
 @options.as_json
 def train(
-    link: str,
-    then: str | None,
+    links: tuple[str, str | None],
     hosts: int,
     methods: tuple[str, ...],
     steps: int,
     block: int,
     warmup: int,
-    width: int,
     task: str | None,
     heldout: int,
-    seed: int,
-    curve: bool,
     keep: Path | None,
     as_json: bool,
 ) -> None:
@@ -128,27 +119,23 @@ def train(
     and steps. Methods take turns, so that other load affects all of them. Without root, the agent emulates the link
     and PyTorch's hooks are skipped; the output says so.
 
-    Exit code 1 when a method failed or was skipped.
+    With --json, the held-out loss is measured after every round. Exit code 1 when a method failed or was skipped.
 
     \b
     Examples:
       gravac bench train --link 100mbit --hosts 2
-      gravac bench train --link 1gbit --then 100mbit --methods "dense agent"
+      gravac bench train --link 1gbit/100mbit --methods "dense agent"
       gravac bench train --link 100mbit --task gpt:size=3m --steps 200
       gravac bench train --link 1gbit --methods "none dense agent/qsgd agent/topk/conef:bits=4/static:cf=40"
     """
-    source = click.get_current_context().get_parameter_source("width")
-    if task is not None and source is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError(
-            f"--width {width} is of the LSTM, and --task {task} trains another; give one of them"
-        )
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty; give a new folder")
     block = min(block, steps)
     if warmup >= block:
         raise click.UsageError(f"--warmup {warmup} must be below the steps of a block, {block}")
+    link, then = links
     if then is not None and steps // block < 2:
-        raise click.UsageError(f"--then needs at least two rounds: --steps {2 * block} or a smaller --block")
+        raise click.UsageError(f"two links need two rounds: --steps {2 * block} or a smaller --block")
     benchmark = Benchmark(
         methods=methods,
         hosts=hosts,
@@ -157,11 +144,10 @@ def train(
         rounds=steps // block,
         block=block,
         warmup=warmup,
-        width=width,
+        width=WIDTH,
         task=task,
         heldout=heldout,
-        seed=seed,
-        curve=curve,
+        curve=as_json,
     )
     try:
         result = output.perform(

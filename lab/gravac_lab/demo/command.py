@@ -21,6 +21,7 @@ from rich.console import Console
 from gravac import policies
 from gravac.traces import TraceError
 from gravac.wording import display_path
+from gravac_controller.cli.source import journals_folder
 from gravac_lab.demo.figures import collect
 from gravac_lab.demo.page import keep_until_enter
 from gravac_lab.demo.summary import Result, show
@@ -71,15 +72,6 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
     "--compare", is_flag=True, help="Then repeat the training dense, on the same link, and compare."
 )
 @click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("gravac-runs"),
-    envvar="GRAVAC_DATA_DIR",
-    show_default=True,
-    help="Folder for the trace [GRAVAC_DATA_DIR].",
-)
-@click.option("--open/--no-open", "open_page", default=False, help="Open the live page in a browser.")
-@click.option(
     "--json",
     "as_json",
     is_flag=True,
@@ -92,16 +84,14 @@ def demo(
     link: str,
     policy: str,
     compare: bool,
-    data_dir: Path,
-    open_page: bool,
     as_json: bool,
 ) -> None:
     """Train a small model on this machine and watch the compression adapt.
 
     Starts the ranks with torchrun and prints the address of the live page. In the middle the emulated network becomes
     slower, and the plan follows. At the end it prints what was sent and why, the held-out loss beside that of dense
-    training, the bytes, and the path of the trace; in a terminal the page stays until Enter. About two minutes on two
-    cores.
+    training, the bytes, and the path of the trace in GRAVAC_DATA_DIR, else gravac-runs; in a terminal the page stays
+    until Enter. About two minutes on two cores.
 
     \b
     Examples:
@@ -117,12 +107,12 @@ def demo(
         link=link,
         policy=policy,
         job=f"demo-{task}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
-        data_dir=data_dir,
+        data_dir=journals_folder(),
     )
     console = _console(as_json)
     with tempfile.TemporaryDirectory(prefix="gravac-demo-") as folder, _ended_by_sigterm():
         try:
-            result = _train(plan, console, Path(folder), compare, open_page)
+            result = _train(plan, console, Path(folder), compare)
         except TrainingFailed as error:
             raise click.ClickException(str(error)) from None
         except TraceError as error:
@@ -131,7 +121,8 @@ def demo(
             ) from None
         except KeyboardInterrupt:
             click.echo(
-                f"Stopped, with all processes it had started. The traces so far are in {data_dir}.", err=True
+                f"Stopped, with all processes it had started. The traces so far are in {plan.data_dir}.",
+                err=True,
             )
             sys.exit(130)
     console.print()
@@ -139,10 +130,10 @@ def demo(
     if as_json:
         click.echo(json.dumps(result.as_json()))
     elif console.is_terminal and sys.stdin.isatty() and result.outcome.url is not None:
-        keep_until_enter(result.outcome.url, data_dir)
+        keep_until_enter(result.outcome.url, plan.data_dir)
 
 
-def _train(plan: DemoPlan, console: Console, scratch: Path, compare: bool, open_page: bool) -> Result:
+def _train(plan: DemoPlan, console: Console, scratch: Path, compare: bool) -> Result:
     first, _, second = plan.link.partition("/")
     later = f", from step {plan.steps // 2} on {second}" if second else ""
     network = (
@@ -151,7 +142,7 @@ def _train(plan: DemoPlan, console: Console, scratch: Path, compare: bool, open_
         else f"an EMULATED link of {first}{later}"
     )
     headline = f"Starting   {MODELS[plan.task]}: {plan.ranks} processes, {plan.steps} steps, over {network}"
-    outcome = _watched(plan, console, scratch, headline, open_page)
+    outcome = _watched(plan, console, scratch, headline)
     if outcome.trace is None:
         raise click.ClickException("the training is done, but the agent wrote no trace")
     figures = collect(outcome.trace, plan.steps // 2 if second else None)
@@ -161,14 +152,12 @@ def _train(plan: DemoPlan, console: Console, scratch: Path, compare: bool, open_
     other = replace(plan, job=f"{plan.job}-dense", policy="dense", plain=plain)
     what = "plain DDP, without the agent" if plain else "dense, over the same emulated link"
     console.print()
-    dense = _watched(other, console, scratch, f"Comparing  the same training, {what}", False)
+    dense = _watched(other, console, scratch, f"Comparing  the same training, {what}")
     return Result(plan, outcome, figures, dense, None if dense.trace is None else collect(dense.trace))
 
 
-def _watched(
-    plan: DemoPlan, console: Console, scratch: Path, headline: str, open_page: bool
-) -> TrainingOutcome:
-    with Watcher(console, plan, headline, open_page) as watcher, Training(plan, scratch) as training:
+def _watched(plan: DemoPlan, console: Console, scratch: Path, headline: str) -> TrainingOutcome:
+    with Watcher(console, plan, headline) as watcher, Training(plan, scratch) as training:
         for event in training.events():
             watcher.handle(event)
     return watcher.outcome

@@ -1,6 +1,5 @@
 """Shows a running training: the address of its page, then a progress bar, or plain lines without a terminal."""
 
-import webbrowser
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -37,9 +36,9 @@ class TrainingOutcome:
 class Watcher:
     """Shows the events of a training and collects them in ``outcome``."""
 
-    def __init__(self, console: Console, plan: DemoPlan, headline: str, open_page: bool) -> None:
+    def __init__(self, console: Console, plan: DemoPlan, headline: str) -> None:
         self.outcome = TrainingOutcome()
-        self._console, self._plan, self._headline, self._open_page = console, plan, headline, open_page
+        self._console, self._plan, self._headline = console, plan, headline
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -88,8 +87,6 @@ class Watcher:
             )
         else:
             self._say(f"Live page  {url}")
-            if self._open_page:
-                webbrowser.open(url)
 
     def _step(self, step: int, loss: float, cf: float, phase: str, took: float) -> None:
         self.outcome.step_seconds.append(took)

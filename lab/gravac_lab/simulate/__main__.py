@@ -42,17 +42,16 @@ class SimulatedPolicy:
     name: str
     policy: str
     compressor: str
-    memory: str
+    memory: str = "residual"
     collective: str = AUTO
 
 
-def contender(text: str, compressor: str, memory: str) -> SimulatedPolicy:
+def contender(text: str, compressor: str) -> SimulatedPolicy:
     """Read a plan or a policy.
 
     Args:
         text: ``dense``, ``alone``, ``CODEC@CF/MEMORY/COLLECTIVE`` (the last two may be missing) or a policy.
         compressor: Of the job, for a policy.
-        memory: Of the job, for a policy.
 
     Raises:
         PlanError: There is no such plan or policy.
@@ -63,10 +62,10 @@ def contender(text: str, compressor: str, memory: str) -> SimulatedPolicy:
             policies.parse(text)
         except ValueError as error:
             raise PlanError(f"{error}; a plan is one of {FORMS}") from None
-        return SimulatedPolicy(text, text, compressor, memory)
+        return SimulatedPolicy(text, text, compressor)
     plan = parse(text)
     if plan.alone or not plan.compressor:
-        return SimulatedPolicy(text, "" if plan.alone else "dense", compressor, memory)
+        return SimulatedPolicy(text, "" if plan.alone else "dense", compressor)
     return SimulatedPolicy(text, f"static:cf={plan.cf:g}", plan.compressor, plan.memory, plan.collective)
 
 
@@ -93,7 +92,7 @@ def simulate(
     texts = dict.fromkeys((given.policy, *given.against))
     jobs: list[tuple[SimulatedPolicy, SimulatedJob | None]] = []
     for text in texts:
-        one = contender(text, given.compressor, given.memory)
+        one = contender(text, given.compressor)
         job = None
         if one.policy:
             setting = SimulationSettings(
@@ -154,7 +153,6 @@ def main() -> None:
     parser.add_argument("--task", required=True)
     parser.add_argument("--policy", required=True)
     parser.add_argument("--compressor", required=True)
-    parser.add_argument("--memory", required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)

@@ -83,12 +83,12 @@ def test_links_change_in_mid_run(tmp_path: Path) -> None:
 
 def test_links_that_are_not_ours_cannot_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    words = ["--link", "10mbit", "--then", "1gbit", "--steps", "4", "--block", "2", "--warmup", "1"]
+    words = ["--link", "10mbit/1gbit", "--steps", "4", "--block", "2", "--warmup", "1"]
     done = CliRunner().invoke(main, ["bench", "train", *words])
     assert done.exit_code == 2
     assert "links cannot change to 1gbit during the run: no emulated network" in done.output
-    done = CliRunner().invoke(main, ["bench", "train", "--then", "1gbit", "--steps", "4"])
-    assert "--then needs at least two rounds" in done.output
+    done = CliRunner().invoke(main, ["bench", "train", "--link", "10mbit/1gbit", "--steps", "4"])
+    assert "two links need two rounds: --steps 8" in done.output
 
 
 @pytest.mark.distributed
@@ -96,7 +96,8 @@ def test_links_that_are_not_ours_cannot_change(monkeypatch: pytest.MonkeyPatch) 
 def test_without_root_the_agent_paces_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Said aloud and marked; PyTorch's own hooks, which nothing would hold back, are refused one by one."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    words = ["--link", "10mbit", "--steps", "5", "--block", "5", "--warmup", "2", "--width", "80"]
+    monkeypatch.setattr("gravac_lab.cli.train.WIDTH", 80)
+    words = ["--link", "10mbit", "--steps", "5", "--block", "5", "--warmup", "2"]
     command = ["bench", "train", *words, "--heldout", "1", "--methods", "dense fp16", "--json"]
     done = CliRunner().invoke(main, command, catch_exceptions=False)
     assert done.exit_code == 1, "fp16 was left out"
@@ -134,7 +135,7 @@ def test_another_task_and_its_kept_journals(monkeypatch: pytest.MonkeyPatch, tmp
         "2",
         "--json",
     ]
-    words += ["--task", "gpt:size=0.3m,text=python,heldout=32", "--methods", "none agent", "--curve"]
+    words += ["--task", "gpt:size=0.3m,text=python,heldout=32", "--methods", "none agent"]
     keep = ["--keep", str(tmp_path / "kept")]
     done = CliRunner().invoke(main, [*words, *keep], catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -153,9 +154,6 @@ def test_another_task_and_its_kept_journals(monkeypatch: pytest.MonkeyPatch, tmp
     done = CliRunner().invoke(main, [*words, *keep])
     assert done.exit_code == 2
     assert "is not empty; give a new folder" in done.output
-    done = CliRunner().invoke(main, [*words, "--width", "80"])
-    assert done.exit_code == 2
-    assert "--width 80 is of the LSTM" in done.output
     done = CliRunner().invoke(main, ["bench", "train", "--task", "gtp", "--methods", "none", "--steps", "4"])
     assert done.exit_code == 1
     assert "did you mean 'gpt'" in done.output

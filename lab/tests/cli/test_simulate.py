@@ -35,14 +35,13 @@ def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path, monkeypatch:
     """On a link so slow that 650 parameters take longer than the computation."""
     monkeypatch.setattr(command, "first_name", lambda task: "try")
     monkeypatch.setattr(command, "LATENCY_SECONDS", 1e-5)
+    monkeypatch.setenv("GRAVAC_DATA_DIR", str(tmp_path))
     asked = (
         *SMALL,
         "--link",
         "1mbit",
         "--policy",
         "auto:bound=1",
-        "--data-dir",
-        tmp_path,
     )
     done = run(*asked, "--against", "topk@10", "--against", "alone", "--json")
     assert done.exit_code == 0, done.output
@@ -71,8 +70,11 @@ def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.distributed
-def test_what_the_program_refuses_is_said_in_its_words(tmp_path: Path) -> None:
-    done = run(*SMALL, "--data-dir", tmp_path, "--against", "topkk@10")
+def test_what_the_program_refuses_is_said_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAVAC_DATA_DIR", str(tmp_path))
+    done = run(*SMALL, "--against", "topkk@10")
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
     assert re.search("topkk.*did you mean.*topk", " ".join(done.output.split())), done.output

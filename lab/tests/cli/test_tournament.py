@@ -167,7 +167,7 @@ def test_presets_are_plans_that_exist() -> None:
     from gravac_lab.simulate.plans import parse
 
     asked = Tournament(
-        tasks=(), plans=("frontier", "topk@10", "rivals"), ranks=(), seeds=(), steps=1, out=Path(), workers=1
+        tasks=(), plans=("frontier", "topk@10", "rivals"), ranks=(), seeds=(), steps=1, out=Path()
     )
     every = asked.every_plan()
     assert len(every) == len(set(every))

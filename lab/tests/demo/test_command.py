@@ -89,7 +89,8 @@ def wait_for_none(mark: str) -> None:
 def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None:
     """Trains, compares, and leaves a trace that replays. 20 steps on an emulated link slow enough to matter."""
     done = gravac(
-        *("demo", "--steps", "20", "--compare", "--json", "--data-dir", "runs"),
+        *("demo", "--steps", "20", "--compare", "--json"),
+        GRAVAC_DATA_DIR="runs",
         cwd=tmp_path,
         **warm,
         GRAVAC_CONTROLLER="http://127.0.0.1:1",  # a demo has a controller of its own
@@ -134,9 +135,14 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
 def test_the_page_stays_until_enter(tmp_path: Path, warm: dict[str, str]) -> None:
     """In a terminal, at the same address: what was opened during the training goes on."""
     here, there = pty.openpty()
-    command = [*GRAVAC, "demo", "--steps", "6", "--data-dir", "runs"]
+    command = [*GRAVAC, "demo", "--steps", "6"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(**warm, TERM="xterm"), stdin=there, stdout=there, stderr=there
+        command,
+        cwd=tmp_path,
+        env=environment(**warm, TERM="xterm", GRAVAC_DATA_DIR="runs"),
+        stdin=there,
+        stdout=there,
+        stderr=there,
     )
     os.close(there)
     said = ""

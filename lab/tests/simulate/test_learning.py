@@ -189,14 +189,14 @@ def test_a_tournament_is_checked_before_it_begins() -> None:
 
 
 def test_what_to_compare_with_is_a_plan_or_a_policy() -> None:
-    """A plan becomes the static policy with its codec and memory; a policy keeps the job's."""
-    plan = contender("dgc@40/momentum", "topk", "residual")
+    """A plan becomes the static policy with its codec and memory; a policy keeps the job's codec."""
+    plan = contender("dgc@40/momentum", "topk")
     assert (plan.policy, plan.compressor, plan.memory) == ("static:cf=40", "dgc", "momentum")
     assert plan.collective == "auto"
-    assert contender("int8@4//gather", "topk", "momentum").collective == "gather"
-    listed = contender("auto:plans=topk@10", "topk", "residual")
+    assert contender("int8@4//gather", "topk").collective == "gather"
+    listed = contender("auto:plans=topk@10", "topk")
     assert (listed.policy, listed.compressor) == ("auto:plans=topk@10", "topk")
-    assert contender("dense", "topk", "residual").policy == "dense"
-    assert contender("alone", "topk", "residual").policy == ""
+    assert contender("dense", "topk").policy == "dense"
+    assert contender("alone", "topk").policy == ""
     with pytest.raises(PlanError, match=r"autoo.*did you mean.*a plan is one of dense, alone, or CODEC@CF"):
-        contender("autoo", "topk", "residual")
+        contender("autoo", "topk")

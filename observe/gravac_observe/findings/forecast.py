@@ -42,7 +42,6 @@ class Question:
         latency: Seconds of a message between two ranks, on that link.
         ranks: Ranks that exchange gradients.
         elements: Parameters of the model.
-        codec_bytes: Bytes of gradients encoded a second.
         kind: Kind of the optimizer: sgd, adam, sign, other, unknown.
         bound: Largest loss of statistical efficiency that is accepted.
     """
@@ -51,14 +50,13 @@ class Question:
     latency: float | None = None
     ranks: int | None = None
     elements: int | None = None
-    codec_bytes: float | None = None
     kind: str | None = None
     bound: float = 0.02
 
     @property
     def elsewhere(self) -> bool:
         """Whether it asks about another network, or other ranks, than that of the traces."""
-        return not (self.bits_per_second is self.latency is self.ranks is None)
+        return not (self.bits_per_second is self.ranks is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,26 +127,24 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
     own = None if found is None else found.size or measured.world
     ranks = question.ranks or own
     if not ranks or ranks < 2:
-        raise CannotSay("no gradients are exchanged; give --ranks and --bandwidth")
+        raise CannotSay("no gradients are exchanged; give --ranks and --link")
     calls = max(1, round(found.calls)) if found and found.sharded else 0
     itemsize = (found and found.itemsize) or VALUE_BYTES
     aged = question.kind == "adam-aged" if question.kind else _optimizer(measured)[2]
     exchange = _Exchange(elements, itemsize, ranks, calls, measured.gpu, aged)
-    network = fitted = None
+    network = None
     if found is not None and own and own > 1 and found.seconds > 0.0:
-        network = fitted = _fitted(found, replace(exchange, elements=found.elements or elements, ranks=own))
+        network = _fitted(found, replace(exchange, elements=found.elements or elements, ranks=own))
     if question.bits_per_second is not None:
         usual = GPU_LATENCY_SECONDS if measured.gpu else LATENCY_SECONDS
         latency = usual if question.latency is None else question.latency
         network = link(question.bits_per_second, latency)
         assumed.append(
             f"{format_percent(TCP_GOODPUT)} of {format_rate(question.bits_per_second)} is payload, and a message takes "
-            f"{format_seconds(latency)} (--latency)"
+            f"{format_seconds(latency)} (--link)"
         )
-    elif fitted is not None and question.latency is not None:
-        network = replace(fitted, latency_seconds=question.latency)
     if network is None:
-        raise CannotSay("the traces show no exchange of gradients on a network; give --bandwidth")
+        raise CannotSay("the traces show no exchange of gradients on a network; give --link")
     return _Model(measured, question, exchange, network, assumed).forecast()
 
 
@@ -283,10 +279,8 @@ class _Model:
 
     def _codec_bytes(self) -> float | None:
         """Return the bytes of gradients encoded a second; None: not known of this job."""
-        seconds, given = self.measured.encoding, self.question.codec_bytes
-        if given is not None or seconds <= 0.0:
-            return given
-        return VALUE_BYTES * self.exchange.elements / seconds
+        seconds = self.measured.encoding
+        return None if seconds <= 0.0 else VALUE_BYTES * self.exchange.elements / seconds
 
     def forecast(self) -> Forecast:
         """Return what steps would take, and the advice."""
@@ -339,10 +333,8 @@ class _Model:
     def _codec_words(self) -> str:
         speed = self._codec_bytes()
         if speed is None:
-            words = GPU.words if self.measured.gpu else "codecs encode as fast as on one core of an AMD EPYC"
-            return f"{words} (--codec-speed)"
-        how = "given" if self.question.codec_bytes is not None else "gravac's kernels in the traces"
-        return f"codecs encode {format_number(speed / 1e9)} GB/s, as {how}"
+            return GPU.words if self.measured.gpu else "codecs encode as fast as on one core of an AMD EPYC"
+        return f"codecs encode {format_number(speed / 1e9)} GB/s, as gravac's kernels in the traces"
 
 
 def _optimizer(measured: Measurement) -> tuple[str, float | None, bool]:

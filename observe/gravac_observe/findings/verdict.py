@@ -47,7 +47,7 @@ BUCKETS = (
     "raise its bucket_cap_mb), and record again"
 )
 """What to do about many small messages."""
-ELSEWHERE = "--ranks 8 --bandwidth 25gbit says what data parallelism would cost"
+ELSEWHERE = "--ranks 8 --link 25gbit says what data parallelism would cost"
 UNCOMPRESSED = (
     "; what the ranks of a machine send each other is not compressed, and not sent with levels='flat'"
 )

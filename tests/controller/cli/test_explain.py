@@ -163,7 +163,6 @@ def test_explaining_what_is_in_force() -> None:
         (["explain", "ftp://x"], 2, "not an address"),
         (["status", str(Path(__file__).parent)], 2, "not an address"),
         (["status", "--watch", __file__], 1, "line 1"),
-        (["status", "--token-file", "/nonexistent"], 1, "--token-file /nonexistent cannot be read"),
     ],
 )
 def test_what_cannot_be_shown(arguments: list[str], code: int, words: str) -> None:

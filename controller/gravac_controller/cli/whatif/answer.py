@@ -1,4 +1,4 @@
-"""Predictions from a trace as plain data, for ``--json``, the tables and the plot."""
+"""Predictions from a trace as plain data, for ``--json`` and the tables."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -36,15 +36,13 @@ class Unanswerable(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfQuestion:
-    """The options of the command. None: as recorded."""
+    """The options of the command. None: as recorded. ``link``: bandwidths, and the latency."""
 
-    bandwidths: list[float] | None = None
-    latency_seconds: float | None = None
+    link: tuple[list[float], float | None] | None = None
     ranks: list[int] | None = None
     compressor: str | None = None
     codecs: tuple[str, ...] = ()
     policy: str | None = None
-    cfs: list[float] | None = None
     recorded_on: tuple[float, float | None] | None = None
 
 
@@ -114,17 +112,15 @@ def _by_gain(policy: Policy) -> bool:
 
 def _asked(predictor: Predictor, question: WhatIfQuestion) -> list[Scenario]:
     recorded = predictor.scenario()
-    delay = recorded.network.latency_seconds if question.latency_seconds is None else question.latency_seconds
-    rates = [recorded.network.bytes_per_second]
-    if question.bandwidths is not None:
-        rates = [bits / 8 / predictor.recording.levels.ranks for bits in question.bandwidths]
+    places = [recorded.network]
+    if question.link is not None:
+        bits, delay = question.link
+        delay = recorded.network.latency_seconds if delay is None else delay
+        rates = [rate / 8 / predictor.recording.levels.ranks for rate in bits]
+        places = [replace(recorded.network, latency_seconds=delay, bytes_per_second=rate) for rate in rates]
     return [
-        Scenario(
-            network=replace(recorded.network, latency_seconds=delay, bytes_per_second=rate),
-            ranks=ranks,
-            compressor=question.compressor or recorded.compressor,
-        )
-        for rate in rates
+        Scenario(network=place, ranks=ranks, compressor=question.compressor or recorded.compressor)
+        for place in places
         for ranks in question.ranks or [recorded.ranks]
     ]
 
@@ -140,11 +136,7 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
     """
     own = scenario.compressor
     found = {own: {1.0}}
-    space = (
-        ()
-        if question.codecs or question.cfs is not None
-        else policy.fitted(predictor.recording.spec).plans(own)
-    )
+    space = () if question.codecs else policy.fitted(predictor.recording.spec).plans(own)
     if (
         not space
         and question == WhatIfQuestion(recorded_on=question.recorded_on)
@@ -171,12 +163,10 @@ def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: 
 
 
 def _factors(predictor: Predictor, question: WhatIfQuestion) -> list[float]:
-    """Return the CFs to compare: those of the question, else the recorded and some usual ones.
+    """Return the CFs to compare: the recorded and some usual ones.
 
     For an aggregator with several rounds, only the recorded CFs can be predicted.
     """
-    if question.cfs is not None:
-        return sorted({1.0, *question.cfs})
     recorded = {seen.cf for seen in predictor.recording.observations if seen.codec is None}
     predictable = codec_of(question.compressor or predictor.recording.spec.compressor) is not None
     return sorted({1.0, *(FACTORS if predictable else ()), *recorded})

@@ -12,10 +12,8 @@ from gravac.traces import TraceError, read_trace
 from gravac.wording import printable
 from gravac_controller.cli.source import CannotUse, TraceFile, active_part, json_option, needing_torch
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif.plot import draw
 from gravac_controller.cli.whatif.show import show
 from gravac_controller.cli.wording import printer
-from gravac_controller.errors import MissingExtra
 
 
 def _policy(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -30,19 +28,11 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
 @click.command()
 @click.argument("trace", type=TraceFile())
 @click.option(
-    "--bandwidth",
-    "bandwidths",
-    callback=quantities.listed(quantities.bandwidth),
-    metavar="RATE,…",
-    help="Nominal bandwidth of each rank's link, or of a host's where its ranks share it: 1Gbit, or 100M,1G,10G [as "
-    "recorded].",
-)
-@click.option(
-    "--latency",
-    "latency_seconds",
-    callback=quantities.single(quantities.latency),
-    metavar="TIME",
-    help="Latency of a message between two ranks: 50us, 0.2ms [as recorded].",
+    "--link",
+    callback=quantities.single(quantities.networks),
+    metavar="RATE,…[,TIME]",
+    help="Nominal bandwidths of each rank's link, or of a host's where its ranks share it, and latency of a message: "
+    "1Gbit,50us, or 100M,1G,10G [as recorded].",
 )
 @click.option(
     "--ranks",
@@ -64,26 +54,13 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
     help="Policy: gravac:epsilon=0.3, static:cf=100, … [as recorded].",
 )
 @click.option(
-    "--cf",
-    "cfs",
-    callback=quantities.listed(quantities.factor),
-    metavar="CF,…",
-    help="Compression factors to compare, in addition to dense [the recorded ones, and 4 to 1000].",
-)
-@click.option(
     "--recorded-on",
     callback=quantities.single(quantities.network),
     metavar="RATE[,TIME]",
     help="Network on which the trace was recorded, if known: 200Mbit,100us [fitted].",
 )
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE.svg",
-    help="Also draw the answer, as SVG; needs pip install 'gravac[plots]'.",
-)
 @json_option
-def whatif(trace: Path, plot: Path | None, as_json: bool, **question: Any) -> None:
+def whatif(trace: Path, as_json: bool, **question: Any) -> None:
     """Predict from TRACE the step time elsewhere, the best plan, and the decisions of a policy.
 
     The best plan (codec and CF) has the highest useful throughput: samples per second times statistical efficiency.
@@ -95,23 +72,11 @@ def whatif(trace: Path, plot: Path | None, as_json: bool, **question: Any) -> No
 
     \b
     Examples:
-      gravac whatif journal.jsonl --bandwidth 1Gbit --latency 50us --ranks 64
-      gravac whatif journal.jsonl --bandwidth 100M,1G,10G --ranks 2..1024 --plot sweep.svg
-      gravac whatif journal.jsonl --bandwidth 100M --policy gravac:epsilon=0.2 --compressor topk+int8
+      gravac whatif journal.jsonl --link 1Gbit,50us --ranks 64
+      gravac whatif journal.jsonl --link 100M,1G,10G --ranks 2..1024
+      gravac whatif journal.jsonl --link 100M --policy gravac:epsilon=0.2 --compressor topk+int8
     """
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise click.BadParameter(
-            f"{str(plot)!r} does not end in .svg; plots are written as SVG", param_hint="--plot"
-        )
     answer = _answered(trace, question)
-    if plot is not None:
-        try:
-            draw(answer, plot)
-        except MissingExtra as error:
-            raise click.ClickException(f"--plot: {error}") from None
-        except OSError as error:
-            message = f"{str(plot)!r} cannot be written: {error.strerror}"
-            raise click.BadParameter(message, param_hint="--plot") from None
     if as_json:
         click.echo(json.dumps(answer))
         return

@@ -42,8 +42,7 @@ NAMES = {"adamw": "AdamW", "adam": "Adam"}
 @json_option
 def doctor(
     trace: Path | None,
-    link: float | None,
-    latency: float | None,
+    link: tuple[float, float | None] | None,
     ranks: int | None,
     elements: int | None,
     compute: float | None,
@@ -75,16 +74,15 @@ def doctor(
         for value, name in ((elements, "--elements"), (compute, "--compute")):
             if value is not None:
                 raise click.UsageError(f"{name} is for a job without a trace: the trace has it")
-        _printed(_of_trace(trace, link, latency, ranks, optimizer, bound), as_json)
+        _printed(_of_trace(trace, link, ranks, optimizer, bound), as_json)
         return
     if elements is None or compute is None or link is None:
         raise click.UsageError(
             "give a TRACE, or the size of the model, the computation of a step and the network: "
             "--elements 25e6 --compute 0.3 --link 1gbit"
         )
-    network = (2e-4 if latency is None else latency, link)
     _printed(
-        _of_sizes(network, ranks or DEFAULT_RANKS, elements, compute, device, optimizer or "unknown", bound),
+        _of_sizes(link, ranks or DEFAULT_RANKS, elements, compute, device, optimizer or "unknown", bound),
         as_json,
     )
 
@@ -97,7 +95,7 @@ def _printed(result: dict[str, Any], as_json: bool) -> None:
 
 
 def _of_sizes(
-    network: tuple[float, float],
+    asked: tuple[float, float | None],
     ranks: int,
     elements: int,
     compute: float,
@@ -105,11 +103,12 @@ def _of_sizes(
     optimizer: str,
     bound: float,
 ) -> dict[str, Any]:
-    """Advise on a job that was never run. ``network``: latency, and bits a second."""
+    """Advise on a job that was never run. ``asked``: bits a second, and the latency if given."""
     with needing_torch("predictions need"):
         from gravac.predict.advice import advise, usual_plans
-        from gravac.predict.nominal import NominalJob, link
-    latency, bits = network
+        from gravac.predict.nominal import LATENCY_SECONDS, NominalJob, link
+    bits, given = asked
+    latency = LATENCY_SECONDS if given is None else given
     named, kind = NAMES.get(optimizer, ""), KINDS[optimizer]
     job = NominalJob(elements, ranks, compute, aged=kind == "adam-aged")
     between = link(bits, latency)
@@ -147,8 +146,7 @@ def _of_sizes(
 
 def _of_trace(
     trace: Path,
-    link: float | None,
-    latency: float | None,
+    link: tuple[float, float | None] | None,
     ranks: int | None,
     optimizer: str | None,
     bound: float,
@@ -162,10 +160,10 @@ def _of_trace(
         predictor = Predictor([(recording, None)])
         was, levels = predictor.scenario(), recording.levels
         network = was.network
-        if latency is not None:
-            network = replace(network, latency_seconds=latency)
         if link is not None:
-            network = replace(network, bytes_per_second=link / 8 / levels.ranks)
+            bits, latency = link
+            latency = network.latency_seconds if latency is None else latency
+            network = replace(network, latency_seconds=latency, bytes_per_second=bits / 8 / levels.ranks)
         count = ranks or was.ranks
         spec = recording.spec
         kind, named, beta = spec.optimizer_kind, NAMES.get(optimizer or "", ""), None

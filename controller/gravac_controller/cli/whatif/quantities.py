@@ -1,7 +1,7 @@
 """Options with units, or lists of them: bandwidths, latencies, percentages, numbers of ranks and elements, CFs."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import click
@@ -14,6 +14,7 @@ LEAST_ELEMENTS, MOST_ELEMENTS = 1000, 2**31 - 1
 MOST_VALUES = 64
 """Most values of one option."""
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _LEAST_RATE = 1e3
 
@@ -53,25 +54,15 @@ def ranks(text: str) -> list[int]:
     return found if found[-1] == last else [*found, last]
 
 
-def factor(text: str) -> float:
-    """Return a compression factor; ``dense`` is 1. Raises ValueError that shows the expected form."""
-    try:
-        cf = 1.0 if text.strip() == "dense" else float(text)
-    except ValueError:
-        cf = 0.0
-    if not 1.0 <= cf <= 1e6:
-        raise ValueError(
-            f"{text!r} is not a compression factor from 1 (dense) to 1000000; write for example 100"
-        )
-    return cf
-
-
 def elements(text: str, most: int = MOST_ELEMENTS) -> int:
-    """``10000000``, ``10_000_000`` or ``1e7``. Raises ValueError that shows the expected form."""
+    """``10000000``, ``10_000_000``, ``1e7``, ``350m`` or ``7b``. Raises ValueError that shows the expected form."""
+    match = re.fullmatch(r"(.+?)([kmb]?)", text.strip().lower().replace("_", ""))
     try:
-        count = float(text.replace("_", ""))
+        count = float(match[1]) * _COUNTS[match[2]] if match else float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a number of elements; write for example 10000000 or 1e7") from None
+        raise ValueError(
+            f"{text!r} is not a number of elements; write for example 10000000 or 1e7, 350m or 7b"
+        ) from None
     if not LEAST_ELEMENTS <= count <= most or count != int(count):
         raise ValueError(f"{text} must be a whole number between {LEAST_ELEMENTS:,} and {most:,}")
     return int(count)
@@ -82,18 +73,7 @@ def listed(
 ) -> Callable[[click.Context, click.Parameter, str | None], list[T] | None]:
     """Return the callback of an option with values separated by commas; None stays None."""
 
-    def parse(context: click.Context, option: click.Parameter, text: str | None) -> list[T] | None:
-        if text is None:
-            return None
-        found: list[T] = []
-        for part in text.split(","):
-            value = _read(read, part)
-            found += [one for one in (value if isinstance(value, list) else [value]) if one not in found]
-        if len(found) > MOST_VALUES:
-            raise click.BadParameter(f"{text!r} has {len(found)} values; give at most {MOST_VALUES}")
-        return found
-
-    return parse
+    return single(lambda text: _each(read, text.split(",")))
 
 
 def percentage(text: str) -> float:
@@ -119,6 +99,14 @@ def network(text: str) -> tuple[float, float | None]:
     return bandwidth(rate), latency(delay) if comma else None
 
 
+def networks(text: str) -> tuple[list[float], float | None]:
+    """``100M,1G`` or ``100M,1G,50us``: bit/s, and seconds or None. Raises ValueError that shows the expected form."""
+    *rates, last = text.split(",")
+    if rates and re.search(r"[^/]s\s*$", last):
+        return _each(bandwidth, rates), latency(last)
+    return _each(bandwidth, [*rates, last]), None
+
+
 def codecs(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
     """Return the callback of an option with codecs separated by slashes, each with or without ``@`` and a CF."""
     found = () if text is None else tuple(dict.fromkeys(part.strip() for part in text.split("/")))
@@ -127,6 +115,17 @@ def codecs(context: click.Context, option: click.Parameter, text: str | None) ->
     for part in found:
         if "@" in part or not part:
             _read(read_plan, part)
+    return found
+
+
+def _each(read: Callable[[str], T | list[T]], texts: Sequence[str]) -> list[T]:
+    """Return each value once. Raises ValueError where there are too many."""
+    found: list[T] = []
+    for text in texts:
+        value = read(text)
+        found += [one for one in (value if isinstance(value, list) else [value]) if one not in found]
+    if len(found) > MOST_VALUES:
+        raise ValueError(f"{','.join(texts)!r} has {len(found)} values; give at most {MOST_VALUES}")
     return found
 
 

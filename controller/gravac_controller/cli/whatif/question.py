@@ -28,17 +28,10 @@ MOST_PARAMETERS = 10**13
 OPTIONS = (
     click.option(
         "--link",
-        "--bandwidth",
-        "link",
-        callback=quantities.single(quantities.bandwidth),
-        metavar="RATE",
-        help="Nominal bandwidth of each rank's link: 100mbit, 10G.  [default: as recorded]",
-    ),
-    click.option(
-        "--latency",
-        callback=quantities.single(quantities.latency),
-        metavar="TIME",
-        help="Latency of a message between two ranks: 50us, 0.2ms.  [default: as recorded, else 200us; on GPUs 14us]",
+        callback=quantities.single(quantities.network),
+        metavar="RATE[,TIME]",
+        help="Nominal bandwidth of each rank's link, and latency of a message: 100mbit, or 10G,50us.  "
+        "[default: as recorded; a latency that nothing recorded shows is 200us, on GPUs 14us]",
     ),
     click.option(
         "--ranks",

@@ -1,17 +1,14 @@
 """``gravac whatif``: what it says, draws and refuses."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
-from tests.support.figures import markers, parts, texts
 from tests.support.predicted import CFS, HOSTS, NETWORK, RANKS, trace
 
 TRACES = Path(__file__).parents[3] / "traces"
@@ -42,7 +39,7 @@ def asked(*arguments: object) -> dict[str, object]:
 
 
 def test_one_scenario_is_told_cf_by_cf(recorded: Path) -> None:
-    code, output = run(recorded, *KNOWN, "--bandwidth", "50Mbit", "--latency", "0.2ms", "--ranks", 8)
+    code, output = run(recorded, *KNOWN, "--link", "50Mbit,0.2ms", "--ranks", 8)
     assert code == 0
     assert "On 50 Mbit/s, 200 µs, 8 ranks, topk:" in output
     for cf in ("dense", "4", "10", "30", "100", "1000"):
@@ -85,7 +82,7 @@ def test_both_levels_of_links_are_shown_and_rates_are_those_of_a_hosts_link(divi
     assert inside.pop() == pytest.approx(6 * 5e-5 + 1.5 * 16e6 / 4e8)
     between = {row["cf"]: row["between_seconds"] for row in scenario["factors"]}
     assert between[1.0] > 3 * between[30.0] > 0.0
-    (faster,) = asked(divided, "--bandwidth", f"{10 * card:.0f}bit")["scenarios"]
+    (faster,) = asked(divided, "--link", f"{10 * card:.0f}bit")["scenarios"]
     rows = {row["cf"]: row for row in faster["factors"]}
     assert rows[1.0]["between_seconds"] < 0.2 * between[1.0]
     assert rows[1.0]["inside_seconds"] == pytest.approx(6 * 5e-5 + 1.5 * 16e6 / 4e8)
@@ -117,7 +114,7 @@ def test_one_level_of_links_has_no_other(recorded: Path) -> None:
 
 
 def test_a_slower_network_takes_longer_and_wants_a_stronger_cf(recorded: Path) -> None:
-    answer = asked(recorded, *KNOWN, "--bandwidth", "10Gbit,200M,10M", "--policy", "static:cf=100")
+    answer = asked(recorded, *KNOWN, "--link", "10Gbit,200M,10M", "--policy", "static:cf=100")
     best = [scenario["best_cf"] for scenario in answer["scenarios"]]
     dense = [scenario["factors"][0]["step_seconds"] for scenario in answer["scenarios"]]
     assert best == sorted(best)
@@ -126,32 +123,10 @@ def test_a_slower_network_takes_longer_and_wants_a_stronger_cf(recorded: Path) -
     assert dense[-1] > 10 * dense[0]
 
 
-def test_a_sweep_is_a_table_and_a_plot(recorded: Path, tmp_path: Path) -> None:
-    plot = tmp_path / "sweep.svg"
-    code, output = run(
-        recorded, *KNOWN, "--bandwidth", "100M,1G,10G", "--ranks", "2..8", "--cf", "10,100", "--plot", plot
-    )
+def test_a_sweep_is_a_table(recorded: Path) -> None:
+    code, output = run(recorded, *KNOWN, "--link", "100M,1G,10G", "--ranks", "2..8")
     assert code == 0
     assert sum("bit/s, 100 µs" in line for line in output.splitlines()) == 9
-    svg = ElementTree.parse(plot).getroot()
-    lines = markers(svg)
-    assert len(lines) == 6  # three numbers of ranks, dense and best
-    assert all(len(line) == 3 for line in lines)
-    assert {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "4 ranks, best plan"} <= texts(svg)
-
-
-def test_one_scenario_is_drawn_by_cf(recorded: Path, tmp_path: Path) -> None:
-    plot = tmp_path / "one.svg"
-    code, _ = run(recorded, *KNOWN, "--plot", plot)
-    assert code == 0
-    assert len(parts(ElementTree.parse(plot).getroot(), "FillBetween")) == 3  # each with its interval
-
-
-def test_a_plot_needs_an_extra(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    code, output = run(recorded, *KNOWN, "--plot", tmp_path / "one.svg")
-    assert code == 1
-    assert "pip install 'gravac[plots]'" in output
 
 
 def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -> None:
@@ -168,12 +143,12 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
     assert all(by_cf[row["cf"]] < row["payload_bytes"] for row in same["factors"] if row["cf"] > 1)
 
 
-def test_codecs_are_compared_as_plans(recorded: Path, tmp_path: Path) -> None:
+def test_codecs_are_compared_as_plans(recorded: Path) -> None:
     """Under Adam seven levels at 10x learn as well as dense; Top-k 10x does not, at the same number of bytes."""
-    options = (*KNOWN, "--bandwidth", "300M", "--cf", "10,100", "--codecs", "nearest:levels=7/topk+bf16@100")
+    options = (*KNOWN, "--link", "300M", "--codecs", "nearest:levels=7/topk+bf16@100")
     (scenario,) = asked(recorded, *options)["scenarios"]
     plans = {(row["codec"], row["cf"]) for row in scenario["factors"]}
-    assert plans == {("topk", 1), ("topk", 10), ("topk", 100), ("nearest:levels=7", 10.1), ("topk+bf16", 100)}
+    assert plans >= {("topk", 1), ("topk", 10), ("topk", 100), ("nearest:levels=7", 10.1), ("topk+bf16", 100)}
     best = max(scenario["factors"], key=lambda row: row["useful_samples_per_second"] or 0)
     assert (
         (scenario["best_codec"], scenario["best_cf"])
@@ -184,10 +159,9 @@ def test_codecs_are_compared_as_plans(recorded: Path, tmp_path: Path) -> None:
         useful = row["samples_per_second"] * row["efficiency"]
         assert row["useful_samples_per_second"] == pytest.approx(useful)
         assert row["efficiency_low"] <= row["efficiency"] <= row["efficiency_high"]
-    code, output = run(recorded, *options, "--plot", tmp_path / "codecs.svg")
+    code, output = run(recorded, *options)
     assert code == 0
     assert "7 levels *" in output
-    assert "nearest:levels=7, useful" in texts(ElementTree.parse(tmp_path / "codecs.svg").getroot())
 
 
 def test_the_plan_space_of_a_policy_is_compared(recorded: Path) -> None:
@@ -202,13 +176,12 @@ def test_the_plan_space_of_a_policy_is_compared(recorded: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--bandwidth", "fast"), "'fast' is not a bandwidth"),
-        (("--bandwidth", "100M,0"), "'0' is not a bandwidth"),
-        (("--latency", "50"), "'50' is not a latency"),
+        (("--link", "fast"), "'fast' is not a bandwidth"),
+        (("--link", "100M,0"), "'0' is not a bandwidth"),
+        (("--link", "100M,50hours"), "'50hours' is not a latency"),
+        (("--link", ",".join(f"{rate}M" for rate in range(1, 100))), "give at most 64"),
         (("--ranks", "8..2"), "'8..2' is not a number of ranks from 1 to"),
         (("--ranks", "0"), "'0' is not a number of ranks from 1 to"),
-        (("--cf", "0.5"), "'0.5' is not a compression factor"),
-        (("--cf", ",".join(str(cf) for cf in range(1, 100))), "give at most 64"),
         (("--policy", "static:cf=0"), "cf"),
         (("--policy", "best"), "policy='best' is unknown"),
         (("--compressor", "zip"), "'zip' is unknown"),
@@ -216,7 +189,6 @@ def test_the_plan_space_of_a_policy_is_compared(recorded: Path) -> None:
         (("--codecs", "topk@much"), "must be a codec with a CF above 1"),
         (("--compressor", "powersgd:rank=2"), "shapes of the parameters"),
         (("--recorded-on", "200Mbit,slow"), "'slow' is not a latency"),
-        (("--plot", "sweep.png"), "does not end in .svg"),
     ],
 )
 def test_bad_options_are_named_with_the_fix(recorded: Path, options: tuple[str, str], expected: str) -> None:
@@ -247,14 +219,11 @@ def test_a_folder_is_its_journal(recorded: Path) -> None:
 
 def test_an_aggregator_of_several_rounds_is_predicted_where_it_was_recorded() -> None:
     trace = TRACES / "lm-powersgd.jsonl.gz"
-    answer = asked(trace, "--bandwidth", "100M")
+    answer = asked(trace, "--link", "100M")
     (scenario,) = answer["scenarios"]
     cfs = {1.0, *(each["cf"] for each in answer["recorded"]["sent"])}
     assert [row["cf"] for row in scenario["factors"]] == sorted(cfs)
     assert scenario["factors"][-1]["collective"] == "rounds"
-    code, output = run(trace, "--cf", "7")
-    assert code == 2
-    assert "shapes of the parameters" in " ".join(output.split())
 
 
 @pytest.mark.parametrize(
@@ -262,13 +231,13 @@ def test_an_aggregator_of_several_rounds_is_predicted_where_it_was_recorded() ->
 )
 def test_real_traces_are_answered(trace: Path) -> None:
     """Whatever task, codec, network and faults: with a range about each step, as wide as the trace is noisy."""
-    (scenario,) = asked(trace, "--bandwidth", "100M", "--ranks", 4)["scenarios"]
+    (scenario,) = asked(trace, "--link", "100M", "--ranks", 4)["scenarios"]
     for row in scenario["factors"]:
         assert 0 < row["low_seconds"] < row["step_seconds"] < row["high_seconds"] < 100
     assert scenario["best_cf"] is not None
 
 
 def test_a_codec_with_few_sizes_is_predicted_at_these(recorded: Path) -> None:
-    answer = asked(recorded, *KNOWN, "--compressor", "int8", "--cf", "10,100")
+    answer = asked(recorded, *KNOWN, "--compressor", "int8")
     scenario = answer["scenarios"][0]  # type: ignore[index]
     assert [each["cf"] for each in scenario["factors"]] == [1.0, 3.9]
