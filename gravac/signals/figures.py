@@ -83,15 +83,6 @@ def backlog(report: WindowReport) -> float | None:
     return ratio(sums.residual_dot_gradient, sums.gradient_sq)
 
 
-def progress(report: WindowReport) -> float | None:
-    """Return the progress next to dense gradients: Σ ⟨moved, reference⟩ / Σ ‖reference‖², on a sample of elements.
-
-    1 is as far as dense gradients would have taken the parameters, in blocks of at most 25 steps.
-    """
-    sums = total_sums(report)
-    return ratio(sums.moved_dot_reference, sums.reference_sq)
-
-
 def residual_ratio(report: WindowReport) -> float | None:
     """Return the norm of the residual relative to the gradient: √(Σ residual_sq / Σ gradient_sq)."""
     sums = total_sums(report)

@@ -82,9 +82,8 @@ def test_three_ranks_and_the_report(run_ranks: RunRanks, tmp_path: Path) -> None
         names = {"progress_steps": "steps", "raw_mean_sq": "raw_sq"}
         new = list(reported)[list(reported).index("progress_steps") :]
         assert {name: reported[name] for name in new} == {name: sums[names.get(name, name)] for name in new}
-    progress = figures.progress(window)
-    assert progress is not None
-    assert 0.05 < progress < 0.9
+    total = figures.total_sums(window)
+    assert 0.05 < total.moved_dot_reference / total.reference_sq < 0.9
 
 
 @needs_lab

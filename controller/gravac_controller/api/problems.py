@@ -4,7 +4,6 @@ Only field names and our own words appear in it, never the request body: an echo
 string of 1 MB would come back as 1 MB.
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -33,8 +32,6 @@ STATUSES: Mapping[type[errors.RequestError], int] = {
     errors.Unavailable: 503,
 }
 """Status of each error of the domain."""
-
-logger = logging.getLogger("gravac.controller")
 
 
 class ApiError(Exception):

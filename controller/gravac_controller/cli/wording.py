@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gravac.protocol import Decision, LinkSpec
+from gravac.protocol import Decision
 from gravac.signals.figures import LinkUse
 from gravac.wording import format_bytes, plan_in_words
 from gravac_controller.views.models import JobView
@@ -92,25 +92,6 @@ def sent_and_next(job: JobView) -> str:
     else:
         follows = plan(job.decision, job.compressor)
     return sent if follows == sent else f"{sent} → {follows}"
-
-
-def times(numerator: float | None, denominator: float | None) -> str:
-    """Return the ratio as 5.00x; – when unknown."""
-    if numerator is None or not denominator:
-        return "–"
-    return f"{numerator / denominator:.2f}x"
-
-
-def link(spec: LinkSpec | None) -> str:
-    """Return the network that a job ran on."""
-    if spec is None:
-        return "the real network of this machine (loopback)"
-    rate = spec.bits_per_second
-    unit = next((f"{rate / scale:g} {name}" for name, scale in _RATES if rate >= scale), f"{rate:g} bit/s")
-    return f"EMULATED {unit}: transfers are delayed as on such a link, the real network is faster"
-
-
-_RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
 
 
 def printer(stderr: bool = False) -> Console:

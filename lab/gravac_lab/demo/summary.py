@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gravac.protocol import LinkSpec
 from gravac.signals import figures as of_window
-from gravac.wording import display_path, plan_in_words, printable
-from gravac_controller.cli.wording import dense_step, link, number, seconds, size, times
+from gravac.wording import display_path, format_rate, plan_in_words, printable
+from gravac_controller.cli.wording import dense_step, number, seconds, size
 from gravac_lab.demo.figures import DemoFigures, typical
 from gravac_lab.demo.training import DemoPlan
 from gravac_lab.demo.watch import TrainingOutcome
@@ -21,6 +22,21 @@ RECORDED = {("lm", 2, 500): 1.5114, ("digits", 2, 300): 0.0539}
 WHEN = "recorded on 26 November 2026 with `gravac demo --policy dense --link none` on Python 3.11"
 SETTLING_STEPS = 5
 """Steps after the first one in hold that are excluded from the comparison of step times."""
+
+
+def times(numerator: float | None, denominator: float | None) -> str:
+    """Return the ratio as 5.00x; – when unknown."""
+    if numerator is None or not denominator:
+        return "–"
+    return f"{numerator / denominator:.2f}x"
+
+
+def link(spec: LinkSpec | None) -> str:
+    """Return the network that a job ran on."""
+    if spec is None:
+        return "the real network of this machine (loopback)"
+    rate = format_rate(spec.bits_per_second)
+    return f"EMULATED {rate}: transfers are delayed as on such a link, the real network is faster"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import pytest
 
 from gravac.protocol import LinkSpec
 from gravac.traces import TraceError
-from gravac_controller.cli.wording import link, size, times
+from gravac_controller.cli.wording import size
 from gravac_lab.demo.figures import collect
+from gravac_lab.demo.summary import link, times
 from tests.support.traces_made import make
 from tools.harness.cluster import Cluster
 

@@ -46,7 +46,6 @@ def test_sums_are_added_before_dividing() -> None:
     assert figures.gain_candidate(TWO) == 6.0 / 20.0
     assert figures.backlog(TWO) == -4.0 / 16.0
     assert figures.residual_ratio(TWO) == math.sqrt(9.0 / 16.0)
-    assert figures.progress(TWO) == 3.0 / 4.0
     assert (figures.total_sums(TWO).steps, figures.total_sums(TWO).progress_steps) == (20, 10)
 
 
@@ -65,7 +64,7 @@ def test_speeds_and_sizes() -> None:
 )
 def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
     for value in (figures.gain, figures.gain_minimum, figures.gain_candidate, figures.backlog,
-                  figures.progress, figures.residual_ratio, figures.samples_per_second,
+                  figures.residual_ratio, figures.samples_per_second,
                   figures.compression_throughput,
                   figures.wire_cf):  # fmt: skip
         assert value(empty) is None
