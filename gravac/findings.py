@@ -156,7 +156,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """Where the time of a step goes, in seconds.
+    """The parts of a step's time, in seconds.
 
     Attributes:
         step: The whole step.

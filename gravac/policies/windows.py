@@ -1,4 +1,4 @@
-"""From one window to the next decision: what the window measured, and how one decision follows another."""
+"""The way from one window to the next decision: what the window measured, and how one decision follows another."""
 
 import math
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ DOUBLING_ERROR = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Where and how to train: network, world size and compressor.
+    """The place and way of a training: network, world size and compressor.
 
     With two levels of links the network is a rank's share of the link between hosts.
     """

@@ -26,7 +26,7 @@ def piece_shape(shape: Sequence[int], ranks: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Room:
-    """Where a bucket is divided, and put together again."""
+    """The tensors in which a bucket is divided, and put together again."""
 
     whole: Bucket
     piece: Bucket

@@ -67,7 +67,7 @@ class Coordinates:
 
 
 class SampledBucket(NamedTuple):
-    """Where a bucket meets the sample: the sampled elements of its gradient, and their places in the sample."""
+    """The part of a bucket in the sample: the sampled elements of its gradient, and their places in the sample."""
 
     elements: Tensor
     order: Tensor

@@ -1,4 +1,4 @@
-"""Where an agent gets the gradients of its module."""
+"""The source of an agent's gradients."""
 
 from gravac_agent.exchange import hook
 from gravac_agent.exchange.hook import HookState

@@ -105,7 +105,7 @@ def _check_rates(rates: object) -> None:
 
 
 def _check_buckets(buckets: object) -> None:
-    """Before its first step a run knows none."""
+    """Check the buckets of a state. A run knows none before its first step."""
     wanted = "lists of names of parameters, each in one of them"
     if not isinstance(buckets, list) or not all(isinstance(names, list) and names for names in buckets):
         raise SetupError(_said("buckets", buckets, wanted))

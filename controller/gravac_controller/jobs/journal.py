@@ -67,7 +67,7 @@ class Journal:
 
     @property
     def end(self) -> JournalEnd:
-        """Where readers stop: behind the last whole line."""
+        """The place where readers stop: behind the last whole line."""
         return self._end
 
     @property

@@ -33,7 +33,7 @@ _DECISION = re.compile(rb'\{"kind":"decision",')
 
 @dataclass(frozen=True, slots=True)
 class JournalEnd:
-    """Where a journal ends: ``size`` bytes into ``part``."""
+    """The end of a journal: ``size`` bytes into ``part``."""
 
     part: int
     size: int
@@ -41,7 +41,7 @@ class JournalEnd:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a line begins.
+    """The place where a line begins.
 
     ``line`` counts from 1 through all parts. ``window``: of this line, or the next one. ``spec``: as registered before
     it, without the policy's state.

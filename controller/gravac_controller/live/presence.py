@@ -14,7 +14,7 @@ MAX_SECONDS = 1e9
 
 
 class Presence:
-    """When a job was heard of, and whether it has ended.
+    """The time at which a job was heard of, and whether it has ended.
 
     Attributes:
         started_time: Unix time of the first registration.

@@ -55,7 +55,7 @@ class Carried(Record):
 
 
 class JournalPlace(Enum):
-    """Where in its journal a job is."""
+    """The place in its journal where a job is."""
 
     HEAD = auto()
     """A new part of the journal repeats the spec and the decision in force."""

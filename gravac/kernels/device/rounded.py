@@ -84,7 +84,7 @@ def nearest(levels: int) -> Rounding:
 
 @dataclass(frozen=True)
 class RoundedLayout:
-    """Where the parts of a message begin, in words.
+    """The begins of the parts of a message, in words.
 
     Attributes:
         numel: Elements of the gradient.

@@ -46,7 +46,7 @@ _KINDS: tuple[Values, ...] = ("float32", "bfloat16", "twobit")
 
 @dataclass(frozen=True)
 class TiledLayout:
-    """Where the parts of a message begin, in words.
+    """The begins of the parts of a message, in words.
 
     Attributes:
         numel: Elements of the gradient.

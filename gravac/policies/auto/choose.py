@@ -155,7 +155,7 @@ class Search:
 
     @property
     def plan(self) -> Plan:
-        """In force during the window."""
+        """The plan in force during the window."""
         return self.lesson.plan
 
     def row(self, plan: Plan) -> Belief:

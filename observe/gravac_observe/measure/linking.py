@@ -96,7 +96,7 @@ def _same(issue: Issue, call: Issue) -> bool:
 
 
 class _Phases:
-    """In which part of a step a thread was at a moment."""
+    """The parts of steps in which a thread was at each moment."""
 
     def __init__(self, trace: RankTrace) -> None:
         self._nodes = {thread: spans.union() for thread, spans in trace.nodes.items()}

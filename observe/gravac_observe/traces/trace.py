@@ -228,7 +228,7 @@ class RankTrace:
 
     @property
     def collections(self) -> Union:
-        """When Python collected garbage in the recorded steps, as far as it is known."""
+        """Times at which Python collected garbage in the recorded steps, as far as they are known."""
         said = self.about.get("collections")
         return Union.of(
             (pair[0] - self.base, pair[1] - self.base)

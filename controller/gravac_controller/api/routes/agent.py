@@ -57,7 +57,7 @@ def agent_routes(services: Services) -> APIRouter:
         summary="Report an event other than a window",
     )
     async def event(job: JobName, request: Request) -> Response:
-        """For people and the list of faults. No decision depends on it."""
+        """An event is for people and the list of faults. No decision depends on it."""
         reported = await read_record(request, Event, settings)
         check_event(reported)
         return json_answer(await (await store.awake(job)).event(reported))

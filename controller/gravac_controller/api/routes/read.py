@@ -95,7 +95,8 @@ def read_routes(services: Services) -> APIRouter:
         phase: OfPhase = None,
         with_ranks: WithRanks = True,
     ) -> Response:
-        """As reported, with derived figures: gain, backlog, efficiency, T_sys, useful throughput, T_comp, wire CF.
+        """Windows are as reported, with derived figures: gain, backlog, efficiency, T_sys, useful throughput, T_comp,
+        wire CF.
 
         With a filter a page may be short, or even empty, and still have a `next`.
         """

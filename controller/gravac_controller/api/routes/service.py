@@ -36,8 +36,8 @@ def service_routes(services: Services) -> APIRouter:
 
     @router.get(proof.PATH, response_model=ProofView, summary="Prove that this controller knows your token")
     async def prove(challenge: Challenge) -> Response:
-        """For clients that are about to send a token: draw a challenge, send it on the same connection, and compare
-        the answer (`gravac.proof`). A program that took over the port of a controller cannot answer it."""
+        """A client that is about to send a token draws a challenge, sends it on the same connection, and compares the
+        answer (`gravac.proof`). A program that took over the port of a controller cannot answer it."""
         return json_answer(ProofView(proofs=access.proofs(challenge)))
 
     return router
