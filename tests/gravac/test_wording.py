@@ -120,3 +120,12 @@ def test_every_plan_of_auto_has_short_words_of_its_own() -> None:
     assert len(set(words)) == len(words)
     assert max(map(len, words)) <= 30
     assert not [plan for plan, text in zip(plans, words, strict=True) if text == format_plan(*plan)]
+
+
+def test_paths_are_those_one_would_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    assert display_path(inside / "runs" / "x") == "runs/x"
+    assert display_path("runs") == "runs"
+    assert display_path(tmp_path / "runs") == str(tmp_path / "runs")

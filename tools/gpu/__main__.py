@@ -52,7 +52,7 @@ TESTS = {
     "tests": [
         "tests/gpu/test_one_rank.py",
         "tests/gpu/test_two_ranks.py",
-        "tests/support/maths/cuda_kernels.py",
+        "tests/gravac/kernels/cuda",
     ],
 }
 """The tests that a step runs; the other steps are those of ``tools.gpu.step``."""

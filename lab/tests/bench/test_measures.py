@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from gravac_controller.cli import main
 from gravac_lab.bench import hook as hooks
 from gravac_lab.cli import commands
-from gravac_lab.programs.paired import row
 from tests.support.measured import bench
 
 
@@ -130,24 +129,6 @@ def test_links_that_cannot_be_made_are_no_loopback(monkeypatch: pytest.MonkeyPat
     done = CliRunner().invoke(main, ["bench", "collective", "--link", "100mbit"])
     assert done.exit_code == 1
     assert "links of 100mbit cannot be created here" in done.output
-
-
-def test_every_way_of_the_hook_is_a_method() -> None:
-    """The two lists are in packages that cannot import each other."""
-    from gravac_lab.programs.methods import agent_spec
-
-    for _, method, _ in hooks.OTHERS.values():
-        assert method in ("dense", "fp16") or agent_spec(method) is not None
-
-
-def test_a_row_is_medians_of_pairs() -> None:
-    """Not a ratio of medians: drift of the machine hits both sides of a pair."""
-    found = row("a", "b", 10, 2.0, [(2.0, 1.0), (30.0, 10.0), (8.0, 2.0)], more=1)
-    assert found["baseline"] == 8.0
-    assert found["seconds"] == 2.0
-    assert found["ratio"] == 3.0
-    assert found["quartiles"] == [2.5, 3.5]
-    assert found["more"] == 1
 
 
 @pytest.mark.parametrize(

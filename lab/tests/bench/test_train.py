@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import os
-import socket
-import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,12 +14,7 @@ from gravac.protocol import JobSpec
 from gravac.traces import read_trace
 from gravac_controller.cli import main
 from gravac_lab.bench import namespaces
-from gravac_lab.bench.ranks import Place, Ranks, RanksFailed
-from gravac_lab.bench.results import MethodAnswers, heldout_loss, rows
 from gravac_lab.bench.train import Benchmark, run
-from gravac_lab.programs.methods import AgentSpec, MethodError, agent_spec
-
-HERE = Place(address="127.0.0.1", interface="lo", core=None, wrap=list)
 
 
 def benchmark(*methods: str) -> Benchmark:
@@ -157,99 +150,6 @@ def test_another_task_and_its_kept_journals(monkeypatch: pytest.MonkeyPatch, tmp
     done = CliRunner().invoke(main, ["bench", "train", "--task", "gtp", "--methods", "none", "--steps", "4"])
     assert done.exit_code == 1
     assert "did you mean 'gpt'" in done.output
-
-
-def test_rows() -> None:
-    def block(*ranks: list[float]) -> list[dict[str, Any]]:
-        more = {"loss": 2.0, "cpu_seconds": 3.0, "payload_bytes": 30, "sent_bytes": None}
-        return [{"seconds": seconds, **more} for seconds in ranks]
-
-    none = MethodAnswers(name="none", blocks=[block([0.1, 0.3, 0.2], [0.2, 0.1, 0.1])], elements=5)
-    dense = MethodAnswers(name="dense", blocks=[block([1.0, 1.0, 0.4], [1.0, 1.0, 0.8])], elements=5)
-    broken = MethodAnswers(name="agent", error="it broke")
-    first, second, third = rows([none, dense, broken], emulated=False)
-    assert first["seconds"] == second["baseline"] == third["baseline"] == 0.2, "of the slowest rank"
-    assert second["ratio"] == 0.2
-    assert second["payload_bytes"] == 10
-    assert second["cpu_seconds"] == 1
-    assert second["dense_bytes"] == 20
-    assert second["sent_bytes"] is None
-    assert third["seconds"] is None
-    assert third["ratio"] is None
-    assert third["error"] == "it broke"
-    json.dumps([first, second, third], allow_nan=False)
-    # A method that stands in for the limit but failed is no limit.
-    assert rows([MethodAnswers(name="none", error="no"), dense], emulated=False)[1]["ratio"] is None
-
-
-def test_heldout_loss_weighs_by_bytes() -> None:
-    assert heldout_loss([{"nats": 30.0, "predicted": 10}, {"nats": 10.0, "predicted": 10}]) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("method", "spec"),
-    [
-        ("agent", AgentSpec(None, None, None)),
-        ("agent/qsgd:bits=4", AgentSpec("qsgd:bits=4", None, None)),
-        ("agent//conef:bits=4", AgentSpec(None, "conef:bits=4", None)),
-        ("agent///gravac:ladder=10/40/160", AgentSpec(None, None, "gravac:ladder=10/40/160")),
-    ],
-)
-def test_agent_methods(method: str, spec: AgentSpec) -> None:
-    assert agent_spec(method) == spec
-
-
-@pytest.mark.parametrize("method", ["agent/nosuch", "agent//nosuch", "agent///nosuch", "agent/qsgd:bits=99"])
-def test_agent_methods_that_are_none(method: str) -> None:
-    with pytest.raises(MethodError, match=f"method '{method}'"):
-        agent_spec(method)
-
-
-def test_ranks_that_hang_are_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gravac_lab.bench.ranks.END_SECONDS", 0.1)
-    code = "import sys, time; print('{}', flush=True); sys.stderr.write('stuck'); sys.stderr.flush(); time.sleep(60)"
-    ranks = Ranks([sys.executable, "-c", code], [HERE, HERE], 1, tmp_path / "one")
-    try:
-        assert ranks.ready(20) == [{}, {}]
-        with pytest.raises(RanksFailed, match="rank 0 did not answer within 0 s:\nstuck"):
-            ranks.ask(0.2, do="train")
-    finally:
-        ranks.close()
-    ranks.close()  # safe to repeat
-
-
-def test_ranks_that_end_are_named_with_their_last_words(tmp_path: Path) -> None:
-    code = "import os, sys; sys.exit('no disk' if os.environ['RANK'] == '1' else print('{}'))"
-    ranks = Ranks([sys.executable, "-c", code], [HERE, HERE], 1, tmp_path / "one")
-    try:
-        with pytest.raises(RanksFailed, match="rank 1 ended:\nno disk"):
-            ranks.ready(20)
-    finally:
-        ranks.close()
-
-
-def test_nobody_takes_the_port_while_ranks_start(tmp_path: Path) -> None:
-    """They are seconds from listening there; until then it is not given to others, and then it is rank 0's."""
-    code = """
-import os, socket, sys
-print('{"port": %s}' % os.environ["MASTER_PORT"], flush=True)
-sys.stdin.readline()
-here = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
-with socket.create_server(here):  # with SO_REUSEADDR, as torch's store
-    socket.create_connection(here).close()
-    print('{"met": true}', flush=True)
-sys.stdin.readline()
-"""
-    ranks = Ranks([sys.executable, "-c", code], [HERE], None, tmp_path / "one")
-    try:
-        (answer,) = ranks.ready(20)
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", answer["port"]))
-        assert ranks.ask(20, do="listen") == [{"met": True}]
-    finally:
-        ranks.close()
-    with socket.create_server(("127.0.0.1", answer["port"])):
-        pass  # given back
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gravac_controller.cli import main
-from gravac_lab.bench.tournament import PRESETS, Tournament
 from gravac_lab.cli.tournament import predicted
 from gravac_lab.tournament import read_rows
 from lab.tests.support.tournament import row, written
@@ -161,16 +160,3 @@ def test_a_plan_whose_step_time_cannot_be_predicted_is_named(tmp_path: Path) -> 
     said = " ".join(done.output.split())
     assert "plan 'topkk@10'" in said
     assert "did you mean" in said
-
-
-def test_presets_are_plans_that_exist() -> None:
-    from gravac_lab.simulate.plans import parse
-
-    asked = Tournament(
-        tasks=(), plans=("frontier", "topk@10", "rivals"), ranks=(), seeds=(), steps=1, out=Path()
-    )
-    every = asked.every_plan()
-    assert len(every) == len(set(every))
-    assert set(every) == {"topk@10", *PRESETS["frontier"], *PRESETS["rivals"]}
-    for plan in every:
-        assert parse(plan).cf > 1.0

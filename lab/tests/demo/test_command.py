@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
+from gravac_lab.demo.command import _command
 from tests.support.warm import WarmPython
 
 GRAVAC = [sys.executable, "-m", "gravac_controller"]
@@ -274,3 +276,17 @@ def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, mark: str) -> N
     launcher.wait()
     assert '"step"' in progress.read_text(), "it trained"
     wait_for_none(mark)
+
+
+def test_gravac_is_called_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for called, expected in (
+        (tmp_path / "my venv/bin/gravac", "'my venv/bin/gravac'"),
+        ("/opt/venv/bin/gravac", "/opt/venv/bin/gravac"),
+        ("/opt/gravac_controller/__main__.py", f"{shlex.quote(sys.executable)} -m gravac_controller"),
+    ):
+        monkeypatch.setattr(sys, "argv", [str(called), "demo"])
+        assert _command() == expected
+    (tmp_path / "gravac").touch(mode=0o755)
+    assert _command() == "gravac"

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol import LinkSpec
 from gravac.traces import TraceError
-from gravac_controller.cli.wording import size
 from gravac_lab.demo.figures import collect
-from gravac_lab.demo.summary import link, times
 from tests.support.traces_made import make
 from tools.harness.cluster import Cluster
 
@@ -48,13 +45,3 @@ def test_no_journal(tmp_path: Path) -> None:
     for name in ("absent", "empty"):
         with pytest.raises(TraceError):
             collect(tmp_path / name)
-
-
-def test_numbers_for_people() -> None:
-    assert size(982) == "982 B"
-    assert size(4_209_664) == "4.21 MB"
-    assert size(1.35e9) == "1.35 GB"
-    assert times(10, 2) == "5.00x"
-    assert times(10, 0) == times(None, 2) == "–"
-    assert link(LinkSpec(bits_per_second=1e8)).startswith("EMULATED 100 Mbit/s")
-    assert "real network" in link(None)

@@ -2,7 +2,6 @@
 
 import io
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from gravac.wording import display_path
 from gravac_controller.cli import main
-from gravac_lab.demo.command import _command
 from gravac_lab.demo.figures import collect
 from gravac_lab.demo.summary import Result, show
 from gravac_lab.demo.training import DemoPlan
@@ -85,26 +82,3 @@ def test_a_dense_step_that_was_not_measured_is_predicted(
     assert "--compare shows a dense run beside it" in output.getvalue()
     assert expected in output.getvalue()
     assert result.as_json()["predicted_dense_step_seconds"] == predicted
-
-
-def test_gravac_is_called_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for called, expected in (
-        (tmp_path / "my venv/bin/gravac", "'my venv/bin/gravac'"),
-        ("/opt/venv/bin/gravac", "/opt/venv/bin/gravac"),
-        ("/opt/gravac_controller/__main__.py", f"{shlex.quote(sys.executable)} -m gravac_controller"),
-    ):
-        monkeypatch.setattr(sys, "argv", [str(called), "demo"])
-        assert _command() == expected
-    (tmp_path / "gravac").touch(mode=0o755)
-    assert _command() == "gravac"
-
-
-def test_paths_are_those_one_would_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    monkeypatch.chdir(inside)
-    assert display_path(inside / "runs" / "x") == "runs/x"
-    assert display_path("runs") == "runs"
-    assert display_path(tmp_path / "runs") == str(tmp_path / "runs")

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
-from gravac_lab.programs.methods import apply
+from gravac_lab.programs.methods import AgentSpec, MethodError, agent_spec, apply
 from gravac_lab.programs.train import Trainer
 from gravac_lab.tasks import lm, make
 from tests.support.ranks.harness import run_ranks
@@ -72,3 +72,22 @@ def test_diloco_averages_how_far_ranks_came(tmp_path: Path) -> None:
         start.nbytes,
         2 * start.nbytes,
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "spec"),
+    [
+        ("agent", AgentSpec(None, None, None)),
+        ("agent/qsgd:bits=4", AgentSpec("qsgd:bits=4", None, None)),
+        ("agent//conef:bits=4", AgentSpec(None, "conef:bits=4", None)),
+        ("agent///gravac:ladder=10/40/160", AgentSpec(None, None, "gravac:ladder=10/40/160")),
+    ],
+)
+def test_agent_methods(method: str, spec: AgentSpec) -> None:
+    assert agent_spec(method) == spec
+
+
+@pytest.mark.parametrize("method", ["agent/nosuch", "agent//nosuch", "agent///nosuch", "agent/qsgd:bits=99"])
+def test_agent_methods_that_are_none(method: str) -> None:
+    with pytest.raises(MethodError, match=f"method '{method}'"):
+        agent_spec(method)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from gravac_lab.tasks import TASKS, TaskError, make
-from gravac_lab.tasks.data import cifar, glyphs, image_sets, linux
-from gravac_lab.tasks.data.images import Images
+from gravac_lab.tasks.data import glyphs, image_sets, linux
 
 
 @pytest.fixture
@@ -75,46 +74,6 @@ def test_by_default_a_task_takes_what_is_installed(
     glyphs.installed.cache_clear()
 
 
-@pytest.mark.parametrize(("classes", "files"), [(10, cifar.NAMES[10]), (100, cifar.NAMES[100])])
-def test_cifar(tmp_path: Path, classes: int, files: tuple[str, str]) -> None:
-    """The image of class c has pixels c, c + 1 and c + 2 in its three channels."""
-
-    def record(fine: int) -> bytes:
-        head = bytes([fine]) if classes == 10 else bytes([fine // 5, fine])
-        return head + b"".join(bytes([fine + channel]) * 1024 for channel in range(3))
-
-    for number in (1, 2) if classes == 10 else (1,):
-        (tmp_path / files[0].replace("*", str(number))).write_bytes(b"".join(map(record, range(classes - 1))))
-    (tmp_path / files[1]).write_bytes(record(classes - 1) * 3)
-    found = cifar.load(tmp_path)
-    assert found.classes == classes
-    assert found.train.shape == ((2 if classes == 10 else 1) * (classes - 1), 3, 32, 32)
-    assert found.heldout_classes.tolist() == [classes - 1] * 3
-    for channel in range(3):
-        assert torch.equal(found.train[:, channel, 0, 0].long(), found.train_classes + channel)
-    recipe = make("vgg", tmp_path)
-    assert recipe.build_model(0)(next(recipe.batches(0, 1, 0))[0]).shape == (32, classes)
-
-
-def test_a_folder_that_is_not_cifars_binary_version(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="nowhere is not a folder"):
-        make("resnet", tmp_path / "nowhere")
-    (tmp_path / "data_batch_1").touch()
-    with pytest.raises(TaskError, match=r"binary version.*this is the Python version, which is pickled"):
-        make("resnet", tmp_path)
-    (tmp_path / "train.bin").write_bytes(b"x" * 100)
-    (tmp_path / "test.bin").write_bytes(b"x" * 3074)
-    with pytest.raises(TaskError, match=r"train\.bin has 100 bytes.*3074"):
-        make("resnet", tmp_path)
-    (tmp_path / "train.bin").write_bytes(b"x" * 3074)
-    with pytest.raises(TaskError, match="class 120, but CIFAR-100 ends at 99"):
-        make("resnet", tmp_path)
-    with pytest.raises(TaskError, match="two sources"):
-        make("resnet:images=digits", tmp_path)
-    with pytest.raises(TaskError, match="brings its own images"):
-        make("digits", tmp_path)
-
-
 def test_digits() -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'gravac[digits]'")
     first, second = (make("digits").on_rank(rank, 2, seed=0) for rank in range(2))
@@ -133,30 +92,3 @@ def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(TaskError, match=r"pip install 'gravac\[digits\]'"):
         make("resnet:images=digits")
-
-
-def test_shares_and_shifts() -> None:
-    """Image i of the test is a dot of value i + 1: ranks have every third, held-out limits take a part."""
-    dots = torch.zeros(30, 1, 9, 9, dtype=torch.uint8)
-    dots[:, 0, 4, 4] = torch.arange(1, 31)
-    found = Images(
-        source="a test",
-        train=dots,
-        train_classes=torch.arange(30),
-        heldout_images=dots,
-        heldout_classes=torch.arange(30),
-        classes=30,
-        white=1.0,
-        shift=2,
-        heldout_limit=20,
-        heldout_batch=8,
-    )
-    places = set()
-    for images, classes in (batch for batch, _ in zip(found.batches(1, 3, 0, 16), range(300), strict=False)):
-        assert set((classes % 3).tolist()) == {1}
-        assert torch.equal(images.amax((1, 2, 3)).long(), classes + 1)
-        places.add(tuple((images[0, 0] > 0).nonzero()[0].tolist()))
-    assert places == {(row, column) for row in range(2, 7) for column in range(2, 7)}
-    assert [len(classes) for _, classes in found.heldout()] == [8, 8, 4]
-    shares = [classes for rank in range(2) for _, classes in found.heldout(rank, 2)]
-    assert torch.cat(shares).unique().tolist() == torch.cat([c for _, c in found.heldout()]).unique().tolist()

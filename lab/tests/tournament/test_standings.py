@@ -1,11 +1,8 @@
 """Rows of a tournament: read, compared with dense and alone of the same seed, and put in order."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from gravac_lab.tournament import RowError, SeedSpread, read_rows, standings
+from gravac_lab.tournament import SeedSpread, read_rows, standings
 from lab.tests.support.tournament import row, written
 
 
@@ -43,24 +40,3 @@ def test_without_dense_or_alone_figures_are_unknown_not_wrong(tmp_path: Path) ->
     (only,) = standings(read_rows([written(tmp_path, row("topk@10", [2.0, 1.0]))]))
     assert only.loss == SeedSpread(1.0, 1.0, 1.0, 1)
     assert (only.above_dense, only.efficiency, only.retained, only.seconds) == (None,) * 4
-
-
-def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
-    path = written(tmp_path, row("dense", [2.0, 1.0]), end='{"task":"lm","pl')
-    assert [run.plan for run in read_rows([path])] == ["dense"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([row("dense", [1.0]), {"task": "lm"}], "line 2: has no 'plan'"),
-        ([row("dense", [1.0], ranks="four")], "line 1: is no row .*four"),
-        ([row("dense", [1.0]), row("dense", [1.0])], "line 2: task='lm' plan='dense' .* was there before"),
-        ([row("dense", [])], "line 1: is no row .*needs points"),
-    ],
-)
-def test_errors_name_file_line_and_what_is_wrong(
-    rows: list[dict[str, Any]], says: str, tmp_path: Path
-) -> None:
-    with pytest.raises(RowError, match=f"rows.jsonl, {says}"):
-        read_rows([written(tmp_path, *rows)])

@@ -5,18 +5,13 @@ import itertools
 import logging
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from gravac.policies import StaticPolicy, parse
-from gravac.protocol import Decision, Event, JobSpec, WindowAnswer, WindowReport
-from gravac.traces import read_trace
+from gravac.policies import StaticPolicy
+from gravac.protocol import Event, WindowReport
 from gravac_agent import Agent
 from gravac_agent.reporting import controller_link
-from gravac_agent.reporting.connection import NoAnswer
-from gravac_agent.reporting.controller_api import DecisionChecker, read_answer
-from gravac_agent.reporting.reporter import LocalReporter
 from tests.support.peer import (
     INVALID_ANSWERS,
     SPEC,
@@ -28,7 +23,6 @@ from tests.support.peer import (
     serving,
     window_report,
 )
-from tests.support.scripted import Play, ScriptedPolicy
 from tests.support.small_model import pair, step
 from tools.harness.cluster import job_spec
 
@@ -411,107 +405,6 @@ def test_epochs_of_another_run_grow_no_faster_than_windows_are_reported() -> Non
         eventually(lambda: peer.windows == [0, 4, 5])
         assert reporter.directive.epoch == 2
         reporter.close(job_end(3))
-
-
-@pytest.mark.parametrize(
-    ("epoch", "decided", "valid"),
-    [
-        (7, 0, True),
-        (8, 0, False),
-        (8, 1, True),
-        (9, 1, False),
-        (6, 5, False),
-        (2**48, None, True),
-        (2**48 + 1, None, False),
-    ],
-)
-def test_an_epoch_grows_by_at_most_one_for_each_window_decided(
-    epoch: int, decided: int | None, valid: bool
-) -> None:
-    policy = StaticPolicy(cf=10)
-    checker = DecisionChecker(policy, None if decided is None else policy.start(epoch=7).decision)
-    state = policy.start(epoch=epoch).state
-    with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"epoch {epoch}"):
-        checker.accept(state.decision, state.model_dump_json(), decided)
-
-
-@pytest.mark.parametrize(
-    ("codec", "valid"), [(None, True), ("qsgd", True), ("powersgd", True), ("topk", False), ("int4", False)]
-)
-def test_a_decision_sends_only_with_what_the_ranks_have_built(codec: str | None, valid: bool) -> None:
-    checker = DecisionChecker(ScriptedPolicy(Play("qsgd", 8.0), also=("powersgd",)))
-    state = ScriptedPolicy(Play(codec, 8.0)).start().state
-    with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"codec '{codec}'; besides"):
-        checker.accept(state.decision, state.model_dump_json(), 0)
-
-
-@pytest.mark.parametrize(
-    ("trial", "words"),
-    [
-        ((0.5, 8.0, "qsgd"), None),
-        ((0.5, 1.0, None), None),
-        ((0.5, 9.0, None), r"trial.cf 9, above the job's bound of 8$"),
-        ((0.5, 8.0, "int4"), r"codec 'int4'; besides"),
-        ((0.0, 8.0, None), r"trial.step_seconds 0, which every step exceeds"),
-    ],
-)
-def test_a_trial_stays_within_the_bounds_of_the_job(
-    trial: tuple[float, float, str | None], words: str | None
-) -> None:
-    class Bounded(ScriptedPolicy):
-        def ladder(self) -> tuple[float, ...]:
-            return (1.0, 8.0)
-
-    checker = DecisionChecker(Bounded(Play("qsgd", 8.0)))
-    state = ScriptedPolicy(Play("qsgd", 8.0, None, trial)).start().state
-    with contextlib.nullcontext() if words is None else pytest.raises(NoAnswer, match=words):
-        checker.accept(state.decision, state.model_dump_json(), 0)
-
-
-@pytest.mark.parametrize("seconds", ["NaN", "1e400", "-1.0"])
-def test_a_trial_without_a_finite_limit_is_no_answer(seconds: str) -> None:
-    state = ScriptedPolicy(Play(None, 8.0, None, (0.5, 4.0, None))).start().state
-    answer = WindowAnswer(decision=state.decision, policy_state="").model_dump_json()
-    assert "0.5" in answer
-    with pytest.raises(NoAnswer, match=r"decision\.trial\.step_seconds"):
-        read_answer(WindowAnswer, answer.replace("0.5", seconds).encode())
-
-
-def test_a_policy_that_names_a_codec_it_does_not_list_ends_no_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The decision is journaled and the ranks continue with the last decision."""
-
-    class Forgetful(ScriptedPolicy):
-        def codecs(self) -> tuple[str, ...]:
-            return ()
-
-        def fitted(self, spec: JobSpec) -> ScriptedPolicy:
-            return self
-
-    policy = Forgetful(Play(None, 8.0), Play("qsgd", 8.0))
-    reporter = LocalReporter(job_spec(policy.spec()), tmp_path, policy)
-    before = reporter.directive
-    reporter.report_window(window_report(0))
-    assert reporter.directive == before
-    assert "codec 'qsgd'; besides the job's compressor the ranks have none" in caplog.text
-    reporter.close(job_end(1))
-    lines = [line.record for line in read_trace(tmp_path / "job" / "journal.jsonl")]
-    assert [line.codec for line in lines if isinstance(line, Decision)] == [None, "qsgd"]
-
-
-def test_a_journal_that_cannot_go_on_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its name belongs to a run with another compressor, which can go on at once."""
-    spec = job_spec(parse("static:cf=4").spec())
-    first = LocalReporter(spec, tmp_path)
-    first.close(job_end(0))
-    other = LocalReporter(spec.model_copy(update={"compressor": "qsgd", "incarnation": "other"}), tmp_path)
-    assert "compressor: job 'job' runs 'topk', got 'qsgd'" in caplog.text
-    assert other.trace_path is None
-    again = LocalReporter(spec.model_copy(update={"incarnation": "again"}), tmp_path)
-    assert again.trace_path == tmp_path / "job" / "journal.jsonl"
-    for reporter in (again, other):
-        reporter.close(job_end(0))
 
 
 def test_a_server_without_keep_alive_works_without_a_token() -> None:

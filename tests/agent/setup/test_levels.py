@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.host_level import piece_shape
 from gravac_agent.setup.levels import check_divides, hosts_of, obstacle
 
 
@@ -47,9 +46,3 @@ def test_gradients_on_a_device_sharded_ones_and_float16_stay_whole() -> None:
     assert obstacle([torch.zeros(3, device="meta")], is_ddp=True) == "gradients on meta are not divided yet"
     assert "float16" in obstacle([plain, plain.half()], is_ddp=True)
     assert "HSDP" in obstacle([plain], is_ddp=False)
-
-
-def test_a_piece_has_the_rows_of_a_shard() -> None:
-    assert piece_shape((10, 4), 4) == (3, 4)
-    assert piece_shape((), 4) == (1,)
-    assert piece_shape((0, 7), 2) == (0, 7)

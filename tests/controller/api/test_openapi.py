@@ -1,13 +1,11 @@
 """The OpenAPI document: complete and correct."""
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gravac import proof
 from gravac_controller.api.problems import STATUSES
 from gravac_controller.errors import RequestError
-from gravac_controller.settings import ControllerSettings
 from tests.support.in_process import InProcess, register, run
 from tools.harness.builders import Trainer
 
@@ -106,15 +104,6 @@ def test_answers_have_the_fields_the_document_names(app: InProcess) -> None:
             query = f"?challenge={proof.new_challenge()}" if route == PROOF else ""
             answer = app.client.get(route.removeprefix("GET ").replace("{job}", "job") + query).json()
             assert set(answer) == set(found["components"]["schemas"][name]["properties"]), route
-
-
-def test_settings_have_descriptions() -> None:
-    for name, field in ControllerSettings.model_fields.items():
-        assert field.description, name
-    for name in json.loads(json.dumps(ControllerSettings.model_json_schema()))["properties"]:
-        if name.endswith("_seconds"):
-            described = ControllerSettings.model_fields[name].description or ""
-            assert "second" in described, name
 
 
 def test_every_error_of_the_domain_has_a_status() -> None:

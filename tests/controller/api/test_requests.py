@@ -1,15 +1,12 @@
 """Bad input: a 4xx with a problem+json that says what is wrong, never a 500, and nothing journaled."""
 
 import json
-import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gravac.protocol import JobAnswer
-from gravac_controller.safe_text import SafeFormatter
 from tests.support.in_process import InProcess, post, register
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
@@ -338,26 +335,6 @@ def test_a_job_that_holds_a_poisoned_state_answers_409(
     problem = json.loads(post(app, "/v1/jobs", spec("other", first_window=2**53), status=409))
     assert problem["reason"] == "undecidable"
     assert "use another job name" in problem["detail"]
-
-
-def test_an_operators_note_stays_one_line_of_the_log() -> None:
-    """Escape sequences, line breaks and invalid text, in a message and in the text of an exception."""
-    words = "\x1b[2J\x1b]0;owned\x07\r\n2026-01-01 ERROR gravac.controller: forged \udcff\u202e"
-    formatter = SafeFormatter("%(levelname)s %(name)s: %(message)s")
-    record = logging.makeLogRecord(
-        {"msg": "order: %s", "args": (words,), "levelname": "WARNING", "name": "x"}
-    )
-    line = formatter.format(record)
-    assert line.isprintable()
-    assert line.startswith("WARNING x: order: \\x1b[2J")
-    try:
-        raise ValueError(words)
-    except ValueError:
-        record = logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info(), "name": "x"})
-    first, *others = formatter.format(record).split("\n")
-    assert first.endswith("x: failed")
-    assert others
-    assert all(one.startswith("  ") and one.isprintable() for one in others)
 
 
 def test_a_note_reaches_the_log_escaped(start: Callable[..., Controller]) -> None:

@@ -1,4 +1,4 @@
-"""Host, cross-site requests, tokens, headers, paths and sizes, against a real server."""
+"""Hosts, cross-site requests, tokens, paths and sizes, against a real server."""
 
 import socket
 import threading
@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import JobAnswer
-from gravac_controller.api.responses import HEADERS
-from gravac_controller.hosts import canonical_host, is_loopback
-from tests.support.in_process import InProcess
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller, read_answer
 
@@ -134,22 +131,6 @@ def test_the_token_may_be_in_a_file(start: Callable[..., Controller], tmp_path: 
     assert controller.ask("POST", "/v1/jobs", SPEC, JSON | {"Authorization": f"Bearer {TOKEN}"}).status == 200
 
 
-def test_every_answer_has_the_headers_and_none_allows_other_origins(app: InProcess) -> None:
-    app.client.post("/v1/jobs", content=SPEC, headers=JSON)
-    asked = [
-        ("GET", path, {"Origin": "http://evil.example"})
-        for path in ("/", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/jobs", "/nowhere",
-                     "/v1/jobs/job", "/v1/jobs/job/trace", "/v1/jobs/nobody", "/static/nothing.js")
-    ]  # fmt: skip
-    asked += [("POST", "/v1/jobs", {}), ("OPTIONS", "/v1/jobs", {"Origin": "http://evil.example"})]
-    asked += [("GET", "/v1/jobs", {"Host": "evil.example"})]
-    for method, path, headers in asked:
-        answer = app.client.request(method, path, headers=headers)
-        for name, value in HEADERS.items():
-            assert answer.headers.get_list(name) == [value], (method, path)
-        assert not [name for name in answer.headers if name.startswith("access-control")]
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -246,25 +227,3 @@ def test_many_silent_connections_do_not_stop_others(shared: Controller) -> None:
     finally:
         for sock in idle:
             sock.close()
-
-
-def test_names_and_addresses_are_normalized() -> None:
-    assert canonical_host("[::0001]") == "::1"
-    assert canonical_host("LocalHost.") == "localhost"
-    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
-    assert [
-        is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "a.example", "127.0.0.1.example")
-    ] == [False] * 5
-
-
-@pytest.mark.parametrize(("name", "keeping"), [("page.js", "no-cache"), ("icon.svg", "max-age=86400")])
-def test_page_files_are_cached_by_the_browser_alone(app: InProcess, name: str, keeping: str) -> None:
-    first = app.client.get(f"/static/{name}")
-    assert first.headers.get_list("cache-control") == [f"private, {keeping}"]
-    again = app.client.get(f"/static/{name}", headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-    for answer in (first, again):
-        for other, value in HEADERS.items():
-            assert other == "cache-control" or answer.headers.get_list(other) == [value]
-    assert app.client.get(f"/static/{name}", headers={"If-None-Match": '"older"'}).content == first.content
-    assert app.client.get("/").headers.get_list("cache-control") == ["no-store"]

@@ -1,46 +1,33 @@
-"""``gravac status`` and ``explain``: on a trace, on a controller, with and without a terminal."""
+"""``gravac status`` and ``explain``: on a trace, on a controller, and where there is none."""
 
-import gc
-import io
 import json
 import os
-import pty
 import re
-import select
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from gravac.predict import Recording
 from gravac.predict.advice import other_optimizers
-from gravac.protocol import End, WindowReport
+from gravac.protocol import End
 from gravac.traces import read_trace
-from gravac.wording import format_bytes
 from gravac_controller.cli import main
-from gravac_controller.cli.screen import screen
-from gravac_controller.cli.source import NEWEST, FromTrace
+from gravac_controller.cli.source import NEWEST
 from gravac_controller.client import discovery
 from gravac_controller.settings import DEFAULT_PORT
-from gravac_controller.views.models import WindowView
+from tests.controller.cli.conftest import OPERATOR
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.predicted import job_trace
 from tests.support.traces_made import make
-from tools.harness.builders import PostedJob, two_hosts
-from tools.harness.controller import PATIENCE_SECONDS, Controller
-from tools.harness.recorded import RecordedJob
-from tools.harness.sinks import Disk
+from tools.harness.builders import PostedJob
+from tools.harness.controller import Controller
 
 pytestmark = pytest.mark.distributed
 
 TRACE = str(Path(__file__).parents[2] / "traces/first-light.jsonl")
-OPERATOR = "an-operators-token-0123456789abc"
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -55,17 +42,6 @@ def fixed_table() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostedJob]:
-    """``alpha`` with five windows, alone on a controller with control."""
-    env = {"GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR}
-    controller = Controller(tmp_path_factory.mktemp("looking") / "runs", env=env)
-    found = PostedJob(controller, "alpha")
-    found.windows(5)
-    yield found
-    controller.stop()
-
-
 def test_explaining_an_epoch_of_a_trace() -> None:
     output = run("explain", "2", TRACE)
     assert "job, epoch 2 (over): largest 10 % → largest 5 %" in output
@@ -78,21 +54,6 @@ def test_explaining_an_epoch_of_a_trace() -> None:
     assert re.search(r"largest 10 % +0\.6 +291 +175 +2 +measured\n", output)
     assert "Since then: 1 window, steps 150 to 199, 170 ms per step (dense 1.10 s)" in output
     assert run("explain", TRACE, "2") == output
-
-
-def test_a_trace_is_read_window_by_window() -> None:
-    """All windows of a trace of 45 MB took 10 GB."""
-    source = FromTrace(Path(TRACE))
-    gc.collect()
-    before = {id(one) for one in gc.get_objects() if isinstance(one, WindowView)}  # of other tests
-
-    def made() -> int:
-        return sum(isinstance(one, WindowView) and id(one) not in before for one in gc.get_objects())
-
-    alive = [made() for _ in source.windows("job")]
-    assert len(alive) == 8
-    assert max(alive) <= 3
-    assert [decision.decision.window for decision in source.decisions("job", after=5)] == [6, 7]
 
 
 def test_old_jobs_are_left_out(tmp_path: Path) -> None:
@@ -167,19 +128,6 @@ def test_explaining_what_is_in_force() -> None:
 )
 def test_what_cannot_be_shown(arguments: list[str], code: int, words: str) -> None:
     assert words in " ".join(run(*arguments, code=code).split())
-
-
-def test_watching_a_trace_tells_each_window_and_each_change() -> None:
-    lines = run("status", "--watch", TRACE).splitlines()
-    assert len([line for line in lines if "  step " in line]) == 8
-    assert [int(found[1]) for line in lines if (found := re.search(r"epoch (\d):", line))] == [1, 2, 3]
-    assert (
-        "step 400  largest 10 % (hold)  10x fewer bytes  220 ms/step  η 0.7 (0.6–0.8)  useful 204/s"
-        in lines[-1]
-    )
-    objects = [json.loads(one) for one in run("status", "--watch", TRACE, "--json").splitlines()]
-    assert [one["window"]["report"]["window"] for one in objects] == list(range(8))
-    assert all(one["decision"]["decision"]["window"] == one["window"]["report"]["window"] for one in objects)
 
 
 def test_status_of_a_trace_and_of_its_folder(tmp_path: Path) -> None:
@@ -307,145 +255,3 @@ def test_explaining_an_operators_order(job: PostedJob) -> None:
     assert "alice pinned CF 12.5 until further notice, whatever its gain, because: trying it" in output
     assert "No window of this epoch has ended yet." in output
     assert json.loads(run("status", job.controller.url, "--json"))["jobs"][0]["override"]["actor"] == "alice"
-
-
-def test_a_row_says_what_was_ordered_before_a_step_sends_it(job: PostedJob) -> None:
-    """The order waits for the end of a window, and the next window for its own: tens of seconds."""
-    beta = PostedJob(job.controller, "beta")
-    beta.windows(5)
-    sent, _, decided = row_of(beta).partition(" → ")
-    assert decided not in ("", "dense")
-    ordered(beta, b'{"action": "dense", "actor": "alice"}')
-    assert f"{sent} → dense" == row_of(beta), "as soon as it is accepted"
-    beta.windows(1)
-    assert f"{decided} → dense" == row_of(beta), "in force, and no window was sent under it"
-    beta.windows(1)
-    assert row_of(beta) == "dense"
-    ordered(beta, b'{"action": "pin", "cf": 12.5, "actor": "alice"}')
-    assert row_of(beta) == "dense → largest 8 %"
-    ordered(beta, b'{"action": "resume", "actor": "alice"}')
-    assert row_of(beta) == "dense", "nobody knows what the policy then does"
-
-
-def ordered(job: PostedJob, order: bytes) -> None:
-    path = f"/v1/jobs/{job.trainer.job}/override"
-    seen = job.controller.ask("GET", path).headers["etag"]
-    headers = {"Content-Type": "application/json", "If-Match": seen, "Authorization": f"Bearer {OPERATOR}"}
-    assert job.controller.ask("PUT", path, order, headers).status == 202
-
-
-def row_of(job: PostedJob) -> str:
-    """Return the plan of a job's row of ``status``."""
-    name = job.trainer.job
-    (row,) = (line for line in run("status", job.controller.url).splitlines() if line.startswith(f"{name} "))
-    return re.split(r"\s{2,}", row)[2]
-
-
-def test_watching_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
-    controller = Controller(tmp_path / "runs")
-    job = PostedJob(controller, "beta")
-    job.windows(1)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
-    command = [sys.executable, "-m", "gravac_controller", "status", "--watch", controller.url]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=clean | {"PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        assert process.stdout is not None
-        assert "step 50 " in process.stdout.readline()
-        job.windows(1)
-        output = process.stdout.readline() + process.stdout.readline()
-        assert "step 100 " in output
-        assert "epoch 1: The dense baseline is" in output
-        controller.kill()
-        assert "no controller answers" in process.stdout.readline()
-        controller = Controller(tmp_path / "runs", port=controller.port)
-        job.controller = controller
-        said = process.stdout.readline()
-        while "no controller answers" in said:  # for another reason
-            said = process.stdout.readline()
-        assert "answers again" in said
-        job.windows(1)
-        assert "step 150 " in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == 0
-    finally:
-        process.kill()
-        process.communicate()
-        controller.stop()
-
-
-def test_watching_in_a_terminal_is_a_screen(job: PostedJob) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
-    pid, terminal = pty.fork()
-    if pid == 0:
-        env = clean | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
-        command = [sys.executable, "-m", "gravac_controller", "status", "--watch", job.controller.url]
-        os.execve(command[0], command, env)
-    try:
-        before = read_until(terminal, b"backlog")
-        assert b"\x1b[?1049h" in before  # a screen of its own
-        step = job.trainer.window * 50 + 50
-        job.windows(1)
-        read_until(terminal, f"step {step} ".encode())
-        os.write(terminal, b"\x03")
-        read_until(terminal, b"\x1b[?1049l")
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
-    finally:
-        os.close(terminal)
-
-
-def read_until(terminal: int, words: bytes) -> bytes:
-    """What a program writes to its terminal, up to these words."""
-    seen, until = b"", time.monotonic() + PATIENCE_SECONDS
-    while words not in seen and time.monotonic() < until:
-        if select.select([terminal], [], [], 0.2)[0]:
-            try:
-                seen += os.read(terminal, 65536)
-            except OSError:
-                break
-    assert words in seen, seen[-2000:]
-    return seen
-
-
-def test_both_levels_of_links_are_shown(tmp_path: Path) -> None:
-    hosts = two_hosts()
-    journal, disk = tmp_path / "demo" / "journal.jsonl", Disk()
-    RecordedJob(disk, policy="auto", world_size=4, hosts=hosts).play(3)
-    disk.write(tmp_path, time.time)
-    report = next(
-        line.record for line in reversed(list(read_trace(journal))) if isinstance(line.record, WindowReport)
-    )
-    assert report.inside is not None
-    waits = {"between": report.phases.communicate - report.inside.seconds, "inside": report.inside.seconds}
-    sent = {"between": report.payload_bytes, "inside": report.inside.sent_bytes}
-    (shown,) = json.loads(run("status", str(journal), "--json"))["jobs"]
-    for level in ("between", "inside"):
-        assert shown["links"][level]["seconds"] == pytest.approx(waits[level] / 20)
-        assert shown["links"][level]["bytes"] == pytest.approx(sent[level] / 20)
-    between, inside = (
-        f"{format_bytes(sent[level] / 20)} and {waits[level] / 20 * 1000:.0f} ms"
-        for level in ("between", "inside")
-    )
-    said = f"between hosts {between} a step, inside hosts {inside}: steps wait longer between hosts"
-    assert said in run("status", str(journal))
-    waited = f"{waits['between'] / 20 * 1000:.0f} ms between hosts, {waits['inside'] / 20 * 1000:.0f} ms inside hosts"
-    assert f"waits {waited}" in run("status", "--watch", str(journal))
-    jobs = FromTrace(journal).jobs(None)
-    drawn = Console(width=400, record=True, file=io.StringIO())
-    drawn.print(screen(jobs, jobs[0], [], ""))
-    shown_on_terminal = drawn.export_text()
-    assert f"between hosts {between} a step" in shown_on_terminal
-    assert f"inside hosts {inside} a step" in shown_on_terminal
-    explained = json.loads(run("explain", str(journal), "--json"))
-    assert explained["links"]["inside"]["seconds"] > 0
-    assert "steps wait longer between hosts" in run("explain", str(journal))
-    (flat,) = json.loads(run("status", TRACE, "--json"))["jobs"]
-    assert flat["links"] is None
-    for command in (["status"], ["status", "--watch"], ["explain"]):
-        assert "inside hosts" not in run(*command, TRACE)

@@ -4,8 +4,6 @@ import gzip
 import re
 import shlex
 import sys
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,13 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gravac_controller.cli import main
-from gravac_controller.page.files import STATIC, CannotBundle, bundle
 from gravac_controller.report import summary
 from gravac_controller.report.figure import COLORS, LONGEST_NAME, Lines, write_figure
 from gravac_controller.report.summary import summarize
-from gravac_controller.views.columns import NAMES
-from gravac_controller.views.history import MOST_CURVES, plain
-from gravac_controller.views.thinning import MOST_MARKED, Thinned, ThinnedWindow
 from tests.support.figures import texts
 from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
@@ -141,88 +135,6 @@ def test_what_cannot_be_is_refused(trace: Path, tmp_path: Path) -> None:
     assert "notes.txt" in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "it.html").exists()
-
-
-def test_every_module_of_the_page_is_in_the_bundle() -> None:
-    text = bundle(STATIC)
-    for module in STATIC.glob("*.js"):
-        if module.name != "early.js":
-            assert text.count(f'modules["{module.name}"] = ') == 1
-    assert not re.search(r"^(?:import|export)\b", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ('import { a } from "./other.js";\n', "in a circle"),
-        ("export default 1;\n", "export default"),
-        ('import other from "./other.js";\n', "import other"),
-    ],
-)
-def test_what_the_bundle_does_not_know_is_named(tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / "main.js").write_text(text)
-    (tmp_path / "other.js").write_text('import { b } from "./main.js";\n')
-    with pytest.raises(CannotBundle, match=why):
-        bundle(tmp_path)
-
-
-def window(
-    at: int, *, gain: float = 0.5, backlog: float = 0.1, seconds: float = 1.0, marked: bool = False
-) -> ThinnedWindow:
-    known = {"window": at, "first_step": at, "last_step": at, "time": float(at), "seconds": seconds}
-    known |= {"cf": 10.0, "gain": gain, "backlog": backlog}
-    row = tuple(known.get(name) for name in NAMES)
-    return ThinnedWindow(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
-
-
-def test_what_stands_out_is_kept_however_long_the_trace() -> None:
-    thinned = Thinned(100)
-    for at in range(5000):
-        thinned.add(
-            window(
-                at,
-                gain=0.01 if at == 1234 else 0.5,
-                backlog=9.0 if at == 2345 else 0.1,
-                seconds=7.0 if at == 3456 else 1.0,
-                marked=at == 4321 or 400 <= at < 410,
-            )
-        )
-    kept = [one.number("window") for one in thinned]
-    assert len(kept) == len(thinned) <= 101
-    assert kept == sorted(set(kept)), "in order, each once"
-    assert {0, 1234, 2345, 3456, 4321, 4999} <= set(kept)
-    assert 1 <= sum(400 <= at < 410 for at in kept if at is not None) <= 2 * (MOST_MARKED + 4)
-    assert thinned.windows == 5000
-    assert all(b - a <= thinned.run for a, b in pairwise(kept) if a is not None and b is not None)
-
-
-def test_columns_that_no_window_fills_are_left_out() -> None:
-    """A null in each of many windows takes room."""
-    columns = plain([window(at) for at in range(3)], [], exact=False)["columns"]
-    assert isinstance(columns, dict)
-    assert columns["gain"] == [0.5] * 3
-    assert not {"loss", "inside_bytes"} & set(columns)
-    nothing = plain([], [], exact=False)["columns"]
-    assert isinstance(nothing, dict)
-    assert set(nothing) == set(NAMES), "the page reads their number"
-
-
-def test_curves_of_a_long_trace_are_those_of_some_windows() -> None:
-    curve = (3, True, (1.0, 0.123456, None))
-    windows = [replace(window(at, marked=at == 777), curve=curve) for at in range(5 * MOST_CURVES)]
-    curves = plain(windows, [], exact=False)["curves"]
-    assert isinstance(curves, list)
-    places = [at for at, *_ in curves]
-    assert places == sorted({*range(0, 5 * MOST_CURVES, 5), 777, 5 * MOST_CURVES - 1})
-    assert curves[0] == [0, 3, True, [1, 0.123, None]]
-
-
-def test_a_short_trace_is_kept_whole() -> None:
-    thinned = Thinned(100)
-    for at in range(100):
-        thinned.add(window(at))
-    assert len(thinned) == 100
-    assert thinned.run == 1
 
 
 def test_figures_count_every_window(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from gravac.policies import parse
 from gravac.policies.auto import plans as auto_plans
+from gravac.protocol import LinkSpec
 from gravac.traces import TraceWriter
 from gravac.wording import plan_in_words
 from gravac_controller.cli import main
-from gravac_controller.cli.wording import Listing, printer
+from gravac_controller.cli.wording import Listing, link, printer, size, times
 from tests.support.predicted import spec, windows
 
 SENT = "dither-subtractive:levels=3,coding=huffman"
@@ -141,3 +142,13 @@ def test_a_dense_trace_shows_every_plan_of_auto(tmp_path: Path) -> None:
     shown = {(row["codec"], row["cf"]) for row in scenario["factors"] if row["cf"] > 1.0}
     assert shown == {(plan.codec, plan.cf) for plan in auto_plans.defaults()}
     assert scenario["best_cf"] > 1.0
+
+
+def test_numbers_for_people() -> None:
+    assert size(982) == "982 B"
+    assert size(4_209_664) == "4.21 MB"
+    assert size(1.35e9) == "1.35 GB"
+    assert times(10, 2) == "5.00x"
+    assert times(10, 0) == times(None, 2) == "–"
+    assert link(LinkSpec(bits_per_second=1e8)).startswith("EMULATED 100 Mbit/s")
+    assert "real network" in link(None)

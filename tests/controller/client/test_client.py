@@ -19,7 +19,6 @@ from gravac_controller.client import (
     Refused,
     running_controllers,
 )
-from gravac_controller.client.connection import base_url
 from gravac_controller.views.models import EndView, Snapshot, WindowDelta
 from tests.support.peer import INVALID_ANSWERS, SPEC, Handler, serving
 from tools.harness.builders import Trainer, spec
@@ -194,25 +193,6 @@ def test_other_programs_and_closed_connections() -> None:
         peer.invalid = INVALID_ANSWERS["head without body"]
         with pytest.raises(NoController, match="IncompleteRead"):
             client.job("broken")
-
-
-@pytest.mark.parametrize(
-    ("text", "base"),
-    [
-        ("host", "http://host"),
-        ("host:1", "http://host:1"),
-        ("https://host/x?y", "https://host"),
-        ("[::1]:9", "http://[::1]:9"),
-    ],
-)
-def test_addresses(text: str, base: str) -> None:
-    assert base_url(text) == base
-
-
-@pytest.mark.parametrize("text", ["ftp://host", "http://", "host:99999", "http://[::1", "host:0"])
-def test_invalid_addresses(text: str) -> None:
-    with pytest.raises(ValueError, match="URL"):
-        base_url(text)
 
 
 def test_running_controllers_are_found_by_their_folder(

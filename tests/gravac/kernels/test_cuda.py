@@ -36,12 +36,11 @@ def python(*arguments: str, **environment: str) -> str:
 
 @needs_triton
 @pytest.mark.long
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here the tests in cuda/ run in this process")
 def test_the_same_results() -> None:
-    """``cuda_kernels.py``; where it fails, run that file like this to see more."""
-    interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/support/maths/cuda_kernels.py", **interpreted
-    )
+    """Where it fails, run them like this to see more."""
+    tests = str(Path(__file__).with_name("cuda"))
+    python("-m", "pytest", "-q", "-p", "no:cacheprovider", tests, TRITON_INTERPRET="1")
 
 
 @pytest.mark.distributed

@@ -3,8 +3,8 @@
 import pytest
 
 from gravac.fold import JobFold
-from gravac.policies import candidates
-from gravac.policies.windows import gain_of, levels_under, measure
+from gravac.policies import DensePolicy, GravacPolicy, Policy, StaticPolicy
+from gravac.policies.windows import dense_baseline, gain_of, levels_under, measure
 from gravac.protocol import Decision, OptimizerSpec, Override, SmoothedGain
 from tests.support.scripted import Play, ScriptedPolicy
 from tools.harness.cluster import Cluster, job_spec
@@ -59,16 +59,6 @@ def test_a_window_counts_what_the_codec_in_force_sent() -> None:
     assert levels_under(report.model_copy(update={"levels": dense}), fold.decision) == dense
 
 
-def test_candidates_are_told_apart_by_their_codec() -> None:
-    rows = (*candidates.untried((1.0, 10.0)), *candidates.untried((10.0,), "qsgd"))
-    fold = fold_of(Play("qsgd", 10.0))
-    rows = candidates.update(rows, measure(CLUSTER.report(0, fold.decision), fold.decision, 1))
-    assert candidates.row(rows, 10.0, "qsgd").gain == 0.6
-    assert candidates.row(rows, 10.0).gain is None
-    rows = candidates.mark(rows, 10.0, "too_strong", codec="qsgd")
-    assert [row.verdict for row in rows] == ["untried", "untried", "too_strong"]
-
-
 def test_a_pin_keeps_the_codec_in_force_or_names_one() -> None:
     fold = fold_of(Play(None, 8.0), Play("qsgd", 8.0, 5), also=("powersgd",))
     step(fold)
@@ -102,3 +92,20 @@ def test_a_policy_is_fitted_to_the_job_and_again_when_it_is_registered_anew() ->
     fold.resume(spec.model_copy(update={"optimizer": adam, "incarnation": "second"}))
     assert fold.policy.job is not None
     assert fold.policy.job.optimizer == adam
+
+
+@pytest.mark.parametrize("policy", [DensePolicy(), StaticPolicy(cf=40, warmup_windows=1), GravacPolicy()])
+def test_dense_steps_of_a_dense_decision_are_a_baseline_whatever_the_phase(policy: Policy) -> None:
+    decision = policy.start().decision
+    report = Cluster().report(0, decision)
+    level = dense_baseline(report, decision)
+    assert level is not None
+    assert level.step_seconds_median == pytest.approx(1.1)
+    assert dense_baseline(Cluster().report(0, decision, phase="fallback"), decision) is None
+
+
+def test_dense_steps_that_the_gate_let_pass_are_no_baseline() -> None:
+    decision = StaticPolicy(cf=1000, epsilon=0.5).start().decision
+    report = Cluster().report(0, decision)
+    assert report.levels[0].cf == 1.0  # gain 0.08, below epsilon
+    assert dense_baseline(report, decision) is None

@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gravac.protocol import Decision
 from gravac.traces import Line, TraceError, read_trace
 from gravac.traces.line import decode, encode
 from tests.support.trace_leaves import Replayed, altered, changes, field, leaves, other
+from tests.support.traces_made import NOTE
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*.jsonl*"))
 BY_NAME = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
@@ -187,3 +190,12 @@ def test_the_stored_traces_are_of_many_kinds() -> None:
     assert sum("shaped" in name for name, _ in specs) >= 3
     assert {"nonfinite", "fallback", "recovered", "registered"} <= events
     assert kinds == {"job", "window", "decision", "override", "event", "end", "part"}
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e18, max_value=1e18))
+def test_any_time_survives(time: float) -> None:
+    raw, digest = encode(NOTE, time, "abc")
+    line = decode(raw.rstrip(b"\n"), 1, "abc", "x")
+    assert line.intact
+    assert line.digest == digest
+    assert line.time == round(time, 6)

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gravac.traces import TraceError, read_trace
-from gravac.traces.line import decode, encode
 from tests.support.traces_made import NOTE, make, write
 
 
@@ -129,12 +128,3 @@ def test_mutated_files_raise_the_documented_error_only(tmp_path: Path, data: st.
         list(read_trace(io.BytesIO(bytes(raw)), verify=data.draw(st.booleans())))
     except TraceError as error:
         assert error.line  # noqa: PT017
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e18, max_value=1e18))
-def test_any_time_survives(time: float) -> None:
-    raw, digest = encode(NOTE, time, "abc")
-    line = decode(raw.rstrip(b"\n"), 1, "abc", "x")
-    assert line.intact
-    assert line.digest == digest
-    assert line.time == round(time, 6)

@@ -16,6 +16,12 @@ from tests.support.maths.backends import on, same
 
 GPU = torch.cuda.is_available()
 HERE = torch.device("cuda", 0) if GPU else torch.device("cpu")
+Place = Callable[[Tensor], Tensor]
+"""Brings a tensor to the device of the test."""
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+KINDS = ["normal", "mixed", "wild"]
+LARGE = (3_000_001,) if GPU else ()
+"""Enough elements for many programs of the shipped sizes; too many for the interpreter."""
 SMALL = {
     "tally": {"BLOCK": 128, "FOLDED": 4096, "BLOCKS_A_TABLE": 2},
     "top": {"ROWS": 4, "WORDS": 8},
@@ -48,7 +54,7 @@ def module(name: str) -> Any:
     return importlib.import_module(f"gravac.kernels.cuda.{name}")
 
 
-def alike(function: Callable[[Callable[[Tensor], Tensor]], T]) -> T:
+def alike(function: Callable[[Place], T]) -> T:
     """The result in plain torch, equal to the bit to that of Triton's kernels. ``function`` is given what brings its
     tensors (copies of them) to the device of the test."""
     mine = triton(function)
@@ -58,7 +64,7 @@ def alike(function: Callable[[Callable[[Tensor], Tensor]], T]) -> T:
     return theirs
 
 
-def triton(function: Callable[[Callable[[Tensor], Tensor]], T]) -> T:
+def triton(function: Callable[[Place], T]) -> T:
     """The result of Triton's kernels, on the host."""
     with on("cuda"):
         return _home(function(lambda tensor: tensor.clone().to(HERE)))

@@ -1,32 +1,23 @@
-"""Limits of the auto policy that whole jobs seldom meet: each on both sides of it (docs/constants.md)."""
+"""What policy auto believes of plans: limits that whole jobs seldom meet, on both sides of each (docs/constants.md)."""
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 
 from gravac import offers
-from gravac.policies import AutoPolicy, Plan, trials
+from gravac.policies import AutoPolicy, Plan
 from gravac.policies.auto import beliefs as rule
 from gravac.policies.auto.beliefs import Belief, Times, believe, learn
-from gravac.policies.auto.choose import Search, at_once
+from gravac.policies.auto.choose import Search
 from gravac.policies.auto.plans import plans
 from gravac.policies.auto.settings import AutoState, Beliefs, Coding, Seen
-from gravac.policies.auto.table import PlanFacts, PlanTable, table_of
+from gravac.policies.auto.table import PlanFacts, PlanTable
 from gravac.policies.base import DENSE
-from gravac.protocol import PlanCost, WindowReport
+from gravac.protocol import WindowReport
 from gravac.signals.efficiency import Efficiency
-from tests.support.efficiencies import fixed_efficiencies
-from tools.harness.cluster import job_spec
 from tools.harness.plan_world import Job, World
 
-SEVEN, FIVE = Plan("nearest:levels=7", 10.1), Plan("nearest:levels=5", 11.8)
-
-
-@pytest.fixture(autouse=True)
-def _fixed_table() -> Iterator[None]:
-    with fixed_efficiencies():
-        yield
+SEVEN = Plan("nearest:levels=7", 10.1)
 
 
 def held(world: World, policy: str = "auto", windows: int = 8) -> Job:
@@ -70,7 +61,7 @@ def timed(job: Job, step: float, exposed: float) -> WindowReport:
     return with_level(job, step_seconds_median=step, exposed_seconds_median=exposed)
 
 
-def _again(job: Job, before: AutoState, report: WindowReport | None = None) -> rule.Lesson:
+def again(job: Job, before: AutoState, report: WindowReport | None = None) -> rule.Lesson:
     """Return what the newest window teaches in an earlier state."""
     return learn(table(job), before.beliefs, report or job.reports[-1], before.decision, before.held_seconds)
 
@@ -188,7 +179,7 @@ def test_what_is_known_first_of_the_noise_is_of_all_windows_so_far(usual: float,
     before, plan, tried = state_of(job), job.plan, len(job.reports)
     job.windows(1)
     report = with_level(job, {"raw_dot_next": 0.0})
-    found = Search(table(job), before, _again(job, before, report), report)
+    found = Search(table(job), before, again(job, before, report), report)
     choice = found.choose()
     assert found.beliefs.confirmed == pytest.approx(usual * tried / (tried + 1))
     assert (choice.plan == plan) == holds
@@ -282,26 +273,6 @@ def test_under_adam_a_plan_may_be_tried_that_is_expected_to_lose_a_little_more(
     assert next(row for row in rows if row.plan == SEVEN).doubtful == tried
 
 
-def test_no_plan_loses_more_than_four_percent_unless_the_user_lists_it() -> None:
-    spec = held(World(megabits=30.0)).fold.spec
-    assert [table_of((), bound, spec).accepted for bound in (0.03, 1.0)] == [0.03, 0.04]
-    assert table_of(("topk+bf16@100",), 1.0, spec).accepted == 1.0
-
-
-def test_a_young_training_loses_more_by_delays() -> None:
-    """(CF / 150)² of a step's progress at first, nothing after 5/6 CF steps."""
-    job = held(World(kind="adam-aged", megabits=30.0))
-    late = facts(job, Plan("topk+twobit", 36.0))
-    settled = late.expected(None, 30)
-    assert settled is not None
-    assert settled == late.expected(None, 10_000)
-    for step, share in ((0, 1.0), (15, 0.5), (29, 1 / 30)):
-        found = late.expected(None, step)
-        assert found is not None
-        assert found.likely == pytest.approx(settled.likely - share * (36 / 150) ** 2)
-    assert facts(job, SEVEN).expected(None, 0) == facts(job, SEVEN).expected(None, 10_000)
-
-
 # What follows for the seconds of their steps.
 
 
@@ -385,139 +356,11 @@ def test_a_prediction_is_no_knowledge_far_beyond_what_was_sent(share: float, tim
     assert rule._seconds(table(job), known, dense, line, None)[4] == pytest.approx(1.0 + times)
 
 
-# What is chosen.
-
-
-def test_windows_are_short_until_a_plan_is_held() -> None:
-    """One dense step, then two at a time; after six of these a normal window. A trial has ten."""
-    job = Job(World(ranks=2, megabits=100.0, probe=None, noise=0.0))
-    start = state_of(job)
-    assert start.decision.window_steps == 1
-    job.windows(1, levels=())
-    for waited, steps in ((4, 2), (5, None)):
-        found = Search(
-            table(job),
-            start.model_copy(update={"waited": waited}),
-            rule.nothing(start.beliefs),
-            job.reports[-1],
-        )
-        assert found.choose().window_steps == steps
-    while job.last.phase != "explore":
-        job.windows(1)
-    assert job.last.window_steps == 10
-
-
-@pytest.mark.parametrize(("waited", "gives_up"), [(4, False), (5, True)])
-def test_a_trial_without_settled_steps_is_given_up_after_six_windows(waited: int, gives_up: bool) -> None:
-    """And rests for as many."""
-    job = held(World(megabits=30.0))
-    decision = state_of(job).decision.model_copy(update={"phase": "explore"})
-    found = after(job, with_level(job, settled_steps=0), decision=decision, waited=waited)
-    assert (found.choose().what == "given_up") == gives_up
-    if gives_up:
-        row = next(row for row in found.beliefs.seen if row.plan == job.plan)
-        assert row.until == found.report.window + 6
-
-
-@pytest.mark.parametrize(("tried", "phase"), [(2, "explore"), (3, "hold")])
-def test_a_search_tries_three_plans(tried: int, phase: str) -> None:
-    job = Job(World(ranks=2, megabits=100.0, probe=None, noise=0.0))
-    before = state_of(job)
-    while job.windows(1).phase != "explore":
-        before = state_of(job)
-    found = Search(
-        table(job), before.model_copy(update={"trials": tried}), _again(job, before), job.reports[-1]
-    )
-    assert found.choose().phase == phase
-
-
-@pytest.mark.parametrize(("noise", "margin"), [(0.005, 0.02), (0.03, 0.06)])
-def test_another_plan_must_promise_more_than_the_noise(noise: float, margin: float) -> None:
-    found = after(held(World(megabits=30.0)))
-    found.change(beliefs=found.beliefs.model_copy(update={"noise": noise}))
-    over = dataclasses.replace(found.row(DENSE), seconds=1.0, efficiency=1.0)
-    for more, wins in ((-0.001, False), (0.001, True)):
-        row = dataclasses.replace(over, seconds=1.0 / (1.0 + margin + more))
-        assert found._wins(row, over) == wins
-
-
-@pytest.mark.parametrize(("looks", "times"), [(0, 1), (3, 8), (4, 16), (5, 16)])
-def test_dense_steps_are_looked_at_ever_less_often(looks: int, times: int) -> None:
-    """After 50 windows in hold at first."""
-    job = held(World(ranks=2, megabits=100.0, probe=None), windows=40)
-    assert job.plan != DENSE
-    for unlooked, looked in ((50 * times - 2, False), (50 * times - 1, True)):
-        found = after(job, None, {"elapsed": 1e6}, looks=looks, unlooked=unlooked)
-        assert (found.choose().plan == DENSE) == looked
-
-
-@pytest.mark.parametrize(("times", "clear"), [(2.9, False), (3.1, True)])
-def test_a_plan_that_saves_much_more_than_it_takes_is_tried_at_once(times: float, clear: bool) -> None:
-    job = held(World(megabits=30.0))
-    row = facts(job, SEVEN, exchange=10.0 - times * facts(job, SEVEN).coding)
-    own = dataclasses.replace(table(job), rows=(facts(job, DENSE, exchange=10.0), row))
-    assert at_once(own, believe(own, Beliefs(), DENSE, 0, 0)) == (SEVEN if clear else None)
-
-
-@pytest.mark.parametrize(("exchange", "chosen"), [(0.52, 5.1), (0.56, 36.0)])
-def test_of_late_plans_that_save_nearly_as_much_the_mildest_is_tried_at_once(
-    exchange: float, chosen: float
-) -> None:
-    """Within 5 %: dense takes 11 s, the strong plan a tenth of a second."""
-    job = held(World(kind="adam-aged", megabits=30.0))
-    same = {"coding": 0.0, "kept": facts(job, Plan("topk+twobit", 5.1)).kept}
-    mild = facts(job, Plan("topk+twobit", 5.1), **{**same, "exchange": 11.0 - 10.9 * (1.0 - exchange / 10.9)})
-    strong = facts(job, Plan("topk+twobit", 36.0), **{**same, "exchange": 0.1})
-    own = dataclasses.replace(table(job), rows=(facts(job, DENSE, exchange=11.0), mild, strong))
-    found = at_once(own, believe(own, Beliefs(), DENSE, 0, 10_000))
-    assert found is not None
-    assert found.cf == chosen
-
-
-@pytest.mark.parametrize(("share", "direct"), [(0.11, True), (0.09, False)])
-def test_a_plan_that_sends_over_ten_times_more_is_reached_by_one_between(share: float, direct: bool) -> None:
-    job = held(World(megabits=30.0))
-    found = after(job, None, {"elapsed": 1e6})
-    found.change(beliefs=found.beliefs.model_copy(update={"largest": share * table(job).dense.link_bytes}))
-    step, toward = found._step_to(found.row(DENSE), found.row(job.plan))
-    assert step is not None
-    assert (step.plan == DENSE) == direct
-    assert toward == (None if direct else DENSE)
-
-
-# What trials may cost.
-
-
-def test_trials_may_take_a_fifth_of_the_first_minute_and_two_percent_afterwards() -> None:
-    for elapsed, left in ((10.0, 2.0), (60.0, 12.0), (61.0, 12.02), (1060.0, 32.0)):
-        assert trials.allowance(elapsed, 0.0) == pytest.approx(left)
-    assert trials.allowance(1060.0, 30.0) == pytest.approx(2.0)
-    assert trials.allowance(1060.0, 33.0) == 0.0
-
-
-def test_a_trial_is_of_ten_steps_and_ends_where_one_takes_three_times_as_long() -> None:
-    """And of about three more, until the next decision is in force."""
-    assert trials.affordable(1.0, 0.5, 6.5)
-    assert not trials.affordable(1.01, 0.5, 6.5)
-    assert trials.step_limit(1.0, 0.5, 5.0) == pytest.approx(3.0)
-    assert trials.step_limit(1.0, 0.5, 52.0) == pytest.approx(0.5 + 4.0), "what can be afforded"
-
-
 # What a job may choose from.
 
 
 def test_strengths_of_a_compressor_that_the_user_chose() -> None:
     assert [plan.cf for plan in plans((), "dgc")] == [1, 2, 4, 10, 25, 50, 100, 200, 400, 1000]
-
-
-@pytest.mark.parametrize(("nbytes", "ladder"), [(985.0, (1.0, 2.0, 4.0)), (995.0, (1.0, 2.0))])
-def test_plans_of_one_codec_that_send_as_much_are_one(nbytes: float, ladder: tuple[float, ...]) -> None:
-    stated = tuple(
-        PlanCost(codec=None, cf=cf, payload_bytes=int(size), link_bytes=size, messages=2.0)
-        for cf, size in {1.0: 4000.0, 2.0: 1000.0, 4.0: nbytes}.items()
-    )
-    policy = AutoPolicy()
-    assert policy.fitted(job_spec(policy.spec(), compressor="dgc", plans=stated)).ladder() == ladder
 
 
 def test_coding_takes_as_long_as_its_codec_states_and_a_little_more() -> None:

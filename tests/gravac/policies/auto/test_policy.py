@@ -1,7 +1,6 @@
 """The auto policy's rules: start, trials, hold, looking again, and what must not move it. Worlds are pure formulas."""
 
 import dataclasses
-from collections.abc import Iterator
 from itertools import groupby, pairwise
 
 import pytest
@@ -14,15 +13,7 @@ from gravac.policies.base import DENSE
 from gravac.policies.trials import TRIAL_STEPS
 from gravac.protocol import JobSpec
 from gravac.signals import efficiency
-from tests.support.efficiencies import fixed_efficiencies
 from tools.harness.plan_world import LAG_STEPS, Job, World
-
-
-@pytest.fixture(autouse=True)
-def _fixed_table() -> Iterator[None]:
-    with fixed_efficiencies():
-        yield
-
 
 SLOW = World(ranks=2, megabits=100.0)
 HALF = Plan("bf16", 2.0)

@@ -1,7 +1,6 @@
 """What policy auto keeps of its word: measured beats expected, ties go to the mildest, trials have a price."""
 
 import dataclasses
-from collections.abc import Iterator
 from itertools import groupby, pairwise
 
 import pytest
@@ -11,18 +10,11 @@ from gravac.policies.auto.beliefs import Belief, believe, learn
 from gravac.policies.auto.choose import Search
 from gravac.policies.auto.settings import AutoState, Seen
 from gravac.policies.base import DENSE
-from tests.support.efficiencies import fixed_efficiencies
 from tools.harness.plan_world import LAG_STEPS, Job, World
 
 FIVE, HALF = Plan("nearest:levels=5", 11.8), Plan("bf16", 2.0)
 MILD, MIDDLE, STRONG = (Plan("topk+twobit", cf) for cf in (5.1, 16.6, 36.0))
 """25, 64 and 123 times fewer bytes: the errors of a late plan wait in the memory."""
-
-
-@pytest.fixture(autouse=True)
-def _fixed_table() -> Iterator[None]:
-    with fixed_efficiencies():
-        yield
 
 
 def search(job: Job, believed: dict[str, object] | None = None, **changes: object) -> Search:

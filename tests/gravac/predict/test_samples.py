@@ -1,0 +1,38 @@
+"""Which network a recording's steps had: as emulated, as measured, or shared."""
+
+import pytest
+import torch
+
+from gravac import compressors
+from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
+from gravac.predict.recording import Recording
+from gravac.predict.samples import network_of
+from gravac.protocol import Event, LinkSpec
+from tests.support.predicted import recording
+
+
+def test_an_emulated_link_is_the_network() -> None:
+    """Its rate is without the headers that a real link carries."""
+    link = LinkSpec(bits_per_second=1e8, latency_seconds=0.0)
+    held = Recording(recording().spec.model_copy(update={"link": link}))
+    known = network_of(held)
+    assert known is not None
+    assert known.bytes_per_second * 0.956 == pytest.approx(12.5e6)
+    assert network_of(recording()) is None
+
+
+def test_a_network_that_the_agent_measured_is_the_network() -> None:
+    """The note on the choice of collectives names it."""
+    load = Workload(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
+    ways = CollectiveChooser(ALONE, AUTO, Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7))
+    ways.choose(load)
+    (note,) = ways.notes()
+    held = recording()
+    held.add_event(Event(kind="note", window=0, message="Collectives are fine."))
+    assert network_of(held) is None
+    held.add_event(Event(kind="note", window=0, message=note))
+    known = network_of(held)
+    assert known is not None
+    assert known.latency_seconds == pytest.approx(2.5e-4)
+    assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7)
+    assert known.ranks_per_link == 1
