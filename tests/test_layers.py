@@ -300,6 +300,15 @@ def test_no_room_has_too_many_modules() -> None:
     assert {str(folder.relative_to(ROOT)): n for folder, n in sizes.items() if n > ROOM_FILES} == {}
 
 
+def test_folders_of_tests_are_those_of_rooms() -> None:
+    """So ``test_x.py`` stands where module ``x`` does."""
+    for package, folder in PACKAGES.items():
+        tests = ROOT / "tests" / package.removeprefix("gravac_")
+        rooms = {file.parent.relative_to(tests) for file in tests.rglob("test_*.py")}
+        assert all((folder / room).is_dir() for room in rooms), package
+        assert package == "gravac_lab" or rooms
+
+
 def test_few_files_are_crumbs() -> None:
     small = [
         str(file.relative_to(ROOT))
