@@ -11,9 +11,7 @@ from pathlib import Path
 from tools.chaos import checks, events
 from tools.chaos.journals import journals, latest
 from tools.chaos.launch import lines, whole_lines
-from tools.chaos.peers.lies import Lie
 from tools.chaos.scene import Mode, Scene
-from tools.chaos.training import Training
 from tools.chaos.witness import Witness
 
 RECOVERY_SECONDS = 120.0
@@ -37,28 +35,15 @@ class Outcome:
     handed_in: int = 0
     announced: int = 0
     """Windows whose loss the agents' logs announced."""
-    resent: int = 0
     launches: int = 0
     longest_step: float = 0.0
-    longest_close: float = 0.0
-    busiest: int = 0
-    invalid_requests: int = 0
-    """Requests to servers that answered with lies."""
 
 
-def run(
-    folder: Path,
-    seed: int,
-    number: int,
-    wanted: int,
-    witness: Witness,
-    lies: tuple[Lie, ...],
-    mode: Mode | None = None,
-) -> Outcome:
+def run(folder: Path, seed: int, number: int, wanted: int, witness: Witness) -> Outcome:
     """Run ``wanted`` events on one job. Violations are not raised: see ``Outcome.wrong``."""
     chance = random.Random(f"{seed}:{number}")
-    mode = mode or ("own" if number % 2 else "served")
-    order = list(lies)
+    mode: Mode = "own" if number % 2 else "served"
+    order = list(events.LIES)
     random.Random(seed).shuffle(order)
     scene, outcome = Scene(folder, mode, number, chance, order), Outcome(mode)
     try:
@@ -194,7 +179,9 @@ def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
         wrong += checks.times(training, witness)
         wrong += checks.log(training)
         wrong += checks.obeyed(training)
-        measure(training, outcome)
+        for rank in range(training.launch.world):
+            for note in training.notes(rank):
+                outcome.longest_step = max(outcome.longest_step, note.get("longest", (0.0,))[0])
         outcome.handed_in += len(whole_lines(training.launch.handed_in))
         numbers, more = checks.announced(training.log())
         outcome.announced += len(numbers) + more
@@ -202,19 +189,6 @@ def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
     outcome.wrong += wrong
     outcome.launches = len(scene.trainings)
     outcome.windows = sum(len(book.windows) for book in books)
-    outcome.busiest = max((watch.busiest for watch in scene.watches if watch.strict), default=0)
-    outcome.invalid_requests = sum(len(watch.requests) for watch in scene.watches if watch.strict)
-    if scene.proxy is not None:
-        outcome.resent = max(
-            0, scene.proxy.everything.paths.count(f"/v1/jobs/{scene.job}/windows") - outcome.windows
-        )
-
-
-def measure(training: Training, outcome: Outcome) -> None:
-    for rank in range(training.launch.world):
-        for note in training.notes(rank):
-            outcome.longest_step = max(outcome.longest_step, note.get("longest", (0.0,))[0])
-            outcome.longest_close = max(outcome.longest_close, note.get("closing", 0.0))
 
 
 def keep(scene: Scene) -> None:

@@ -41,12 +41,6 @@ class Witness:
                 self._spans.append(self._receiver.recv())
         return sum(max(0.0, min(end, ended) - max(begin, began)) for begin, end in self._spans)
 
-    @property
-    def longest(self) -> float:
-        """The longest delay so far, in seconds."""
-        self.late(0.0, 0.0)
-        return max((end - begin for begin, end in self._spans), default=0.0)
-
     def close(self) -> None:
         self._process.kill()
         self._process.join()

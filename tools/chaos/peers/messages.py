@@ -1,8 +1,10 @@
-"""HTTP messages as bytes on a socket."""
+"""HTTP messages as bytes on a socket, and a server of connections that speaks them."""
 
 import contextlib
 import re
 import socket
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -72,3 +74,45 @@ def close(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
+
+
+class Server:
+    """Serves the connections to a port of 127.0.0.1, each in a thread, from ``bind`` to ``close``."""
+
+    def __init__(self) -> None:
+        self._listener: socket.socket | None = None
+        self._connections: list[socket.socket] = []
+        self._closing = threading.Event()
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
+    def bind(self, port: int, seconds: float = 1.0) -> bool:
+        """Bind the port as soon as it is free; 0: any port. Returns False when it stays taken."""
+        until = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(OSError):
+                self._listener = socket.create_server(("127.0.0.1", port))
+                break
+            if time.monotonic() > until:
+                return False
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        return True
+
+    def close(self) -> None:
+        self._closing.set()
+        for sock in [self._listener, *self._connections]:
+            if sock is not None:
+                close(sock)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock = listener.accept()[0]
+                self._connections = [one for one in self._connections if one.fileno() >= 0] + [sock]
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        raise NotImplementedError

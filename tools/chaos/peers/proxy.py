@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tools.chaos.peers.lies import Lie, LieContext
-from tools.chaos.peers.messages import Message, Stream, answer, close
+from tools.chaos.peers.messages import Message, Server, Stream, answer, close
 from tools.chaos.peers.watch import Watch
 
 Cut = Literal["request lost", "before head", "within head", "between head and body", "within body"]
@@ -71,36 +71,18 @@ class Trouble:
             return self.times >= 0
 
 
-class Proxy:
-    """Listens on a port of its own until ``close``. ``upstream``: where the controller is; None: nowhere."""
+class Proxy(Server):
+    """Listens on a port of its own. ``upstream``: where the controller is; None: nowhere."""
 
     def __init__(self, context: LieContext, chance: random.Random) -> None:
+        super().__init__()
         self.upstream: tuple[str, int] | None = None
         self.trouble: Trouble | None = None
         self.acknowledged: list[tuple[str, int]] = []
         """Incarnation and first step of windows whose honest 200 was forwarded whole."""
-        self.requests: list[tuple[float, str]] = []
-        self.everything = Watch("the proxy", strict=False)
         self._context, self._chance = context, chance
-        self._closing = threading.Event()
-        self._connections: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._closing.set()
-        for sock in [self._listener, *self._connections]:
-            close(sock)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                sock = self._listener.accept()[0]
-                self._connections = [
-                    connection for connection in self._connections if connection.fileno() >= 0
-                ] + [sock]
-                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+        self.bind(0)
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def _serve(self, sock: socket.socket) -> None:
         opened_in = self.trouble
@@ -117,7 +99,6 @@ class Proxy:
         try:
             stream = Stream(sock, saw)
             while (request := stream.message()) is not None:
-                self.everything.asked(request.path)
                 trouble = self.trouble
                 if trouble is not None and trouble.watch.strict and trouble.watch.ended is None:
                     trouble.watch.asked(request.path)

@@ -47,11 +47,6 @@ class Watch:
         if self.ended is None:
             self.ended = time.monotonic()
 
-    @property
-    def busiest(self) -> int:
-        """The largest number of requests within a second."""
-        return most_within(self.requests, 1.0)
-
     def storms(self) -> list[str]:
         """Return sentences about what exceeds the limit."""
         if not self.strict:
