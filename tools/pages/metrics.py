@@ -67,7 +67,7 @@ ABSENT: Mapping[str, str] = {
     "straggler": "the slowest rank's own work by that of the median rank: the recording rule "
     "`job_name:gravac_straggler:ratio`",
     "GraVAC's T_comp": "`gravac_samples_per_second * gravac_gain_ratio`",
-    "gain and efficiency of each plan, batch bound, bytes inside hosts": "on the live page and in the REST API",
+    "gain and efficiency of each plan, batch bound": "on the live page and in the REST API",
     "non-finite values by place": 'only gradients are checked: `gravac_faulty_steps_total{reason="nonfinite"}`',
     "last report": "one report from rank 0 has the rows of all ranks; a silent job is stale: `gravac_job_state`",
     "an operator's order": '`gravac_decision_info{reason=~"pinned|paused"}`',

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from gravac import proof
-from gravac.protocol import Phase, Record, Rule
+from gravac.protocol import Name, Phase, Record, Rule
 from gravac_controller.api.problems import ApiError, validation_error
 from gravac_controller.jobs.pages import CURSOR_PATTERN
 from gravac_controller.settings import ControllerSettings
@@ -23,9 +23,7 @@ DRAIN_BYTES = 64 * 1024 * 1024
 DRAIN_SECONDS = 5.0
 MOST = 2**53
 
-JobName = Annotated[
-    str, Path(pattern="^[A-Za-z0-9._-]{1,64}$", description="Name of the job.", examples=["my-job"])
-]
+JobName = Annotated[Name, Path(description="Name of the job.", examples=["my-job"])]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Items on the page at most.")]
 After = Annotated[
     str | None,

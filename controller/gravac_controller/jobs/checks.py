@@ -27,12 +27,6 @@ def is_job_name(name: str) -> bool:
     return True
 
 
-def check_name(name: str) -> None:
-    """Refuse ".", ".." and hidden names: a job's name becomes a folder's. Raises Invalid."""
-    if name.startswith("."):
-        raise Invalid.field("job", "a job's name must not begin with a dot")
-
-
 def check_counters(spec: JobSpec) -> None:
     """Refuse counters from which a job would count beyond what a record holds. Raises Invalid."""
     if spec.first_window > LARGEST_COUNTER:

@@ -14,7 +14,7 @@ from gravac.protocol.job import ANOTHER, UNREADABLE
 from gravac.wording import numbered, printable
 from gravac_controller.errors import Conflict, LimitReached, NotServed, RequestError
 from gravac_controller.jobs import refusals
-from gravac_controller.jobs.checks import check_counters, check_name, is_job_name
+from gravac_controller.jobs.checks import check_counters, is_job_name
 from gravac_controller.jobs.job import Job
 from gravac_controller.jobs.journal import OpenJournals
 from gravac_controller.live.recent import Budget
@@ -130,7 +130,6 @@ class Store:
 
     async def register(self, spec: JobSpec) -> JobAnswer:
         """Begin or resume a job. Raises NotServed, LimitReached (too many jobs), and what ``Job.register`` raises."""
-        check_name(spec.job)
         check_counters(spec)
         if self.settings.job not in (None, spec.job):
             raise NotServed(

@@ -12,7 +12,7 @@ from tests.support.in_process import InProcess, register
         ("GET", "/v1/jobs/", 404),
         ("GET", "/v1/jobs/a%20b", 422),
         ("GET", "/v1/jobs/..%2F..%2Fetc%2Fpasswd", 404),
-        ("GET", "/v1/jobs/%2e%2e/trace", 404),
+        ("GET", "/v1/jobs/%2e%2e/trace", 422),
         ("GET", "/v1/jobs/job%00/trace", 422),
         ("PUT", "/v1/jobs", 405),
         ("DELETE", "/v1/jobs/job", 405),
