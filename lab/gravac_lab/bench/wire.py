@@ -79,10 +79,6 @@ def measure_wire(sizes: Sizes, scratch: Path, progress: Progress) -> dict[str, A
     }
 
 
-LINK = "1gbit"
-"""Link that times are computed for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
     """Bytes that one exchange sends from a host, without framing, by n and CF; and those of an empty exchange."""
