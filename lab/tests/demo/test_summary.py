@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from gravac.protocol import LinkSpec
 from gravac_controller.cli import main
 from gravac_lab.demo.figures import collect
-from gravac_lab.demo.summary import Result, show
+from gravac_lab.demo.summary import Result, link, show, times
 from gravac_lab.demo.training import DemoPlan
 from gravac_lab.demo.watch import TrainingOutcome
 from tests.support.traces_made import make
@@ -82,3 +83,10 @@ def test_a_dense_step_that_was_not_measured_is_predicted(
     assert "--compare shows a dense run beside it" in output.getvalue()
     assert expected in output.getvalue()
     assert result.as_json()["predicted_dense_step_seconds"] == predicted
+
+
+def test_figures_for_people() -> None:
+    assert times(10, 2) == "5.00x"
+    assert times(10, 0) == times(None, 2) == "–"
+    assert link(LinkSpec(bits_per_second=1e8)).startswith("EMULATED 100 Mbit/s")
+    assert "real network" in link(None)

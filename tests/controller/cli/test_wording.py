@@ -11,11 +11,10 @@ from rich.console import Console
 
 from gravac.policies import parse
 from gravac.policies.auto import plans as auto_plans
-from gravac.protocol import LinkSpec
 from gravac.traces import TraceWriter
 from gravac.wording import plan_in_words
 from gravac_controller.cli import main
-from gravac_controller.cli.wording import Listing, link, printer, size, times
+from gravac_controller.cli.wording import Listing, printer, size
 from tests.support.predicted import spec, windows
 
 SENT = "dither-subtractive:levels=3,coding=huffman"
@@ -148,7 +147,3 @@ def test_numbers_for_people() -> None:
     assert size(982) == "982 B"
     assert size(4_209_664) == "4.21 MB"
     assert size(1.35e9) == "1.35 GB"
-    assert times(10, 2) == "5.00x"
-    assert times(10, 0) == times(None, 2) == "–"
-    assert link(LinkSpec(bits_per_second=1e8)).startswith("EMULATED 100 Mbit/s")
-    assert "real network" in link(None)
