@@ -5,6 +5,7 @@ from grafana.panels import named, of_job, stat, timeline
 
 DENSE, PAYLOAD = of_job("gravac_gradient_dense_bytes_total"), of_job("gravac_gradient_payload_bytes_total")
 ORDERED = of_job("gravac_decision_info", ', reason=~"pinned|paused"')
+ENDED = of_job("gravac_job_state", ', state="ended"') + " == 1"
 
 ALIVE = Row(
     title="Is it alive, and what is it doing?",
@@ -41,7 +42,7 @@ ALIVE = Row(
         stat(
             "Decided by",
             "An operator can pin a CF, switch to dense or pause exploration where the controller allows it.",
-            f"count({ORDERED}) or vector(0)",
+            f"count({ORDERED} unless on (job_name) {ENDED}) or vector(0)",
             mappings=[
                 {"type": "value", "options": {"0": {"text": "the policy"}, "1": {"text": "an operator"}}},
             ],
