@@ -16,7 +16,7 @@ from gravac.policies import AutoPolicy, Plan
 from gravac.protocol import PlanCost
 from gravac_agent.devices import Device
 from gravac_agent.devices.base import Timer
-from gravac_agent.setup import coding_times, device_answer
+from gravac_agent.setup import coding_times
 from gravac_agent.setup.coding_times import Coded, Gradient, measure_coding
 from tests.support.streams.at_once import AtOnce
 from tests.support.streams.device import SimulatedStream
@@ -195,24 +195,6 @@ def test_a_damaged_file_is_measured_again(device: Busy, tmp_path: Path) -> None:
         (file,) = tmp_path.glob("coding-*.json")
         file.write_text('{"nearest:levels=7@10.1": [[1]]}')
         assert 0.0 < measured(cost(SEVEN), device=device)[0].host < 5.0
-
-
-def test_a_device_is_measured_without_a_job() -> None:
-    asked = {"device": "cpu", "elements": 1 << 16, "buckets": 2, "ranks": 2}
-    found = device_answer.answer({**asked, "plans": [["bf16", 2.0, 2], ["nonsense", 10.0, 2]]})
-    assert found["name"] == "this CPU"
-    (coding, host), unknown = found["seconds"]
-    assert 0.0 < coding < 5.0
-    assert (host, unknown) == (0.0, None)
-
-
-def test_a_device_is_found_by_its_place_or_a_part_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_answer.answer({"device": "l4"}) == {"name": None, "seconds": []}
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda at: ("NVIDIA L4", "NVIDIA H100 80GB HBM3")[at])
-    asked = ("cpu", "cuda", "cuda:1", "cuda:2", "cuda:x", "H100", "l4", "a100")
-    found = [str(device_answer.place_of(name)) for name in asked]
-    assert found == ["cpu", "cuda:0", "cuda:1", "None", "None", "cuda:1", "cuda:0", "None"]
 
 
 def test_whole_messages_are_measured_as_they_are_sent(device: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
