@@ -1,4 +1,4 @@
-"""``gravac bench encode|multilevel|wire|hook|collective``: every row says what it must, however fast the machine is."""
+"""``gravac bench encode|multilevel``: every row says what it must, however fast the machine is."""
 
 import os
 from itertools import product
@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
-from gravac_lab.bench import hook as hooks
 from gravac_lab.cli import commands
 from tests.support.measured import bench
 
@@ -56,71 +55,6 @@ def test_multilevel(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in curves:
         assert each["above_truth"] <= 0
         assert 0 < each["gain_error"] < 0.02
-
-
-@pytest.mark.distributed
-@pytest.mark.usefixtures("networks")
-def test_wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layout, packed message and interface agree; with 16-bit values the wire holds what the nominal CF promises."""
-    monkeypatch.setattr(commands, "SENT_ELEMENTS", 50_000)
-    monkeypatch.setattr(commands, "WIRE_FACTORS", (10.0, 100.0))
-    result = bench("wire", "--n", "1e5", "--n", "5e4", "--n", "1e8")
-    assert result["no_network"] is None
-    for each in result["rows"]:
-        assert each["wire_cf"] >= each["cf"]
-        assert each["wire_cf"] == each["ratio"] == 4 * each["n"] / each["payload_bytes"]
-        assert each["seconds"] == pytest.approx(each["payload_bytes"] * 8 / 1e9)
-        assert each["packed_bytes"] == (None if each["n"] == 10**8 else each["payload_bytes"])
-        if each["n"] == 50_000:
-            assert each["interface_ratio"] == pytest.approx(1.0, abs=0.03)
-        else:
-            assert each["interface_ratio"] is None
-    assert 0 < result["gloo_bytes"] < 1000
-
-
-@pytest.mark.distributed
-@pytest.mark.usefixtures("warm")
-def test_wire_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(commands, "WIRE_FACTORS", (10.0,))
-    result = bench("wire", "--n", "2000", "--codec", "qsgd:bits=4")
-    assert "needs root" in result["no_network"] or "is missing" in result["no_network"]
-    assert [each["interface_bytes"] for each in result["rows"]] == [None]
-
-
-@pytest.mark.distributed
-@pytest.mark.usefixtures("warm")
-def test_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the methods only: every one needs processes of its own."""
-    monkeypatch.setattr(commands, "WIDTH", 8)
-    monkeypatch.setitem(commands.PAIRS, "hook", 3)
-    monkeypatch.setattr(hooks, "OTHERS", {"topk": hooks.OTHERS["topk"]})
-    monkeypatch.setattr(hooks, "WARM_UP", 1)
-    monkeypatch.setattr(hooks, "STEPS", 2)
-    result = bench("hook")
-    (each,) = result["rows"]
-    assert each["name"] == "agent, Top-k 1 %"
-    assert each["cf"] == 100
-    assert each["n"] == result["elements"] > 10_000
-    assert each["pairs"] == 3
-    assert 0 < each["payload_bytes"] < 4 * each["n"]
-
-
-@pytest.mark.distributed
-@pytest.mark.usefixtures("warm")
-def test_collective(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every way there is, with what the cost model says of it and of the dense one."""
-    monkeypatch.setattr(commands, "EXCHANGED_ELEMENTS", 2000)
-    monkeypatch.setattr(commands, "EXCHANGED_FACTORS", (10.0,))
-    monkeypatch.setitem(commands.PAIRS, "collective", 3)
-    result = bench("collective", "--ranks", "2")
-    assert result["network"]["bytes_per_second"] > 0
-    assert {each["name"] for each in result["rows"]} == {"gather", "all-reduce", "owners", "shared"}
-    assert sum(each["chosen"] for each in result["rows"]) == 1
-    for each in result["rows"]:
-        assert each["predicted_seconds"] > 0
-        assert each["predicted_baseline"] > 0
-        assert (each["link_bytes"] >= 8000) == (each["name"] == "all-reduce"), "the others send a tenth"
 
 
 def test_links_that_cannot_be_made_are_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +14,6 @@ pytestmark = [
     pytest.mark.usefixtures("world_of_one"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(feed, "PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(feed, "CLOSE_SECONDS", 60.0)  # clients start slowly on a busy machine
-    monkeypatch.chdir(tmp_path)
 
 
 def test_rows_that_come_quickly_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:

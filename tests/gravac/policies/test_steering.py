@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import CodecSize, Decision, Order, Override
+from gravac.protocol import CodecSize, Decision, Override
 from gravac.replays.replay import check, replay
 from gravac.traces import TraceWriter, read_trace
 from tests.support.traces_made import Ticker
@@ -267,26 +266,6 @@ def test_a_trace_with_orders_replays_byte_for_byte(tmp_path: Path) -> None:
     path.write_bytes(b"".join(without))
     found = check(path)
     assert any("pinned" in difference.message for difference in found.differences)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"action": "pin"},
-        {"action": "dense", "cf": 10.0},
-        {"action": "resume", "cf": 1.0},
-        {"action": "pin", "cf": 0.5},
-        {"action": "stop"},
-        {"action": "dense", "actor": ""},
-        {"action": "dense", "actor": "a\nb"},
-        {"action": "dense", "actor": "a" * 65},
-        {"action": "dense", "note": "x" * 301},
-        {"action": "pin", "cf": "10"},
-    ],
-)
-def test_what_is_no_order(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        Order.model_validate({"actor": "alice"} | wrong)
 
 
 def test_half_a_state_is_refused() -> None:

@@ -73,11 +73,6 @@ def test_a_pin_keeps_the_codec_in_force_or_names_one() -> None:
     assert plan(order(fold, "resume")) == ("qsgd", 8.0, 5)
 
 
-def test_only_a_pin_names_a_codec() -> None:
-    with pytest.raises(ValueError, match="codec must be given with nothing but pin"):
-        Override(action="dense", codec="qsgd", actor="alice", epoch=0)
-
-
 def test_a_job_sends_with_its_compressor_and_those_of_its_policy() -> None:
     assert fold_of(Play("qsgd", 8.0), Play("powersgd", 8.0)).codecs == ("topk", "qsgd", "powersgd")
 
