@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.ranks.scenarios.features import FEATURES
 from tests.support.feature_page import is_bit_equal, page
 from tests.support.ranks.harness import run_ranks
-from tests.support.ranks.scenarios.features import FEATURES
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(800)]
 PAGE = Path(__file__).parents[2] / "docs/features.md"

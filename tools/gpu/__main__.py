@@ -33,7 +33,15 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
 NEEDED = ("pydantic", "pydantic_settings", "fastapi", "uvicorn", "prometheus_client", "click", "rich")
 NEEDED_BY_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis")
-SOURCES = ("gravac", "agent", "observe", "tools/gpu", "tests/gpu", "tests/support")
+SOURCES = (
+    "gravac",
+    "agent",
+    "observe",
+    "tools/gpu",
+    "tests/gpu",
+    "tests/gravac/kernels/cuda",
+    "tests/support",
+)
 STEPS = {
     "start": ("Start", 90),
     "plans": ("Each plan against the CPU, on one rank and on two", 120),

@@ -14,8 +14,8 @@ from torch._C._distributed_c10d import HashStore
 from gravac_lab.programs.methods import AgentSpec, MethodError, agent_spec, apply
 from gravac_lab.programs.train import Trainer
 from gravac_lab.tasks import lm, make
+from tests.ranks.scenarios.tasks import SEED, TEXT_TASK
 from tests.support.ranks.harness import run_ranks
-from tests.support.ranks.scenarios.tasks import SEED, TEXT_TASK
 
 STEPS = 5
 

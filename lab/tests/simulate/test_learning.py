@@ -13,8 +13,8 @@ from gravac_lab.simulate.learning import Learner
 from gravac_lab.simulate.plans import PlanError, parse
 from gravac_lab.simulate.ranks import SimulatedRanks
 from gravac_lab.tasks import Recipe, loss_of, make
+from tests.ranks.scenarios.tasks import SIMULATED_TASK, sums_of
 from tests.support.ranks.harness import run_ranks
-from tests.support.ranks.scenarios.tasks import SIMULATED_TASK, sums_of
 
 
 def plainly_trained(recipe: Recipe, ranks: int, steps: int) -> list[Tensor]:

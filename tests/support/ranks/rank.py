@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.support.ranks import left, scenarios
+from tests.ranks import scenarios
+from tests.support.ranks import left
 
 
 def main() -> None:
