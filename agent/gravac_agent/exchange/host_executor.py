@@ -206,8 +206,9 @@ class HostExecutor:
             message = self._next_message()
             cpu = time.thread_time()
             # This thread had nothing to do while something was on its way: that is the time that the network took.
-            if self._step is not None and (self._are(Phase.SENT) or self._are(Phase.SHARED)):
-                waited: Activity = "communicate" if self._are(Phase.SENT) else "inside"
+            phases = [bucket.phase for bucket in self._buckets]
+            if self._step is not None and (Phase.SENT in phases or Phase.SHARED in phases):
+                waited: Activity = "communicate" if Phase.SENT in phases else "inside"
                 self._step.activity.append((waited, waiting_since, time.monotonic()))
             match message:
                 case SubmittedBucket():
@@ -241,7 +242,11 @@ class HostExecutor:
 
     def _next_message(self) -> Message:
         """Return the next message, or ``DUE`` if the emulated link is done with the oldest transfer before it comes."""
-        ends_at = next((bucket.ends_at for bucket in self._buckets if bucket.phase is Phase.SENT), None)
+        ends_at = None
+        for bucket in self._buckets:
+            if bucket.phase is Phase.SENT:
+                ends_at = bucket.ends_at
+                break
         if ends_at is None:
             return self._inbox.get()
         try:
@@ -333,16 +338,18 @@ class HostExecutor:
         Args:
             cpu: This thread's CPU time when its work began.
         """
-        step = self._step
-        for bucket in self._are(Phase.SENT):
-            if bucket.ends_at is None or bucket.ends_at > time.monotonic():
-                break
-            bucket.phase = Phase.ARRIVED
-            if step is not None:
-                step.complete |= bucket.submitted.last
+        step, arrived = self._step, False
+        for bucket in self._buckets:
+            if bucket.phase is Phase.SENT:
+                if bucket.ends_at is None or bucket.ends_at > time.monotonic():
+                    break
+                bucket.phase = Phase.ARRIVED
+                if step is not None:
+                    step.complete |= bucket.submitted.last
+            arrived |= bucket.phase is Phase.ARRIVED
         if step is None:
             return
-        if self._are(Phase.ARRIVED):
+        if arrived:
             self._finish_known(step, step.complete)
         step.cpu_seconds += time.thread_time() - cpu
         if step.complete and step.error is None and not self._buckets:
@@ -357,6 +364,8 @@ class HostExecutor:
         self._finish(
             [bucket for bucket in self._are(Phase.ARRIVED) if bucket.proven and not bucket.unresolved]
         )
+        if not self._are(Phase.ARRIVED):
+            return
         try:
             # All ranks must prove the same buckets together: all of the step at its end. FSDP2 waits for each bucket
             # by itself, so there it is one at a time.
@@ -476,7 +485,8 @@ class HostExecutor:
             if submitted.whole is None:
                 self._buckets.remove(bucket)
                 submitted.future.set_result(submitted.out)
-        self._share(step)
+        if self._host is not None:
+            self._share(step)
 
     def _share(self, step: StepRecord) -> None:
         """Send means to the other ranks of the host, in the order in which buckets were sent, as all of them do."""
