@@ -35,9 +35,9 @@ from gravac_agent.exchange.raw_mean import NOT_MEASURED
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
     Activity,
+    BucketPhase,
     InFlight,
     Message,
-    Phase,
     Signal,
     StepRecord,
     StepResult,
@@ -207,13 +207,13 @@ class HostExecutor:
             cpu = time.thread_time()
             # This thread had nothing to do while something was on its way: that is the time that the network took.
             phases = [bucket.phase for bucket in self._buckets]
-            if self._step is not None and (Phase.SENT in phases or Phase.SHARED in phases):
-                waited: Activity = "communicate" if Phase.SENT in phases else "inside"
+            if self._step is not None and (BucketPhase.SENT in phases or BucketPhase.SHARED in phases):
+                waited: Activity = "communicate" if BucketPhase.SENT in phases else "inside"
                 self._step.activity.append((waited, waiting_since, time.monotonic()))
             match message:
                 case SubmittedBucket():
                     self._send(message)
-                case InFlight(phase=Phase.SHARED):
+                case InFlight(phase=BucketPhase.SHARED):
                     self._join(message)
                 case InFlight():
                     now, paced = time.monotonic(), self._pacer.link is not None
@@ -236,7 +236,7 @@ class HostExecutor:
             del message  # which would keep the payload until the next one
             self._decode_ended(cpu)
 
-    def _are(self, phase: Phase) -> list[InFlight]:
+    def _are(self, phase: BucketPhase) -> list[InFlight]:
         """Return the buckets in a phase, in the order in which they were sent."""
         return [bucket for bucket in self._buckets if bucket.phase is phase]
 
@@ -244,7 +244,7 @@ class HostExecutor:
         """Return the next message, or ``DUE`` if the emulated link is done with the oldest transfer before it comes."""
         ends_at = None
         for bucket in self._buckets:
-            if bucket.phase is Phase.SENT:
+            if bucket.phase is BucketPhase.SENT:
                 ends_at = bucket.ends_at
                 break
         if ends_at is None:
@@ -340,13 +340,13 @@ class HostExecutor:
         """
         step, arrived = self._step, False
         for bucket in self._buckets:
-            if bucket.phase is Phase.SENT:
+            if bucket.phase is BucketPhase.SENT:
                 if bucket.ends_at is None or bucket.ends_at > time.monotonic():
                     break
-                bucket.phase = Phase.ARRIVED
+                bucket.phase = BucketPhase.ARRIVED
                 if step is not None:
                     step.complete |= bucket.submitted.last
-            arrived |= bucket.phase is Phase.ARRIVED
+            arrived |= bucket.phase is BucketPhase.ARRIVED
         if step is None:
             return
         if arrived:
@@ -362,23 +362,23 @@ class HostExecutor:
         This is a method of its own so that its lists end with it: they would keep payloads while the step ends.
         """
         self._finish(
-            [bucket for bucket in self._are(Phase.ARRIVED) if bucket.proven and not bucket.unresolved]
+            [bucket for bucket in self._are(BucketPhase.ARRIVED) if bucket.proven and not bucket.unresolved]
         )
-        if not self._are(Phase.ARRIVED):
+        if not self._are(BucketPhase.ARRIVED):
             return
         try:
             # All ranks must prove the same buckets together: all of the step at its end. FSDP2 waits for each bucket
             # by itself, so there it is one at a time.
-            unproven = [bucket for bucket in self._are(Phase.ARRIVED) if not bucket.proven]
+            unproven = [bucket for bucket in self._are(BucketPhase.ARRIVED) if not bucket.proven]
             if unproven and (complete or unproven[0].submitted.sharded):
                 self._prove(step, unproven)
-                self._finish([bucket for bucket in self._are(Phase.ARRIVED) if not bucket.unresolved])
-            waiting = [bucket for bucket in self._are(Phase.ARRIVED) if bucket.proven]
+                self._finish([bucket for bucket in self._are(BucketPhase.ARRIVED) if not bucket.unresolved])
+            waiting = [bucket for bucket in self._are(BucketPhase.ARRIVED) if bucket.proven]
             if waiting and self._read_outcome(step, waiting, complete):
                 self._finish(waiting)
         except Exception as error:  # the tick's
             self._report(step, error)
-            self._finish(self._are(Phase.ARRIVED))
+            self._finish(self._are(BucketPhase.ARRIVED))
 
     def _read_outcome(self, step: StepRecord, ended: Collection[InFlight], complete: bool) -> bool:
         """Set ``step.counts`` if it is known, while the gradients that undo the step are still there.
@@ -481,7 +481,7 @@ class HostExecutor:
                 self._fail(submitted, error)
                 continue
             step.activity.append(("decompress", begin, time.monotonic()))
-            bucket.phase = Phase.DECODED
+            bucket.phase = BucketPhase.DECODED
             if submitted.whole is None:
                 self._buckets.remove(bucket)
                 submitted.future.set_result(submitted.out)
@@ -492,13 +492,13 @@ class HostExecutor:
         """Send means to the other ranks of the host, in the order in which buckets were sent, as all of them do."""
         for bucket in [one for one in self._buckets if one.submitted.whole is not None]:
             assert self._host is not None
-            if bucket.phase is Phase.SHARED:
+            if bucket.phase is BucketPhase.SHARED:
                 continue
             if step.error is not None:  # the others may wait for other means than this
                 self._buckets.remove(bucket)
                 self._fail(bucket.submitted, step.error)
                 continue
-            if bucket.phase is not Phase.DECODED:
+            if bucket.phase is not BucketPhase.DECODED:
                 return
             try:
                 bucket.works = self._host.gather(bucket.submitted, bucket.channel.senders)
@@ -507,7 +507,7 @@ class HostExecutor:
                 self._fail(bucket.submitted, error)
                 continue
             step.inside_bytes += self._host.nbytes(bucket.submitted, bucket.channel.senders)
-            bucket.phase, bucket.error = Phase.SHARED, None
+            bucket.phase, bucket.error = BucketPhase.SHARED, None
             self._to_wait_for.put(bucket)
 
     def _join(self, bucket: InFlight) -> None:
@@ -539,8 +539,8 @@ class HostExecutor:
 
     def _abandon(self) -> None:
         self._undo()
-        for bucket in self._are(Phase.ARRIVED):
-            bucket.phase = Phase.DECODED
+        for bucket in self._are(BucketPhase.ARRIVED):
+            bucket.phase = BucketPhase.DECODED
             if bucket.submitted.whole is None:  # else the other ranks of the host wait for it, in order
                 self._buckets.remove(bucket)
         if self._step is not None:

@@ -55,7 +55,7 @@ class SubmittedBucket:
         return mean_sq / (self.factor**2 * same)
 
 
-class Phase(Enum):
+class BucketPhase(Enum):
     """How far a bucket has come on its way through the exchange thread."""
 
     SENT = auto()  # its transfer has not ended, on the real network or on the emulated link
@@ -83,7 +83,7 @@ class InFlight:
     """Whether all ranks have decoded this bucket before, sent with this codec."""
     works: Sequence[Work]
     """What the wait thread waits for: the transfer, then the collectives that share the mean within the host."""
-    phase: Phase = Phase.SENT
+    phase: BucketPhase = BucketPhase.SENT
     ends_at: float | None = None
     """Monotonic seconds at which the link, real or emulated, is done; None while it is on the real network."""
     error: Exception | None = None

@@ -223,4 +223,4 @@ def test_commas_of_a_codec_belong_to_it() -> None:
 
 def test_it_is_no_plan_of_gravac_simulate() -> None:
     with pytest.raises(PlanError, match="run it with gravac bench tournament"):
-        contender(plan(), "topk", "residual")
+        contender(plan(), "topk")

@@ -20,7 +20,7 @@ from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.overflow import Float16Means
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
-from gravac_agent.exchange.step import Phase
+from gravac_agent.exchange.step import BucketPhase
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 
@@ -122,7 +122,7 @@ def test_no_gradient_is_overwritten_before_the_last_bucket_is_there() -> None:
         before = [one.clone() for one in given]
         futures = submit(running, given, BUCKETS - 1)
         running.run(lambda: None)
-        eventually(lambda: len(running._are(Phase.ARRIVED)) == BUCKETS - 1)  # both transfers have ended
+        eventually(lambda: len(running._are(BucketPhase.ARRIVED)) == BUCKETS - 1)  # both transfers have ended
         assert not any(future.done() for future in futures)
         assert all(torch.equal(one, same) for one, same in zip(given, before, strict=True))
         last = running.submit(bucket(BUCKETS - 1), given[-1], True)

@@ -45,38 +45,6 @@ def test_watching_a_trace_tells_each_window_and_each_change() -> None:
     assert all(one["decision"]["decision"]["window"] == one["window"]["report"]["window"] for one in objects)
 
 
-def test_a_row_says_what_was_ordered_before_a_step_sends_it(job: PostedJob) -> None:
-    """The order waits for the end of a window, and the next window for its own: tens of seconds."""
-    beta = PostedJob(job.controller, "beta")
-    beta.windows(5)
-    sent, _, decided = row_of(beta).partition(" → ")
-    assert decided not in ("", "dense")
-    ordered(beta, b'{"action": "dense", "actor": "alice"}')
-    assert f"{sent} → dense" == row_of(beta), "as soon as it is accepted"
-    beta.windows(1)
-    assert f"{decided} → dense" == row_of(beta), "in force, and no window was sent under it"
-    beta.windows(1)
-    assert row_of(beta) == "dense"
-    ordered(beta, b'{"action": "pin", "cf": 12.5, "actor": "alice"}')
-    assert row_of(beta) == "dense → largest 8 %"
-    ordered(beta, b'{"action": "resume", "actor": "alice"}')
-    assert row_of(beta) == "dense", "nobody knows what the policy then does"
-
-
-def ordered(job: PostedJob, order: bytes) -> None:
-    path = f"/v1/jobs/{job.trainer.job}/override"
-    seen = job.controller.ask("GET", path).headers["etag"]
-    headers = {"Content-Type": "application/json", "If-Match": seen, "Authorization": f"Bearer {OPERATOR}"}
-    assert job.controller.ask("PUT", path, order, headers).status == 202
-
-
-def row_of(job: PostedJob) -> str:
-    """Return the plan of a job's row of ``status``."""
-    name = job.trainer.job
-    (row,) = (line for line in run("status", job.controller.url).splitlines() if line.startswith(f"{name} "))
-    return re.split(r"\s{2,}", row)[2]
-
-
 def test_watching_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "runs")
     job = PostedJob(controller, "beta")
@@ -147,3 +115,36 @@ def read_until(terminal: int, words: bytes) -> bytes:
                 break
     assert words in seen, seen[-2000:]
     return seen
+
+
+# Last, as its order stays.
+def test_a_row_says_what_was_ordered_before_a_step_sends_it(job: PostedJob) -> None:
+    """The order waits for the end of a window, and the next window for its own: tens of seconds."""
+    beta = PostedJob(job.controller, "beta")
+    beta.windows(5)
+    sent, _, decided = row_of(beta).partition(" → ")
+    assert decided not in ("", "dense")
+    ordered(beta, b'{"action": "dense", "actor": "alice"}')
+    assert f"{sent} → dense" == row_of(beta), "as soon as it is accepted"
+    beta.windows(1)
+    assert f"{decided} → dense" == row_of(beta), "in force, and no window was sent under it"
+    beta.windows(1)
+    assert row_of(beta) == "dense"
+    ordered(beta, b'{"action": "pin", "cf": 12.5, "actor": "alice"}')
+    assert row_of(beta) == "dense → largest 8 %"
+    ordered(beta, b'{"action": "resume", "actor": "alice"}')
+    assert row_of(beta) == "dense", "nobody knows what the policy then does"
+
+
+def ordered(job: PostedJob, order: bytes) -> None:
+    path = f"/v1/jobs/{job.trainer.job}/override"
+    seen = job.controller.ask("GET", path).headers["etag"]
+    headers = {"Content-Type": "application/json", "If-Match": seen, "Authorization": f"Bearer {OPERATOR}"}
+    assert job.controller.ask("PUT", path, order, headers).status == 202
+
+
+def row_of(job: PostedJob) -> str:
+    """Return the plan of a job's row of ``status``."""
+    name = job.trainer.job
+    (row,) = (line for line in run("status", job.controller.url).splitlines() if line.startswith(f"{name} "))
+    return re.split(r"\s{2,}", row)[2]

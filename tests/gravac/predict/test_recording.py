@@ -157,7 +157,7 @@ def test_any_recording_is_answered_in_finite_numbers(
         phases = report.phases.model_copy(update={"compress": phase, "decompress": phase})
         reports.append(report.model_copy(update={"window": number, "levels": (level,), "phases": phases}))
     question = WhatIfQuestion(
-        bandwidths=[1e6, 1e12],
+        link=([1e6, 1e12], None),
         ranks=[1, 3000],
         recorded_on=(8 * NETWORK.bytes_per_second, None) if known else None,
         policy="static:cf=10",
