@@ -213,11 +213,14 @@ def test_hook_already_taken(world_of_one: None, tmp_path: Path, name: str) -> No
 def test_the_hook_line_and_an_agent(world_of_one: None, tmp_path: Path) -> None:
     """Before its first backward and after it."""
     module, optimizer = pair()
-    module.register_comm_hook(*gravac.hook(controller=None, data_dir=tmp_path))
+    state, hook = gravac.hook(controller=None, data_dir=tmp_path)
+    module.register_comm_hook(state, hook)
     for _ in range(2):
         with pytest.raises(SetupError, match=r"has gravac\.hook, which makes an Agent itself"):
             Agent(module, optimizer, controller=None, data_dir=tmp_path).start()
         step(module, optimizer)
+    assert state.agent is not None
+    state.agent.close()  # else it runs as long as this process
 
 
 def test_use_after_close(world_of_one: None, tmp_path: Path) -> None:
