@@ -60,9 +60,7 @@ class BucketPhase(Enum):
 
     SENT = auto()  # its transfer has not ended, on the real network or on the emulated link
     ARRIVED = auto()  # its mean is not in the buffer yet
-    DECODED = (
-        auto()
-    )  # its mean is there, or nobody waits for it any more; the other ranks of the host want it
+    DECODED = auto()  # its mean is there, or nobody wants it any more, and goes to the ranks of the host
     SHARED = auto()  # the mean is on its way to them
 
 
