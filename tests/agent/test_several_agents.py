@@ -54,13 +54,15 @@ def test_a_start_that_fails_at_its_end_frees_all_that_it_made(
     def fail(*_: object) -> None:
         raise MemoryError
 
+    before = set(threading.enumerate())  # a controller of another test may still end
     with monkeypatch.context() as patched:
         patched.setattr(session, "RunLog", fail)
         agent = Agent(module, optimizer, **options)
         with pytest.raises(MemoryError):
             agent.start()
         agent.close()
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gravac")]
+    after = set(threading.enumerate()) - before
+    assert not [thread.name for thread in after if thread.name.startswith("gravac")]
     assert (len(optimizer._optimizer_step_pre_hooks), len(module._forward_pre_hooks)) == plain
     *_, end = gravac.read_trace(tmp_path / "mine" / "journal.jsonl")
     assert isinstance(end.record, End)
