@@ -9,7 +9,7 @@ import pytest
 
 from gravac_observe.measure import Measurement, measure
 from gravac_observe.traces import ProfileError, read
-from tests.support.profiles import AUTOGRAD, MAIN, Made, late, of, recorded
+from tests.support.profiles import AUTOGRAD, KERNELS, MAIN, Made, late, of, recorded
 
 
 def patterns(found: Measurement) -> dict[tuple[str, str], float]:
@@ -144,6 +144,17 @@ def test_purposes(tmp_path: Path) -> None:
         ("optimizer", "broadcast"): 1,
         ("scalars", "all-reduce"): 2,
     }
+
+
+def test_calls_in_flight_together_share_the_link(tmp_path: Path) -> None:
+    made = Made.usual()
+    (alone,) = of(tmp_path, made).rows
+    for event in [one for one in made.events if one["name"] == KERNELS["allreduce"]]:
+        made.call("allreduce", event["ts"], event["dur"], int(event["args"]["In msg nelems"]))
+    (together,) = of(tmp_path, made).rows
+    assert together.nbytes == 2 * alone.nbytes
+    assert together.seconds == pytest.approx(2 * alone.seconds)
+    assert together.bandwidth == pytest.approx(2 * alone.bandwidth)
 
 
 @pytest.mark.parametrize("clock", [0.0, 1e9])

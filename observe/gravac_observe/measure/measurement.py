@@ -385,7 +385,11 @@ def _rows(lanes: Sequence[Lane], waited: Mapping[int, float]) -> Iterator[Row]:
         seconds = _each(lanes, (timed.call.end - timed.call.start for _, timed in calls))
         known = [(lane, timed) for lane, timed in calls if id(timed) in waited]
         sent = None if nbytes is None else link_bytes(kind, nbytes, size)
-        transfer = seconds - _each(lanes, (waited[id(timed)] for _, timed in known))
+        # Calls that are in flight together share the link: their time counts once.
+        moving = defaultdict[int, list[tuple[float, float]]](list)
+        for lane, timed in calls:
+            moving[id(lane)].append((timed.call.start + waited.get(id(timed), 0.0), timed.call.end))
+        transfer = _each(lanes, (Union.of(pairs).length for pairs in moving.values()))
         rows.append(
             Row(
                 pattern=pattern,
