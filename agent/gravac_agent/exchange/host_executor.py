@@ -34,6 +34,7 @@ from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.raw_mean import NOT_MEASURED
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import (
+    SEED,
     Activity,
     BucketPhase,
     InFlight,
@@ -273,7 +274,7 @@ class HostExecutor:
                 if channel.sampled is None:
                     channel.sampled = self._sample.of(whole.bucket)
                 self._sample.copy(whole.buffer, channel.sampled, self._sample.raw)
-            key = Key(0, step.number, bucket.number, self._rank)
+            key = Key(SEED, step.number, bucket.number, self._rank)
             sent, raw, unresolved = channel.encode(step.plan, buffer, key, step.sums, step.survey)
             in_place, transfer = sent is None, sent or self._dense(submitted)
             proven = in_place or channel.proven[step.plan.codec]

@@ -17,6 +17,8 @@ from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.plan import StepPlan
 from gravac_agent.exchange.tick import NOT_READ, StepSums, Tick
 
+SEED = 0
+"""Seed of the random numbers of all codecs, equal on all ranks. Step, bucket and rank make them differ."""
 Activity = Literal["compress", "communicate", "inside", "decompress"]
 """``inside``: communicate with the other ranks of the host alone."""
 

@@ -34,6 +34,7 @@ from gravac_agent.exchange.hook import unused_everywhere
 from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.exchange.sample import Coordinates
+from gravac_agent.exchange.step import SEED
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 from gravac_agent.fsdp.pieces import divided
 from gravac_agent.fsdp.replicas import Replicas
@@ -185,7 +186,7 @@ def agree(
         named = module.module.named_parameters()
         followed = {name: parameter for name, parameter in named if name not in sparse}
     compiled = device is not None and gpu_kernels(device.device)
-    coordinates = Coordinates(followed, seed=0)
+    coordinates = Coordinates(followed, SEED)
     # A difference in one of these would become collectives of different sizes, in which gloo aborts and NCCL hangs.
     text = check_equal(
         settings.model_dump(include=EQUAL)

@@ -29,7 +29,7 @@ from gravac_agent.exchange.channel import BucketChannel
 from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.plan import Directive, StepPlan
-from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
+from gravac_agent.exchange.step import SEED, Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
 from gravac_agent.network.link import Link
 from gravac_agent.streams.groups import GroupOffer, is_full
@@ -478,7 +478,7 @@ class StreamExecutor:
                 group.pass_on()
 
     def _key(self, step: DeviceStep, number: int) -> Key:
-        return Key(0, step.number, number, self._rank)
+        return Key(SEED, step.number, number, self._rank)
 
     def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
         """Keep the link's stream busy for as long as the emulated link needs for a bucket."""

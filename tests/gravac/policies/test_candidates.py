@@ -1,4 +1,4 @@
-"""Candidates are told apart by their codec."""
+"""Candidates of different codecs are different candidates."""
 
 from gravac.policies import candidates
 from gravac.policies.windows import measure
