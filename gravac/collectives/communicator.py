@@ -1,6 +1,7 @@
 """The few operations that collectives need of a network. All ranks issue them in the same order."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 # The spelling of torch 2.13; older ones know only the long name, which 2.13 deprecates.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_PAIRED_RANKS = 8
+"""Ranks up to which ``exchange`` sends in pairs: each pair costs the CPU about 50 us, and the gain falls with ranks."""
 
 
 class Work(Protocol):
@@ -77,7 +80,7 @@ class ProcessGroupCommunicator(Communicator):
 
     def __init__(self, group: dist.ProcessGroup, device: str = "cpu") -> None:
         self.group, self.rank, self.size = group, group.rank(), group.size()
-        self.scatters_whole = backend_of(group, device) == "gloo"
+        self.scatters_whole = self._in_pairs = backend_of(group, device) == "gloo"
 
     def sum(self, x: Tensor) -> Work:
         self.issued += 1
@@ -89,6 +92,8 @@ class ProcessGroupCommunicator(Communicator):
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
         self.issued += 1
+        if self._in_pairs and self.size == 2:
+            return self._in_flight(self._pairs(out, (x, x)))
         return self._in_flight(_all_gather(out, x, group=self.group, async_op=True))
 
     def broadcast(self, x: Tensor, root: int) -> Work:
@@ -97,15 +102,47 @@ class ProcessGroupCommunicator(Communicator):
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
         self.issued += 1
+        if self._in_pairs and self.size <= _PAIRED_RANKS:
+            return self._in_flight(self._pairs(out, x.view(self.size, -1)))
         return self._in_flight(dist.all_to_all_single(out, x, group=self.group, async_op=True))
 
     def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
         self.issued += 1
         return self._in_flight(_reduce_scatter(out, x, group=self.group, async_op=True))
 
-    def _in_flight(self, work: dist.Work | None) -> Work:
+    def _pairs(self, out: Tensor, parts: Sequence[Tensor] | Tensor) -> Work:
+        """Send a part to each rank and receive one of each.
+
+        Over gloo's one connection between two ranks, the receiver tells the sender that it is ready. Gloo's own
+        collectives send first, so the rank that comes last says so behind its data, and both directions take turns:
+        a gather of two ranks takes 1.5 times as long as its bytes, an all-to-all twice. Here, receiving comes first.
+        """
+        arrived = out.view(self.size, -1)
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        works = [dist.irecv(arrived[rank], group=self.group, group_src=rank) for rank in others]
+        works += [dist.isend(parts[rank], group=self.group, group_dst=rank) for rank in others]
+        arrived[self.rank].copy_(parts[self.rank])
+        return _Together(works)
+
+    def _in_flight(self, work: Work | None) -> Work:
         assert work is not None  # None: this rank is not in the group
         return work
+
+
+class _Together:
+    """Operations that are done when each of them is."""
+
+    def __init__(self, works: Sequence[dist.Work | None]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            assert work is not None  # None: this rank is not in the group
+            work.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        self.wait()
+        return Done().get_future()
 
 
 class Done:

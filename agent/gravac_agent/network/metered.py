@@ -23,7 +23,7 @@ class Metered(ProcessGroupCommunicator):
         waits, self._waits = self._waits, []
         return waits
 
-    def _in_flight(self, work: dist.Work | None) -> Work:
+    def _in_flight(self, work: Work | None) -> Work:
         return _MeteredWork(super()._in_flight(work), self._waits)
 
 

@@ -38,8 +38,7 @@ class Ring:
 
     Attributes:
         hops: Messages after each other: ⌈log2 n⌉ of n ranks, so that a start with many ranks takes few. Of up to
-            ``RING_RANKS``, and on a device, they are the n-1 of an all-gather: where two ranks passed messages on to
-            each other, a link of 100 Mbit/s seemed half as fast.
+            ``RING_RANKS``, and on a device, they are the n-1 of an all-gather.
 
     Raises:
         ValueError: There is one rank.
@@ -79,8 +78,8 @@ class Ring:
 
     def _pass_on(self, mine: Tensor, came: Tensor) -> None:
         group, rank, size = self._group.group, self._group.rank, self._group.size
-        sent = dist.isend(mine, group=group, group_dst=(rank + 1) % size)
         arrived = dist.irecv(came, group=group, group_src=(rank - 1) % size)
+        sent = dist.isend(mine, group=group, group_dst=(rank + 1) % size)
         assert sent is not None  # None: this rank is not in the group
         assert arrived is not None
         arrived.wait()
