@@ -44,19 +44,25 @@ class ConEFSettings(MemorySettings):
 
 
 class CompressedResidual(NamedTuple):
-    """A compressed residual: the parts from which it can be decoded, and a factor."""
+    """A compressed residual: the parts from which it can be decoded, and factors.
+
+    Factors are multiplied one after the other, so that one that was saved between two of them goes on with the same
+    bits.
+    """
 
     codec: Compressor
     parts: tuple[Tensor, ...]
     numel: int
     cf: float
     key: Key
-    scale: float = 1.0
+    factors: tuple[float, ...] = ()
 
     def dense(self) -> Tensor:
         """Return the decoded residual, float32 of shape ``(n,)``."""
         decoded = self.codec.decode(self.codec.rebuild(self.parts, self.numel, self.cf, self.key))
-        return decoded if self.scale == 1.0 else decoded * self.scale
+        for factor in self.factors:
+            decoded = decoded * factor
+        return decoded
 
 
 class ConEFPart(FlatMemory):
@@ -119,7 +125,7 @@ class ConEFPart(FlatMemory):
     def rescale(self, factor: float, chosen: Callable[[str], bool]) -> None:
         wanted = [chosen(name) for name in self.bucket.names]
         if self.compressed is not None and all(wanted):
-            self.compressed = self.compressed._replace(scale=self.compressed.scale * factor)
+            self.compressed = self.compressed._replace(factors=(*self.compressed.factors, factor))
         elif any(wanted):
             if self.compressed is not None:
                 # Only some of its parameters, and one factor is stored for all: decode it. The next step compresses it

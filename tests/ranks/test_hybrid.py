@@ -64,8 +64,11 @@ def test_parameters_without_a_gradient_keep_their_residual_and_get_none_of_other
 
 
 def test_a_resumed_run_is_the_same_and_a_closed_agent_keeps_replicas_equal(run_each: RunEach) -> None:
-    cases = [{"compressor": "topk+bf16", "memory": "residual", "how": how} for how in HOW]
+    cases: list[dict[str, Any]] = [
+        {"compressor": "topk+bf16", "memory": "residual", "how": how} for how in HOW
+    ]
     cases += [{"compressor": "int4", "memory": "conef", "how": how} for how in ("given", "replicate")]
+    cases += [{"compressor": "int4", "memory": "residual", "how": "replicate", "levels": 2}]
     cases += [{"compressor": "powersgd", "memory": "residual", "how": "given"}]  # which learns of each shard
     for case, results in run_each("hybrid_resumed", 4, cases):
         for result in results:

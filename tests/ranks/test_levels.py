@@ -1,4 +1,7 @@
-"""Two levels of links under DDP: a rank exchanges a piece of each bucket with other hosts, after its host's mean."""
+"""Two levels of links: a rank exchanges a piece of each bucket with other hosts, after its host's mean.
+
+Under DDP, and under ``replicate()``.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,15 @@ def test_what_arrived_and_what_waits_add_up_to_the_gradients_in_each_step(run_ea
         assert results[0]["nonfinite"] == (2 if case.get("how") == "skipped" else 0)
 
 
+def test_nothing_is_lost_under_replicate(run_each: RunEach) -> None:
+    """There a bucket has its mean before the next one comes, and with a divide factor the mean is a sum."""
+    cases: list[dict[str, Any]] = [{"how": how} for how in ("plain", "skipped", "switched", "again")]
+    cases += [{"factor": 6.0}, {"compressor": "powersgd"}]
+    for case, results in run_each("levels_conserve", 4, [{**case, "by": "replicate"} for case in cases]):
+        check_conserved(results, case)
+        assert results[0]["nonfinite"] == (2 if case.get("how") == "skipped" else 0)
+
+
 def test_pieces_of_four_ranks_are_conserved_too(run_each: RunEach) -> None:
     cases: list[dict[str, Any]] = [{"how": how, "levels": 4} for how in ("plain", "skipped")]
     for case, results in run_each("levels_conserve", 8, cases):
@@ -44,6 +56,7 @@ def test_pieces_of_four_ranks_are_conserved_too(run_each: RunEach) -> None:
 def test_dense_is_that_of_whole_gradients_to_rounding_and_equal_on_all_ranks(run_each: RunEach) -> None:
     cases: list[dict[str, Any]] = [{"policy": "dense"}, {"policy": "observe"}]
     cases += [{**cases[0], "dtype": dtype, "steps": 10} for dtype in ("bfloat16", "float64")]
+    cases += [{"policy": policy, "by": "replicate"} for policy in ("dense", "observe")]
     for case, results in run_each("levels_train", 4, cases):
         most = {"bfloat16": 0.1, "float64": 1e-12}.get(case.get("dtype", ""), 1e-5)
         for result in results:
@@ -65,6 +78,8 @@ def test_training_goes_the_way_of_plain_ddp_and_is_equal_on_all_ranks(run_each: 
         {"policy": "static:cf=8", "compressor": "topk+twobit", "aged": True, "collective": "owners"},
         {"policy": "static:cf=4", "compressor": "int8", "clip": 0.5},
         {"policy": "dense", "clip": 0.5},
+        {"policy": "static:cf=4", "compressor": "int8", "clip": 0.5, "by": "replicate"},
+        {"policy": "static:cf=8", "compressor": "topk+bf16", "aged": True, "by": "replicate"},
     ]
     for case, results in run_each("levels_train", 4, [{"steps": 60, **case} for case in cases]):
         for result in results:
@@ -92,11 +107,12 @@ def test_a_resumed_run_is_the_same_and_other_levels_lose_nothing(run_each: RunEa
     [
         ((8, 4), (4, 2), (8, 2)),
         ((4, 2), (2, "flat"), (6, 3)),
+        ((4, 2, "replicate"), (4, "flat", "replicate"), (6, 3, "replicate")),
     ],
 )
 def test_other_ranks_and_other_groups_take_over_the_residual(tmp_path: Path, parts: Any) -> None:
     saved_by = 0
-    for part, (world, levels) in enumerate(parts):
+    for part, (world, levels, *by) in enumerate(parts):
         folder = tmp_path / f"part{part}"
         folder.mkdir()
         results = run_ranks_in(
@@ -108,6 +124,7 @@ def test_other_ranks_and_other_groups_take_over_the_residual(tmp_path: Path, par
             part=part,
             saved_by=saved_by,
             levels=levels,
+            by=by[0] if by else "ddp",
         )
         for result in results:
             assert result["error"] < 1e-6, part

@@ -523,6 +523,8 @@ class HostExecutor:
             if bucket.error is not None:
                 raise bucket.error
             channel.show(whole.bucket, self._host.join(piece, channel.senders))
+            if whole.factor != 1.0:
+                whole.buffer.mul_(whole.factor)
         except Exception as error:
             self._fail(piece, error)
             return

@@ -44,7 +44,8 @@ class SubmittedBucket:
     @property
     def sharded(self) -> bool:
         """Whether the trainer waits for this bucket alone, as FSDP2 does: it has another tensor for the mean."""
-        return self.out is not self.buffer
+        whole = self.whole or self
+        return whole.out is not whole.buffer
 
     def part_of_norm(self, mean_sq: Any, ranks: int) -> Any:
         """Return this rank's part of ‖mean‖², which adds up over the ``ranks`` that exchange this bucket.

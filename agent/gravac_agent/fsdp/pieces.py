@@ -28,7 +28,7 @@ def shard_of(module: DataParallel, host: HostLevel | None) -> list[int] | None:
 
     Args:
         module: The module.
-        host: Divides the buckets of DDP among the ranks of this host; None: nobody does.
+        host: Divides whole gradients among the ranks of this host; None: nobody does.
     """
     if host is not None:
         return [host.number, host.ranks]
@@ -47,7 +47,7 @@ def spread(residual: Mapping[str, Tensor], shard: Sequence[int], shapes: Shapes)
     """
     number, ranks = shard
     found: dict[str, Tensor] = {}
-    for name, piece in (to_dense(residual) | _keyed(velocities(residual))).items():
+    for name, piece in first_calls(to_dense(residual) | _keyed(velocities(residual))).items():
         shape = _shape(name.removeprefix(VELOCITY), shapes)
         whole = torch.zeros(ranks * piece.numel(), dtype=torch.float32, device="cpu")
         whole[number * piece.numel() :][: piece.numel()] = ranks * piece  # as one of so many ranks has it
@@ -115,7 +115,7 @@ def fitted(
     Raises:
         SetupError: Its pieces cannot be put together.
     """
-    ranks = module.ranks if isinstance(module, ShardedModel) else 0 if shard is None else shard[1]
+    ranks = shard[1] if shard is not None else module.ranks if isinstance(module, ShardedModel) else 0
     plain = {name.removeprefix(VELOCITY) for name in (*to_dense(residual), *velocities(residual))}
     saved = {name.rpartition(PIECE)[2] if PIECE in name else "" for name in plain}
     if not plain or (shard is None and saved == ({str(rank) for rank in range(ranks)} if ranks else {""})):

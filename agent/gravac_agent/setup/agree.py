@@ -208,7 +208,7 @@ def agree(
         tick_group,
         follows=("codecs", "sampled"),
     )
-    obstacle = levels.obstacle(trained, sharded is None)
+    obstacle = levels.obstacle(trained, sharded is not None and sharded.shard_group is not None)
     # What sends no fewer bytes stays plain DDP's to the bit.
     asked_for = (
         levels.FLAT if settings.levels == levels.AUTO and rule.largest_cf() == 1.0 else settings.levels
@@ -248,10 +248,10 @@ def agree(
         unused_everywhere=None if isinstance(module, ShardedModel) else unused_everywhere(module),
     )
     channels.memory.world_size = averaged
-    if sharded is not None:
-        channels.raw_mean.shard = sharded.shard or 0
-    elif host is not None:
+    if host is not None:
         channels.raw_mean.shard = host.number
+    elif sharded is not None:
+        channels.raw_mean.shard = sharded.shard or 0
     for aggregator in channels.aggregators:
         builder.fit(aggregator, metered)
     tracker = GainTracker(rule.smoothing(spec.world_size), rule.gain_denominator())

@@ -56,9 +56,9 @@ def check_divides(levels: str, ranks: int) -> None:
         )
 
 
-def obstacle(trained: Sequence[torch.Tensor], is_ddp: bool) -> str:
+def obstacle(trained: Sequence[torch.Tensor], sharded: bool) -> str:
     """Return what keeps ranks from dividing these gradients, as the end of a sentence; empty: nothing does."""
-    if not is_ddp:
+    if sharded:
         return "FSDP2 divides gradients by itself, within a host under HSDP (docs/fsdp.md)"
     if (device := trained[0].device.type) != "cpu":
         return f"gradients on {device} are not divided yet"

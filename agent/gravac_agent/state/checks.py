@@ -86,7 +86,7 @@ def check_residual(residual: Mapping[str, Tensor], module: DataParallel, host: H
 
 def _lengths(module: DataParallel, host: HostLevel | None) -> dict[str, int]:
     """Return the elements of each parameter's residual; of each piece, where gradients are divided."""
-    if isinstance(module, ShardedModel):
+    if isinstance(module, ShardedModel) and host is None:
         return {name: length for group in module.groups for name, length in group.lengths()}
     ranks = 1 if host is None else host.ranks
     shapes = {name: real_shape(one) for name, one in module.module.named_parameters()}

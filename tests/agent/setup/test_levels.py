@@ -42,7 +42,7 @@ def test_where_no_number_divides_the_ranks_none_is_proposed() -> None:
 
 def test_gradients_on_a_device_sharded_ones_and_float16_stay_whole() -> None:
     plain = torch.zeros(3)
-    assert obstacle([plain], is_ddp=True) == ""
-    assert obstacle([torch.zeros(3, device="meta")], is_ddp=True) == "gradients on meta are not divided yet"
-    assert "float16" in obstacle([plain, plain.half()], is_ddp=True)
-    assert "HSDP" in obstacle([plain], is_ddp=False)
+    assert obstacle([plain], sharded=False) == ""
+    assert obstacle([torch.zeros(3, device="meta")], sharded=False) == "gradients on meta are not divided yet"
+    assert "float16" in obstacle([plain, plain.half()], sharded=False)
+    assert "HSDP" in obstacle([plain], sharded=True)

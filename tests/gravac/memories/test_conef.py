@@ -242,3 +242,15 @@ def test_rounding_on_the_wire_and_in_the_memory_err_independently() -> None:
         error = memory.state_dict()["x"] - left
         products.append(float(torch.corrcoef(torch.stack([left, error]))[0, 1]))
     assert abs(sum(products) / len(products)) < 0.03  # standard error 0.005
+
+
+def test_a_residual_that_is_saved_between_two_changes_of_its_size_keeps_its_bits() -> None:
+    """Clipping and the learning rate change it in one step, and a checkpoint is between them."""
+    whole, saved = keep("conef", "int4", 1.0), build("conef")
+    whole.rescale(0.9866858143134882)
+    saved.load_state_dict(whole.state_dict())
+    for memory in (whole, saved):
+        memory.rescale(1 / 0.9)
+    assert whole.state_dict().keys() == saved.state_dict().keys()
+    for name, one in whole.state_dict().items():
+        assert torch.equal(one, saved.state_dict()[name])

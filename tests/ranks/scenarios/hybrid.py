@@ -175,12 +175,13 @@ def replicas_conserve(
 
 
 def hybrid_resumed(
-    rank: int, world: int, folder: str, compressor: str, memory: str, how: str = "given"
+    rank: int, world: int, folder: str, compressor: str, memory: str, how: str = "given", levels: Any = "auto"
 ) -> dict[str, Any]:
     """14 clipped steps in one go against 7, a checkpoint on disk, and 7 more in new objects."""
     replicas = Replicas(world, how)
     options = {"policy": "static:cf=8", "compressor": compressor, "memory": memory, **AGENT}
-    options |= {"data_dir": folder, "window": 5, **replicas.options}
+    # Each agent measures the network by itself, and might choose another collective, with other roundings.
+    options |= {"data_dir": folder, "window": 5, "levels": levels, "collective": "gather", **replicas.options}
 
     def make() -> tuple[FSDPModule, torch.optim.Optimizer]:
         model = replicas.model(False)

@@ -1,4 +1,4 @@
-"""Two levels of links under DDP: each rank exchanges its piece of a bucket between hosts."""
+"""Two levels of links, under DDP and ``replicate()``: each rank exchanges its piece of a bucket between hosts."""
 
 import math
 import os
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.optim import AdamW
@@ -24,13 +26,17 @@ AGENT: dict[str, Any] = {"controller": None, "window": 5, "collective": "gather"
 
 
 class Odd(nn.Module):
-    """Parameters whose rows no number of ranks divides: a scalar, few rows, one row, and a branch."""
+    """Parameters whose rows no number of ranks divides: a scalar, few rows, one row, and a branch.
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+    ``replicate()`` takes no scalar, so there it is a row.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32, by: str = "ddp") -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.branch, self.head = nn.Linear(64, 33), nn.Linear(33, 33), nn.Linear(33, 10)
-        self.scale, self.shift = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(1, 33))
+        self.scale = nn.Parameter(torch.ones(() if by == "ddp" else (1,)))
+        self.shift = nn.Parameter(torch.zeros(1, 33))
         self.use_branch = True
         self.to(dtype)
 
@@ -41,14 +47,46 @@ class Odd(nn.Module):
         return out
 
 
-class Steps:
-    """Steps of a model whose parameters stay, so that the sum of the mean gradients is known."""
+def parallel(model: Odd, by: str, **options: Any) -> Any:
+    """Return a model whose gradients ``ddp`` or ``replicate`` averages, in several buckets."""
+    if by == "ddp":
+        return DistributedDataParallel(model, bucket_cap_mb=0.001, **options)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (model.first, model.branch, model.head):
+        replicate(part, mesh=mesh)
+    return replicate(model, mesh=mesh)
 
-    def __init__(self, rank: int, dtype: torch.dtype = torch.float32, **options: Any) -> None:
-        self.rank, self.model, self.plain = rank, Odd(dtype), Odd(dtype)
-        self.module = DistributedDataParallel(self.model, bucket_cap_mb=0.001, **options)
+
+def local(tensor: Any) -> Tensor:
+    """Return a parameter's or a gradient's values; those of ``replicate()`` are in a DTensor."""
+    tensor = tensor.detach()
+    values: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return values
+
+
+class Steps:
+    """Steps of a model whose parameters stay, so that the sum of the mean gradients is known.
+
+    ``factor``: the divide factor of ``replicate()``, other than the number of ranks.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        dtype: torch.dtype = torch.float32,
+        by: str = "ddp",
+        factor: float = 0.0,
+        **options: Any,
+    ) -> None:
+        self.rank, self.model, self.plain = rank, Odd(dtype, by), Odd(dtype, by)
+        self.module = parallel(self.model, by, **options)
+        # The gradient is divided before it is exchanged, and what is exchanged is added up.
+        self.scales = (dist.get_world_size() / factor, dist.get_world_size()) if factor else (1.0, 1.0)
+        for one in self.module.modules() if factor else ():
+            if hasattr(one, "set_gradient_divide_factor"):
+                one.set_gradient_divide_factor(factor)
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.0)
-        self.arrived = {name: torch.zeros_like(one).double() for name, one in self.model.named_parameters()}
+        self.arrived = {name: torch.zeros_like(one).double() for name, one in self.plain.named_parameters()}
         self.came = {name: one.clone() for name, one in self.arrived.items()}
         self.counted = 0
 
@@ -65,7 +103,7 @@ class Steps:
             nn.functional.cross_entropy(self.plain(x), y).backward()
         for name, one in self.model.named_parameters() if not spoiled else ():
             if one.grad is not None:
-                self.arrived[name] += one.grad
+                self.arrived[name] += local(one.grad)
         for name, one in self.plain.named_parameters() if not spoiled else ():
             if one.grad is not None:
                 self.came[name] += one.grad
@@ -78,9 +116,9 @@ class Steps:
         worst = largest = waiting = 0.0
         for name, came in self.came.items():
             mean, rest = came.clone(), whole(residuals.get(name), came, pieces)
-            for one in (mean, rest):
+            for one, scale in zip((mean, rest), self.scales, strict=True):
                 dist.all_reduce(one)
-                one /= dist.get_world_size()
+                one *= scale / dist.get_world_size()
             worst = max(worst, float((self.arrived[name] + rest - mean).abs().max()))
             largest, waiting = max(largest, float(mean.abs().max())), max(waiting, float(rest.abs().max()))
         return {"error": worst / largest, "waiting": waiting / largest}
@@ -113,6 +151,8 @@ def levels_conserve(
     memory: str = "residual",
     how: str = "plain",
     levels: Any = 2,
+    by: str = "ddp",
+    factor: float = 0.0,
 ) -> dict[str, Any]:
     """In each step, what arrived and what waits add up to the mean gradients; after the agent closed, all arrives.
 
@@ -121,7 +161,7 @@ def levels_conserve(
     """
     options: dict[str, Any] = {"find_unused_parameters": True} if how == "unused" else {}
     options |= {"gradient_as_bucket_view": True} if how == "views" else {}
-    steps = Steps(rank, **options)
+    steps = Steps(rank, by=by, factor=factor, **options)
     chosen = {"compressor": compressor, "memory": memory, "policy": f"static:cf={cf}", **AGENT}
     errors, waiting, parts, agents = [], 0.0, 0, 2 if how == "again" else 1
     for number in range(agents):
@@ -166,17 +206,17 @@ def levels_train(
     dtype: str = "float32",
     aged: bool = False,
     clip: float | None = None,
+    by: str = "ddp",
     **settings: Any,
 ) -> dict[str, Any]:
     """Train plainly, with whole gradients and with two levels: the parameters, and how far they are apart."""
     found, ends = {}, {}
     for name, chosen in (("plain", None), ("flat", "flat"), ("levels", levels)):
-        model = Odd(getattr(torch, dtype))
-        module = DistributedDataParallel(model, bucket_cap_mb=0.001)
+        module = parallel(Odd(getattr(torch, dtype), by), by)
         optimizer: Any = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
         if aged:
             optimizer = AdamW(module.parameters(), lr=0.003)
-        start = torch.cat([one.detach().flatten().float() for one in module.parameters()])
+        start = torch.cat([local(one).flatten().float() for one in module.parameters()])
         options = (
             AGENT | {"data_dir": folder, "policy": policy, "levels": chosen or "flat", "job": name} | settings
         )
@@ -190,7 +230,7 @@ def levels_train(
             loss = train(module, optimizer, rank, range(steps), clipped)
             wire = agent.state and agent.state.dense_bytes / max(1, agent.state.payload_bytes)
             journal = agent.trace_path
-        ends[name] = torch.cat([one.detach().flatten().float() for one in module.parameters()])
+        ends[name] = torch.cat([local(one).flatten().float() for one in module.parameters()])
         moved = float((ends[name] - start).norm())
         found[name] = {
             "parameters": fingerprint(module),
@@ -254,13 +294,13 @@ def levels_rank_change(
     part: int,
     saved_by: int,
     levels: Any,
-    unused: bool = False,
+    by: str = "ddp",
 ) -> dict[str, Any]:
     """A part of a training with other ranks than the one before: what arrived and what waits add up to what came.
 
     ``saved_by``: ranks of the part before; 0: there is none.
     """
-    steps = Steps(rank)
+    steps = Steps(rank, by=by)
     chosen = {"compressor": "topk", "policy": "static:cf=10", "job": f"part{part}", **AGENT}
     with Agent(steps.module, steps.optimizer, data_dir=folder, levels=levels, **chosen) as agent:
         earlier: dict[str, dict[str, Tensor]] = {"arrived": {}, "came": {}}

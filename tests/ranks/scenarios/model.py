@@ -65,7 +65,7 @@ def batch(rank: int, step: int, width: int = 64) -> tuple[torch.Tensor, torch.Te
 def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for parameter in module.parameters():
-        whole = parameter.detach().contiguous()
+        whole: Any = getattr(parameter.detach(), "_local_tensor", parameter.detach()).contiguous()
         digest.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
     return digest.hexdigest()
 
