@@ -56,7 +56,7 @@ class Places:
 
     @property
     def interface(self) -> str | None:
-        """The interface whose counters have the bytes of one rank; None: ranks share interfaces."""
+        """The interface whose counters have the bytes of one host; None: ranks share this machine's."""
         return INTERFACE if self.no_network is None else None
 
 
@@ -67,18 +67,22 @@ def side_by_side(count: int, why: str, progress: Progress) -> Places:
 
 
 @contextmanager
-def on_hosts(count: int, bits_per_second: float | None, progress: Progress) -> Iterator[Places]:
-    """Places on hosts with links of that rate (None: not shaped), or side by side where no network can be created."""
+def on_hosts(
+    count: int, bits_per_second: float | None, progress: Progress, each: int = 1
+) -> Iterator[Places]:
+    """Places of ``each`` rank on hosts with links of that rate (None: not shaped), or side by side where no network can
+    be created."""
     with ExitStack() as stack:
         try:
             network = stack.enter_context(HostNetwork(count, bits_per_second))
         except NetworkUnavailable as error:
             progress(f"No emulated network: {error}.")
-            yield side_by_side(count, str(error), progress)
+            yield side_by_side(count * each, str(error), progress)
             return
+        hosts = [host for host in network.hosts for _ in range(each)]
         ranks = [
             Place(address=host.address, interface=INTERFACE, core=core, wrap=host.command)
-            for host, core in zip(network.hosts, _cores(count, progress), strict=True)
+            for host, core in zip(hosts, _cores(count * each, progress), strict=True)
         ]
         yield Places(ranks=ranks, no_network=None, shape=network.shape)
 

@@ -74,10 +74,10 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 
 def rows(tallies: Sequence[MethodAnswers], emulated: bool) -> list[dict[str, Any]]:
-    """One row per method: seconds per step, bytes per step and rank, losses in nats per byte.
+    """One row per method: seconds and bytes per step, losses in nats per byte.
 
     ``baseline``: seconds per step of ``none``, a lower bound for all methods. ``ratio``: baseline / seconds. Both are
-    None where ``none`` was not run. ``sent_bytes``: from the counter of the interface, including headers and
+    None where ``none`` was not run. ``sent_bytes``: of a host, from the counter of its interface, including headers and
     acknowledgements. ``curve``: steps, seconds and held-out loss after each round, if asked for. ``cpu_seconds``: CPU
     time of a rank, all threads. ``step_seconds``: every timed step, in order.
     """

@@ -26,13 +26,15 @@ class ChangeImpossible(RuntimeError):
 class Benchmark:
     """What to run. Every method trains ``rounds`` blocks of ``block`` steps; the first ``warmup`` steps are not timed.
 
-    ``task``: see ``gravac_lab.tasks.make``, trained by its recipe (the batch is shared among the ranks, DDP has the
-    buckets of simulated ranks); None: the LSTM of ``width``. ``link``: a rate, or none. ``then``: the rate in the
-    second half; None: the same. ``curve``: measure the held-out loss after every round.
+    ``each``: ranks of a host, which share its link. ``task``: see ``gravac_lab.tasks.make``, trained by its recipe (the
+    batch is shared among the ranks, DDP has the buckets of simulated ranks); None: the LSTM of ``width``. ``link``: a
+    rate, or none. ``then``: the rate in the second half; None: the same. ``curve``: measure the held-out loss after
+    every round.
     """
 
     methods: Sequence[str]
     hosts: int
+    each: int = 1
     link: str
     then: str | None = None
     rounds: int
@@ -53,7 +55,7 @@ def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, An
     ``progress`` receives lines about the progress.
     """
     described = describe_machine()
-    with on_hosts(benchmark.hosts, parse_rate(benchmark.link), progress) as places:
+    with on_hosts(benchmark.hosts, parse_rate(benchmark.link), progress, benchmark.each) as places:
         emulated = places.no_network is not None and parse_rate(benchmark.link) is not None
         if benchmark.then is not None and places.shape is None:
             raise ChangeImpossible(
@@ -63,6 +65,7 @@ def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, An
     return {
         "benchmark": "train",
         "hosts": benchmark.hosts,
+        "ranks_per_host": benchmark.each,
         "link": benchmark.link,
         "emulated": emulated,
         "no_network": places.no_network,

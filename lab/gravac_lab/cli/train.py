@@ -32,6 +32,15 @@ def _links(context: click.Context, option: click.Parameter, text: str) -> tuple[
     return options.link(context, option, first), options.link(context, option, second) if slash else None
 
 
+def _hosts(context: click.Context, option: click.Parameter, text: str) -> tuple[int, int]:
+    hosts, cross, each = text.partition("x")
+    if not (hosts.isdecimal() and 2 <= int(hosts) <= 64) or (
+        cross and not (each.isdecimal() and 1 <= int(each) <= 64)
+    ):
+        raise click.BadParameter(f"{text!r} is not 2 to 64 hosts, such as 2, or 2x4 with four ranks each")
+    return int(hosts), int(each or 1)
+
+
 @click.command(short_help="Train with several methods over slow links and compare them.")
 @click.option(
     "--link",
@@ -45,10 +54,11 @@ def _links(context: click.Context, option: click.Parameter, text: str) -> tuple[
 )
 @click.option(
     "--hosts",
-    type=click.IntRange(2, 64),
-    default=2,
+    default="2",
     show_default=True,
-    help="Number of hosts, with one rank each.",
+    callback=_hosts,
+    metavar="HOSTS[xRANKS]",
+    help="Number of hosts, with one rank each; 2x4 is two hosts with four ranks, which share its link.",
 )
 @click.option(
     "--methods",
@@ -102,7 +112,7 @@ def _links(context: click.Context, option: click.Parameter, text: str) -> tuple[
 @options.as_json
 def train(
     links: tuple[str, str | None],
-    hosts: int,
+    hosts: tuple[int, int],
     methods: tuple[str, ...],
     steps: int,
     block: int,
@@ -125,6 +135,7 @@ def train(
     Examples:
       gravac bench train --link 100mbit --hosts 2
       gravac bench train --link 1gbit/100mbit --methods "dense agent"
+      gravac bench train --link 100mbit --hosts 2x4 --task gpt:size=3m,optimizer=adamw-aged
       gravac bench train --link 100mbit --task gpt:size=3m --steps 200
       gravac bench train --link 1gbit --methods "none dense agent/qsgd agent/topk/conef:bits=4/static:cf=40"
     """
@@ -138,7 +149,8 @@ def train(
         raise click.UsageError(f"two links need two rounds: --steps {2 * block} or a smaller --block")
     benchmark = Benchmark(
         methods=methods,
-        hosts=hosts,
+        hosts=hosts[0],
+        each=hosts[1],
         link=link,
         then=then,
         rounds=steps // block,
@@ -166,12 +178,15 @@ def _show(result: dict[str, Any], console: Console) -> None:
     elif result["no_network"]:
         network = f"this machine's loopback ({result['no_network']})"
     output.machine(result, console)
-    console.print(f"{result['hosts']} hosts, {network}; {result['elements']:,} parameters")
+    each = f" of {result['ranks_per_host']} ranks" if result["ranks_per_host"] > 1 else ""
+    console.print(f"{result['hosts']} hosts{each}, {network}; {result['elements']:,} parameters")
     _table(result["rows"], console)
     if result["then"] is not None:
         console.print(f"then, links of {result['then']['link']}")
         _table(result["then"]["rows"], console)
-    console.print("Medians per step; bytes per step and rank; the limit is the speed of none.", style="dim")
+    console.print(
+        "Medians per step; sent by a host, payload of a rank; the limit is the speed of none.", style="dim"
+    )
 
 
 def _table(rows: list[dict[str, Any]], console: Console) -> None:

@@ -61,6 +61,18 @@ def test_two_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.distributed
 @pytest.mark.usefixtures("networks")
+def test_ranks_of_a_host_share_its_link(tmp_path: Path) -> None:
+    """Of a ring of four ranks, one passes on to the other host what goes round: 3/2 of the gradient."""
+    result = run(dataclasses.replace(benchmark("dense"), each=2, rounds=1), tmp_path, lambda line: None)
+    (dense,) = result["rows"]
+    assert dense["error"] is None
+    assert (result["hosts"], result["ranks_per_host"]) == (2, 2)
+    assert 1.5 * dense["dense_bytes"] < dense["sent_bytes"] < 1.15 * 1.5 * dense["dense_bytes"]
+    assert dense["seconds"] > 0.8 * 1.5 * dense["dense_bytes"] * 8 / 1e7
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("networks")
 def test_links_change_in_mid_run(tmp_path: Path) -> None:
     """The same processes go on: what waited for the wire is quicker, bytes are what they were."""
     change = dataclasses.replace(benchmark("dense"), then="none")
@@ -159,7 +171,8 @@ def test_another_task_and_its_kept_journals(monkeypatch: pytest.MonkeyPatch, tmp
         (["--methods", "dense gossip"], "'gossip' is not one of"),
         (["--methods", "dense dense"], "each method once"),
         (["--block", "3", "--warmup", "3"], "must be below the steps of a block, 3"),
-        (["--hosts", "1"], "--hosts"),
+        (["--hosts", "1"], "2 to 64 hosts"),
+        (["--hosts", "2x"], "2x4 with four ranks each"),
     ],
 )
 def test_wrong_options(words: list[str], expected: str) -> None:
