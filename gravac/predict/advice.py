@@ -28,8 +28,10 @@ WORTH = 0.02
 """Compressing must promise more than this, relative to dense."""
 USUAL_BETA = 0.9
 """The least β₁ next to which a smaller one is known to help. [1; simulated]"""
-Steps = Callable[[str, float], tuple[StepTime, float]]
-"""Predicted time of a step, and bytes that a rank hands to collectives, by codec and CF.
+AGED = "adam-aged"
+"""The kind of optimizer that ``gravac.optim`` has. Where all are of it, a job may exchange with ``owners``."""
+Steps = Callable[[str, float, str], tuple[StepTime, float]]
+"""Predicted time of a step, and bytes that a rank hands to collectives, by codec, CF and kind of optimizer.
 
 Raises UnknownSizes where they cannot be predicted.
 """
@@ -186,8 +188,11 @@ def advise_job(
     """
     own, confirmed = predictor.recording.spec.compressor, predictor.recording.confirmed
 
-    def steps(codec: str, cf: float) -> tuple[StepTime, float]:
-        predicted = predictor.predict(replace(scenario, compressor=own if cf == 1.0 else codec), cf)
+    def steps(codec: str, cf: float, rule: str) -> tuple[StepTime, float]:
+        aged = scenario.aged if rule == kind else rule == AGED
+        predicted = predictor.predict(
+            replace(scenario, compressor=own if cf == 1.0 else codec, aged=aged), cf
+        )
         return predicted.step, predicted.volume.payload_bytes
 
     return advise(
@@ -226,14 +231,14 @@ def _chosen(
     confirmed: float | None,
 ) -> tuple[list[PlanOption], PlanOption, PlanOption]:
     """Return every plan, the best that keeps the bound, and the one to send. Arguments as in ``advise``."""
-    base, dense_bytes = steps("dense", 1.0)
+    base, dense_bytes = steps("dense", 1.0, kind)
     found = [PlanOption("dense", 1.0, base, 1.0, 1.0, 1.0, True, 1.0)]
     for codec, cf in options:
         expected = None if codec is None else efficiency.of_job(codec, cf, kind, ranks, confirmed)
         if codec is None or expected is None:
             continue
         try:
-            step, payload_bytes = steps(codec, cf)
+            step, payload_bytes = steps(codec, cf, kind)
         except UnknownSizes:
             continue
         likely = expected.likely
@@ -257,7 +262,7 @@ def _other_optimizers(
         margin: See ``advise``.
         lower_beta: Whether a smaller β₁ is one of them.
     """
-    kinds = {f"gravac.optim.{optimizer}": "adam-aged"}
+    kinds = {f"gravac.optim.{optimizer}": AGED}
     if lower_beta:
         kinds[f"betas=(0.5, …) in {optimizer}"] = "adam-low-beta"
     for accepted in dict.fromkeys((bound, max(bound, MOST_LOST))):

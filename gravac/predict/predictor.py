@@ -29,14 +29,19 @@ DOUBLING_ERROR = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """The place and way of a training: network, world size and compressor.
+    """The place and way of a training.
 
-    With two levels of links the network is a rank's share of the link between hosts.
+    Attributes:
+        network: The network; with two levels of links, a rank's share of the link between hosts.
+        ranks: World size.
+        compressor: Codec of what is sent.
+        aged: Whether every optimizer is of ``gravac.optim``, as ``JobSpec.aged``.
     """
 
     network: Network
     ranks: int
     compressor: str
+    aged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,10 @@ class Predictor:
     def scenario(self) -> Scenario:
         """Return the scenario that was recorded."""
         return Scenario(
-            network=self.fit.network, ranks=self.recording.ranks, compressor=self.recording.spec.compressor
+            network=self.fit.network,
+            ranks=self.recording.ranks,
+            compressor=self.recording.spec.compressor,
+            aged=self.recording.spec.aged,
         )
 
     def predict(self, scenario: Scenario, cf: float) -> Prediction:
@@ -162,7 +170,7 @@ class Predictor:
         levels, elements = self.recording.levels, self.recording.elements
         try:
             sized = levels.volume(
-                scenario.compressor, elements, cf, scenario.ranks, scenario.network, self.recording.spec.aged
+                scenario.compressor, elements, cf, scenario.ranks, scenario.network, scenario.aged
             )
         except UnknownSizes:
             sent = [

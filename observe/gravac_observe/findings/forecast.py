@@ -11,7 +11,7 @@ from typing import Any
 
 from gravac.collectives import AUTO, COLLECTIVES, Network, keeps_up
 from gravac.collectives.compressed_all_reduce import COARSE
-from gravac.predict.advice import Advice, PlanOption, advise, usual_plans
+from gravac.predict.advice import AGED, Advice, PlanOption, advise, usual_plans
 from gravac.predict.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_shards
 from gravac.predict.nominal import HIDDEN_RATIO, LAST_RATIO, LATENCY_SECONDS, PUBLISHED, NominalJob, link
 from gravac.predict.predictor import DOUBLING_ERROR, ELSEWHERE_ERROR, MIN_ERROR
@@ -130,7 +130,7 @@ def forecast(measured: Measurement, question: Question) -> Forecast:
         raise CannotSay("no gradients are exchanged; give --ranks and --link")
     calls = max(1, round(found.calls)) if found and found.sharded else 0
     itemsize = (found and found.itemsize) or VALUE_BYTES
-    aged = question.kind == "adam-aged" if question.kind else _optimizer(measured)[2]
+    aged = question.kind == AGED if question.kind else _optimizer(measured)[2]
     exchange = _Exchange(elements, itemsize, ranks, calls, measured.gpu, aged)
     network = None
     if found is not None and own and own > 1 and found.seconds > 0.0:
@@ -251,13 +251,14 @@ class _Model:
         return max(0.0, transfer - row.hidden)
 
     def _fastest(
-        self, codec: str, cf: float, hidden: float | None = None
+        self, codec: str, cf: float, hidden: float | None = None, exchange: _Exchange | None = None
     ) -> tuple[tuple[StepTime, float], str]:
         """Return the time of a step and its payload bytes by the quickest collective, and that. Raises UnknownSizes."""
         terms = self._terms if hidden is None else replace(self._terms, hidden_seconds=hidden)
         best: tuple[tuple[StepTime, float], str] | None = None
-        for way in self.exchange.ways(cf):
-            exchanged = self.exchange.volume(codec, cf, self.network, way)
+        exchange = exchange or self.exchange
+        for way in exchange.ways(cf):
+            exchanged = exchange.volume(codec, cf, self.network, way)
             compress, decompress = (0.0, 0.0) if cf == 1.0 else self._coding(codec, cf, exchanged)
             step = replace(terms, compress_seconds=compress).step(cf, exchanged, self.network)
             step = replace(step, decompress=decompress)
@@ -294,9 +295,14 @@ class _Model:
                 else f"{named} loses as much by compression as simulations show for {kind} (--optimizer)"
             )
         self.assumed.append(self._codec_words())
+
+        def steps(codec: str, cf: float, rule: str) -> tuple[StepTime, float]:
+            exchange = self.exchange if rule == kind else replace(self.exchange, aged=rule == AGED)
+            return self._fastest(codec, cf, exchange=exchange)[0]
+
         advice = advise(
             usual_plans(kind=kind),
-            lambda codec, cf: self._fastest(codec, cf)[0],
+            steps,
             kind,
             self.question.bound,
             ranks=self.exchange.ranks,

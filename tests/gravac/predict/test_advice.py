@@ -25,7 +25,7 @@ def test_a_gain_within_the_margin_is_not_worth_it() -> None:
     """And a codec of unknown efficiency is never advised, however fast."""
     plans = (Plan("bf16", 2.0), Plan("threshold", 1000.0))
 
-    def steps(codec: str, cf: float) -> tuple[StepTime, float]:
+    def steps(codec: str, cf: float, kind: str) -> tuple[StepTime, float]:
         return step({"dense": 1.0, "bf16": 0.97, "threshold": 0.1}[codec])
 
     near = advise(plans, steps, "sgd", 0.02, margin=0.05, ranks=4)

@@ -119,7 +119,7 @@ def _asked(predictor: Predictor, question: WhatIfQuestion) -> list[Scenario]:
         rates = [rate / 8 / predictor.recording.levels.ranks for rate in bits]
         places = [replace(recorded.network, latency_seconds=delay, bytes_per_second=rate) for rate in rates]
     return [
-        Scenario(network=place, ranks=ranks, compressor=question.compressor or recorded.compressor)
+        replace(recorded, network=place, ranks=ranks, compressor=question.compressor or recorded.compressor)
         for place in places
         for ranks in question.ranks or [recorded.ranks]
     ]

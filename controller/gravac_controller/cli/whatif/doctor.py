@@ -19,6 +19,7 @@ from gravac_controller.cli.wording import Listing, number, printer, seconds
 
 if TYPE_CHECKING:
     from gravac.predict.advice import Advice
+    from gravac.predict.timemodel import StepTime
 
 NAMES = {"adamw": "AdamW", "adam": "Adam"}
 """Classes that ``gravac.optim`` has others for."""
@@ -105,17 +106,17 @@ def _of_sizes(
 ) -> dict[str, Any]:
     """Advise on a job that was never run. ``asked``: bits a second, and the latency if given."""
     with needing_torch("predictions need"):
-        from gravac.predict.advice import advise, usual_plans
+        from gravac.predict.advice import AGED, advise, usual_plans
         from gravac.predict.nominal import LATENCY_SECONDS, NominalJob, link
     bits, given = asked
     latency = LATENCY_SECONDS if given is None else given
     named, kind = NAMES.get(optimizer, ""), KINDS[optimizer]
-    job = NominalJob(elements, ranks, compute, aged=kind == "adam-aged")
+    job = NominalJob(elements, ranks, compute, aged=kind == AGED)
     between = link(bits, latency)
     note = "encoding and decoding are taken to cost what they do on one core of an AMD EPYC"
     if device is not None:
         plain = job
-        kinds = (kind, "adam-aged", "adam-low-beta")
+        kinds = (kind, AGED, "adam-low-beta")
         plans = dict.fromkeys(plan for each in kinds for plan in usual_plans(kind=each))
         found = times_on(
             device,
@@ -125,9 +126,14 @@ def _of_sizes(
             lambda plan: plain.volume(plan.codec or "", plan.cf, between).decoded,
         )
         job, note = replace(job, coding=found.seconds), found.note
+
+    def steps(codec: str, cf: float, rule: str) -> "tuple[StepTime, float]":
+        under = replace(job, aged=rule == AGED)
+        return under.step(codec, cf, between), under.volume(codec, cf, between).payload_bytes
+
     advice = advise(
         usual_plans(kind=kind),
-        lambda codec, cf: (job.step(codec, cf, between), job.volume(codec, cf, between).payload_bytes),
+        steps,
         kind,
         bound,
         ranks=ranks,

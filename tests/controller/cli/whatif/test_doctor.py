@@ -91,6 +91,10 @@ def test_the_bound_and_the_optimizer_decide_which_plan() -> None:
 def test_what_another_optimizer_would_bring_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same choice under the same bound, so its figures are those of runs that name that optimizer."""
     words = (*JOB, "--link", "30mbit", "--bound", "0.04", "--optimizer")
+    # Of many ranks, those of gravac.optim exchange with ``owners``, and those of torch's AdamW do not.
+    many = (*JOB[2:], "--ranks", "16", *words[len(JOB) :])
+    plain, aged = (asked(*many, kind) for kind in ("adamw", "adamw-aged"))
+    assert f"predicted to be {times(aged, plain)} times as fast" in plain["other_optimizers"]
     plain, aged = asked(*words, "adamw"), asked(*words, "adamw-aged")
     others = plain["other_optimizers"]
     assert others == (
