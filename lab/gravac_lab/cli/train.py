@@ -68,9 +68,9 @@ def _hosts(context: click.Context, option: click.Parameter, text: str) -> tuple[
     metavar="'METHOD …'",
     help="Methods, separated by spaces: none (DDP without communication), alone (without DDP), dense (plain DDP), fp16 "
     "and powersgd:RANK (PyTorch's hooks), diloco:STEPS (ranks average every so many steps), "
-    "agent/COMPRESSOR/MEMORY/POLICY (an empty part: its default), fsdp (FSDP2) and fsdp/COMPRESSOR/MEMORY/POLICY. "
-    "FSDP2 takes options after a colon: bf16 (gather parameters in bfloat16), keep (gather them once a "
-    "step), unreduced (leave out its reduce-scatter).",
+    "agent/COMPRESSOR/MEMORY/POLICY (an empty part: its default), agent:flat/… (with levels='flat'), fsdp (FSDP2) and "
+    "fsdp/COMPRESSOR/MEMORY/POLICY. FSDP2 takes options after a colon: bf16 (gather parameters in bfloat16), keep "
+    "(gather them once a step), unreduced (leave out its reduce-scatter).",
 )
 @click.option(
     "--steps",

@@ -20,7 +20,10 @@ from gravac_lab.programs import rivals, sharded
 from gravac_lab.tasks import Task
 from gravac_lab.tasks.optimizers import MuonAdamW
 
-FORMS = f"none, alone, dense, fp16, powersgd:RANK, diloco:STEPS, agent/COMPRESSOR/MEMORY/POLICY, or {sharded.FORM}"
+FORMS = (
+    "none, alone, dense, fp16, powersgd:RANK, diloco:STEPS, agent[:LEVELS]/COMPRESSOR/MEMORY/POLICY, or "
+    f"{sharded.FORM}"
+)
 
 
 class MethodError(ValueError):
@@ -54,17 +57,20 @@ class AgentSpec:
     compressor: str | None
     memory: str | None
     policy: str | None
+    levels: str | None = None
 
 
 def agent_spec(method: str) -> AgentSpec:
     """Parse ``agent/COMPRESSOR/MEMORY/POLICY``, such as ``agent/topk/residual/static:cf=100``.
 
-    Parts may be empty, or left out from the end. Only the policy may contain slashes.
+    ``agent:flat`` has the setting ``levels``. Parts may be empty, or left out from the end. Only the policy may contain
+    slashes.
 
     Raises:
         MethodError: For a part that is not valid, and names it.
     """
-    given: list[str | None] = [part or None for part in method.split("/", 3)[1:]]
+    first, *parts = method.split("/", 3)
+    given: list[str | None] = [part or None for part in parts]
     compressor, memory, policy = given + [None] * (3 - len(given))
     try:
         if compressor:
@@ -75,7 +81,8 @@ def agent_spec(method: str) -> AgentSpec:
             policies.parse(policy)
     except ValueError as error:
         raise MethodError(f"method {method!r}: {error}") from None
-    return AgentSpec(compressor, memory, policy)
+    levels = first.partition(":")[2] if first.startswith("agent") else ""
+    return AgentSpec(compressor, memory, policy, levels or None)
 
 
 @contextmanager
@@ -153,6 +160,7 @@ def _agent(
         compressor=spec.compressor,
         memory=spec.memory,
         policy=spec.policy,
+        levels=spec.levels,
         link=link,
         window=window,
         controller=None,

@@ -81,6 +81,7 @@ def test_diloco_averages_how_far_ranks_came(tmp_path: Path) -> None:
         ("agent/qsgd:bits=4", AgentSpec("qsgd:bits=4", None, None)),
         ("agent//conef:bits=4", AgentSpec(None, "conef:bits=4", None)),
         ("agent///gravac:ladder=10/40/160", AgentSpec(None, None, "gravac:ladder=10/40/160")),
+        ("agent:flat/topk", AgentSpec("topk", None, None, "flat")),
     ],
 )
 def test_agent_methods(method: str, spec: AgentSpec) -> None:
