@@ -377,3 +377,15 @@ def test_the_calls_of_an_agent_are_gradients(tmp_path: Path) -> None:
     assert patterns(measure([read(path)]))["activations", "all-gather"] == 0.5
     path.write_text(json.dumps({**json.loads(made.text()), "gravac": {"framework": "agent"}}))
     assert patterns(measure([read(path)]))["gradients", "all-gather"] == 0.5
+
+
+def test_messages_are_an_agents_where_no_thread_that_trains_sends_them(tmp_path: Path) -> None:
+    """On a CPU an agent of two ranks exchanges payloads by messages, on a thread of its own."""
+    made = Made.usual()
+    made.call("send", 450.0, 5.0, 5000, thread=5)
+    made.call("send", 460.0, 5.0, 5000, thread=MAIN)
+    path = made.write(tmp_path)
+    assert patterns(measure([read(path)]))["pipeline", "send/recv"] == 1
+    path.write_text(json.dumps({**json.loads(made.text()), "gravac": {"framework": "agent"}}))
+    found = patterns(measure([read(path)]))
+    assert (found["pipeline", "send/recv"], found["gradients", "send/recv"]) == (0.5, 0.5)

@@ -212,7 +212,7 @@ def measure(traces: Sequence[RankTrace]) -> Measurement:
     lanes = []
     for trace in traces:
         link(trace)
-        classify(trace.calls, {elements for _, elements in trace.gradients}, _wrapper(trace))
+        classify(trace, _wrapper(trace))
         lanes += lanes_of(trace)
     for lane in lanes:
         if not lane.edges[-1] > lane.edges[0]:

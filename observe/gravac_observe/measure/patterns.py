@@ -1,8 +1,6 @@
 """What calls of communication are for: gradients, weights, activations, pipeline stages, optimizer, scalars."""
 
-from collections.abc import Collection, Sequence
-
-from gravac_observe.traces.trace import Call
+from gravac_observe.traces.trace import Call, RankTrace
 
 GRADIENTS, REPLICAS, WEIGHTS = "gradients", "gradients between replicas", "weights"
 ACTIVATIONS, PIPELINE, EXPERTS = "activations", "pipeline", "embeddings or experts"
@@ -29,24 +27,25 @@ FEW = 64
 """Elements up to which a call outside of backward carries numbers, such as a loss."""
 
 
-def classify(calls: Sequence[Call], gradients: Collection[int | None] = (), wrapper: str = "") -> None:
+def classify(trace: RankTrace, wrapper: str) -> None:
     """Give each call its pattern, by its kind, its phase and what its group does else.
 
     Args:
-        calls: Calls of one rank.
-        gradients: Elements of the gradients that backward accumulated.
+        trace: Of one rank, with linked calls.
         wrapper: What exchanges gradients: an Agent does in its own ways, and DeepSpeed gathers weights without a mark.
     """
-    seen = _Seen(calls, frozenset(gradients), wrapper)
-    for call in calls:
+    seen = _Seen(trace, wrapper)
+    for call in trace.calls:
         call.pattern = _pattern(call, seen)
 
 
 class _Seen:
     """What the groups of a trace are used for: those that split a layer, and those that shard its gradients."""
 
-    def __init__(self, calls: Sequence[Call], gradients: frozenset[int | None], wrapper: str) -> None:
-        self.gradients, self.wrapper = gradients, wrapper
+    def __init__(self, trace: RankTrace, wrapper: str) -> None:
+        calls, self.gradients, self.wrapper = trace.calls, {size for _, size in trace.gradients}, wrapper
+        # An Agent sends messages on another thread, pipeline stages do on these.
+        self.training = {*trace.nodes, *trace.regions}
         self.split = {
             _key(call)
             for call in calls
@@ -78,7 +77,7 @@ def _pattern(call: Call, seen: _Seen) -> str:
         return BARRIER
     if (
         seen.wrapper == "agent"
-        and kind in OF_AGENTS
+        and (kind in OF_AGENTS or (kind in MESSAGES and call.thread not in seen.training))
         and not call.region.startswith(("FSDP", "Fully"))
         and not _is_few(call)
     ):
