@@ -1,6 +1,7 @@
 """Profiler traces made by hand, of which every figure is known. Times are in microseconds."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,14 @@ class Made:
 
 def of(folder: Path, *made: Made) -> Measurement:
     return measure([read(each.write(folder)) for each in made])
+
+
+def patterns(found: Measurement) -> dict[tuple[str, str], float]:
+    """Return the calls of a step by what they are for."""
+    calls: Counter[tuple[str, str]] = Counter()
+    for row in found.rows:
+        calls[row.pattern, row.kind] += row.calls  # type: ignore[assignment]
+    return dict(calls)
 
 
 def recorded(name: str) -> Measurement:
