@@ -1,7 +1,6 @@
 """The Python client against a real controller: every method, every kind of failure."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -193,27 +192,6 @@ def test_other_programs_and_closed_connections() -> None:
         peer.invalid = INVALID_ANSWERS["head without body"]
         with pytest.raises(NoController, match="IncompleteRead"):
             client.job("broken")
-
-
-def test_running_controllers_are_found_by_their_folder(
-    start: Callable[..., Controller], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = start("--job", "one")
-    folder, note = one.data_dir, one.data_dir / "one" / ".controller.lock"
-    assert [client.url for client in running_controllers(folder)] == [one.url]
-    assert [client.shows_token for client in running_controllers(folder, AGENT)] == [True]
-    with monkeypatch.context() as somebody_else:
-        somebody_else.setattr(os, "getuid", lambda: 12345)
-        assert [client.shows_token for client in running_controllers(folder, AGENT)] == [False]
-    left_behind = note.read_text()
-    one.kill()
-    assert list(running_controllers(folder)) == []
-    two = start("--job", "two", port=one.port)  # another start at the address in that note
-    assert [client.url for client in running_controllers(folder)] == [two.url]
-    for nonsense in (left_behind, "", "4711", "[]", '{"url": 5}', '{"url": "::"}', "\x00"):
-        note.write_text(nonsense)
-        assert [client.url for client in running_controllers(folder)] == [two.url]
-    assert list(running_controllers(tmp_path / "nowhere")) == []
 
 
 def test_a_token_is_sent_only_to_a_controller_that_knows_it(start: Callable[..., Controller]) -> None:

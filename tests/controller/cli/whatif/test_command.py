@@ -1,24 +1,16 @@
 """``gravac whatif``: what it says, draws and refuses."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
-from tests.support.efficiencies import fixed_efficiencies
 from tests.support.predicted import CFS, HOSTS, NETWORK, RANKS, trace
 
 TRACES = Path(__file__).parents[3] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def fixed_table() -> Iterator[None]:
-    with fixed_efficiencies():
-        yield
 
 
 @pytest.fixture(scope="module")
