@@ -1,7 +1,6 @@
 """``gravac export``: what other tools read back is what the trace says."""
 
 import csv
-import re
 import sys
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from gravac_controller.cli import main
 from gravac_controller.views.columns import NAMES
 from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
-
-STATIC = Path(main.callback.__code__.co_filename).parents[1] / "page" / "static"  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +45,6 @@ def written(trace: Path, output: Path) -> Path:
     assert result.exit_code == 0, result.output
     assert "12 windows of demo" in result.output
     return output
-
-
-def test_the_page_has_the_same_columns() -> None:
-    rows = (STATIC / "rows.js").read_text()
-    listed = re.search(r"COLUMNS = \[(.*?)\n\];", rows, re.DOTALL)
-    phases = re.search(r"PHASES = \[(.*?)\]", rows)
-    assert listed
-    assert phases
-    names = re.findall(r'\["(\w+)", "\w+"\]', listed[1])
-    names += [f"{phase}_seconds" for phase in re.findall(r'"(\w+)"', phases[1])]
-    assert tuple(names) == NAMES
 
 
 def test_csv(trace: Path, reports: list[tuple[float, WindowReport]], tmp_path: Path) -> None:
