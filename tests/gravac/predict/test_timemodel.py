@@ -34,7 +34,8 @@ def test_the_terms_of_a_step(cf: float, link_bytes: float, transfer: float, expo
     volume = Volume(10, link_bytes, link_bytes, "gather", decoded=4, inside_seconds=0.02)
     assert MODEL.transfer_seconds(volume, NETWORK) == pytest.approx(transfer)
     step = MODEL.step(cf, volume, NETWORK)
-    assert (step.compute, step.exposed) == (1.0, pytest.approx(0.05 + exposed))
+    assert step.compute == 1.0
+    assert step.exposed == pytest.approx(0.05 + exposed)
     coding = (0.0, 0.0) if cf == 1.0 else (0.2 + 1250 * 1e-4, 4 * 1250 * 1e-5)
     assert (step.compress, step.decompress) == pytest.approx(coding)
     assert step.seconds == pytest.approx(1.05 + exposed + sum(coding))
