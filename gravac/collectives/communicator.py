@@ -132,13 +132,16 @@ class ProcessGroupCommunicator(Communicator):
 class _Together:
     """Operations that are done when each of them is."""
 
-    def __init__(self, works: Sequence[dist.Work | None]) -> None:
+    def __init__(self, works: list[dist.Work | None]) -> None:
         self._works = works
 
     def wait(self) -> None:
-        for work in self._works:
+        # Gloo's single messages, unlike its collectives, would wait for another message the second time.
+        while self._works:
+            work = self._works[-1]
             assert work is not None  # None: this rank is not in the group
             work.wait()
+            self._works.pop()
 
     def get_future(self) -> torch.futures.Future[Any]:
         self.wait()
