@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -133,15 +134,16 @@ class _Together:
     """Operations that are done when each of them is."""
 
     def __init__(self, works: list[dist.Work | None]) -> None:
-        self._works = works
+        self._works, self._waiting = works, Lock()
 
     def wait(self) -> None:
         # Gloo's single messages, unlike its collectives, would wait for another message the second time.
-        while self._works:
-            work = self._works[-1]
-            assert work is not None  # None: this rank is not in the group
-            work.wait()
-            self._works.pop()
+        with self._waiting:
+            while self._works:
+                work = self._works[-1]
+                assert work is not None  # None: this rank is not in the group
+                work.wait()
+                self._works.pop()
 
     def get_future(self) -> torch.futures.Future[Any]:
         self.wait()

@@ -82,7 +82,7 @@ from tests.ranks.scenarios.members import (
     thresholds,
     unstable_memory,
 )
-from tests.ranks.scenarios.messages import doubled, messages_of_a_job, probed
+from tests.ranks.scenarios.messages import doubled, messages_of_a_job, probed, received
 from tests.ranks.scenarios.misuse import (
     compiled,
     fails_alone,
@@ -239,6 +239,7 @@ __all__ = [
     "progress_off",
     "rank_0_moves",
     "ranks_change",
+    "received",
     "reconfigured",
     "replicas_conserve",
     "replicas_with",

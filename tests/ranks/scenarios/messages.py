@@ -1,5 +1,6 @@
 """How many messages a rank sends, by what it asks of torch."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -101,6 +102,27 @@ def probed(rank: int, world: int, folder: str) -> dict[str, Any]:
         "messages": counted["isend"],
         "network": str(network),
     }
+
+
+def received(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Two gathers and two exchanges in flight, the second waited for first, and each twice, on two threads at once."""
+    assert dist.group.WORLD is not None
+    group = ProcessGroupCommunicator(dist.group.WORLD)
+    gathered, exchanged = (torch.zeros(2, 3 * world, dtype=torch.uint8) for _ in range(2))
+    works = []
+    for number in range(2):
+        mine = torch.full((3,), 100 * number + rank, dtype=torch.uint8)
+        works.append(group.gather(gathered[number], mine))
+        parts = torch.tensor([100 * number + 10 * rank + to for to in range(world)], dtype=torch.uint8)
+        works.append(group.exchange(exchanged[number], parts.repeat_interleave(3)))
+    for work in reversed(works):
+        other = threading.Thread(target=work.wait, daemon=True)
+        other.start()
+        work.wait()
+        other.join(30)
+        assert not other.is_alive()
+        work.wait()
+    return {"gathered": gathered.tolist(), "exchanged": exchanged.tolist()}
 
 
 def doubled(rank: int, world: int, folder: str) -> dict[str, Any]:
