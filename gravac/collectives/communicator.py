@@ -81,7 +81,8 @@ class ProcessGroupCommunicator(Communicator):
 
     def __init__(self, group: dist.ProcessGroup, device: str = "cpu") -> None:
         self.group, self.rank, self.size = group, group.rank(), group.size()
-        self.scatters_whole = self._in_pairs = backend_of(group, device) == "gloo"
+        self.scatters_whole = backend_of(group, device) == "gloo"
+        self._in_pairs = self.scatters_whole and device == "cpu"  # gloo sends no message from a GPU
 
     def sum(self, x: Tensor) -> Work:
         self.issued += 1
