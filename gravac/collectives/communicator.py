@@ -82,7 +82,8 @@ class ProcessGroupCommunicator(Communicator):
     def __init__(self, group: dist.ProcessGroup, device: str = "cpu") -> None:
         self.group, self.rank, self.size = group, group.rank(), group.size()
         self.scatters_whole = backend_of(group, device) == "gloo"
-        self._in_pairs = self.scatters_whole and device == "cpu"  # gloo sends no message from a GPU
+        # Gloo sends no message from a GPU.
+        self._paired_ranks = _PAIRED_RANKS if self.scatters_whole and device == "cpu" else 0
 
     def sum(self, x: Tensor) -> Work:
         self.issued += 1
@@ -94,7 +95,7 @@ class ProcessGroupCommunicator(Communicator):
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
         self.issued += 1
-        if self._in_pairs and self.size == 2:
+        if self.size == 2 <= self._paired_ranks:
             return self._in_flight(self._pairs(out, (x, x)))
         return self._in_flight(_all_gather(out, x, group=self.group, async_op=True))
 
@@ -104,7 +105,7 @@ class ProcessGroupCommunicator(Communicator):
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
         self.issued += 1
-        if self._in_pairs and self.size <= _PAIRED_RANKS:
+        if self.size <= self._paired_ranks:
             return self._in_flight(self._pairs(out, x.view(self.size, -1)))
         return self._in_flight(dist.all_to_all_single(out, x, group=self.group, async_op=True))
 

@@ -1,5 +1,6 @@
 """A device whose streams run everything at once, so that real DDP modules and process groups can be used with it."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gravac.collectives import Work
+from gravac.collectives import ProcessGroupCommunicator, Work
 from gravac.kernels import treated_as_device
 from gravac_agent.setup import agree, build
 from tests.support.streams.device import SimulatedDevice, SimulatedStream
@@ -66,8 +67,10 @@ def streams_for_agents(kind: type[AtOnce] = AtOnce, whole: bool = False) -> Iter
         kind: Of the device.
         whole: Whether plans that a device sends in whole messages are sent so.
     """
-    chosen, asked = agree.device_of, build.gpu_kernels
+    messages: Any = sys.modules[ProcessGroupCommunicator.__module__]
+    chosen, asked, paired = agree.device_of, build.gpu_kernels, messages._PAIRED_RANKS
     agree.device_of = lambda device: kind()
+    messages._PAIRED_RANKS = 0  # on a GPU each exchange is one collective, which knows whether it has ended
     if whole:
         build.gpu_kernels = lambda device: True
     try:
@@ -75,3 +78,4 @@ def streams_for_agents(kind: type[AtOnce] = AtOnce, whole: bool = False) -> Iter
             yield
     finally:
         agree.device_of, build.gpu_kernels = chosen, asked
+        messages._PAIRED_RANKS = paired
