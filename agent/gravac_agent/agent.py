@@ -78,7 +78,8 @@ class Agent:
             other hosts, after a reduce-scatter inside its own (docs/collectives.md). ``auto``: so do those of one host
             name, where all hosts have as many ranks and the link between them is measured to be the slower one, unless
             the policy never compresses; ``host``: so do they in any case; a number: so many ranks, one after the other;
-            ``flat``: each rank exchanges all of its gradient. Only DDP on CPUs has two levels. Default: ``auto``.
+            ``flat``: each rank exchanges all of its gradient. DDP and ``replicate()`` have two levels, on a GPU only
+            with ``host`` or a number. Default: ``auto``.
         nonfinite: When a rank's gradient is NaN or infinite, ``skip`` skips the optimizer step on all ranks and
             ``propagate`` leaves it to the optimizer, as plain DDP does. Either way it stays out of the error memory. On
             a GPU the optimizer gets it, unless a GradScaler or :meth:`clip_grad_norm_` is used (docs/gpus.md). Policy

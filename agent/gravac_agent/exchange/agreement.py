@@ -36,7 +36,7 @@ LEAVE_SECONDS = 10.0
 
 
 class OwnGroups:
-    """The process groups of one agent, from its start to its end. None of them has a communicator on a GPU.
+    """The process groups of one agent, from its start to its end. On a GPU only two levels of links have communicators.
 
     With threads, the agent cannot use DDP's group. DDP issues collectives on it from the training thread (buffers,
     unused parameters), and the agent from the exchange thread. Their orders would mix, differently on each rank.

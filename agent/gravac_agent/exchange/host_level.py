@@ -6,14 +6,17 @@ of each parameter, some of its rows and padding, as FSDP2 shards it. So it depen
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gravac.collectives import AllReduce, Communicator, Work
 from gravac.memories import Bucket
+from gravac_agent.devices import Device
 from gravac_agent.exchange.step import SubmittedBucket
 from gravac_agent.network.metered import Metered
 
@@ -73,33 +76,41 @@ def _parts(
 class HostLevel:
     """Divides buckets among the ranks of this host.
 
-    Gradients and means have a group each. In both, collectives are issued in the order of buckets, as all ranks must.
-    What mean is there first depends on the network.
+    Both gradients and means are issued in the order of buckets, as all ranks must. What mean is there first depends on
+    the network, so threads need a group for each. On a device one thread issues all, in an order that never changes.
 
     Args:
         gradients: The ranks of this host, for gradients.
         means: The same ranks, for means.
+        device: Device of the gradients, whose current stream waits for the other ranks; None: the host waits.
 
     Attributes:
         number: Number of this rank's pieces.
         ranks: Pieces of a bucket.
+        device: Where the gradients are.
+        pop_waits: Waits for gradients, as ``Metered.pop_waits``; on a device there are none.
     """
 
-    def __init__(self, gradients: Metered, means: Communicator) -> None:
+    def __init__(self, gradients: Communicator, means: Communicator, device: Device | None = None) -> None:
         self.number, self.ranks = gradients.rank, gradients.size
-        self._gradients, self._means, self.pop_waits = gradients, means, gradients.pop_waits
+        self._gradients, self._means = gradients, means
+        self.pop_waits: Callable[[], list[tuple[float, float]]] = list
+        if isinstance(gradients, Metered):
+            self.pop_waits = gradients.pop_waits
+        self.device = torch.device("cpu") if device is None else device.device
+        self._wait: Callable[[Work], Any] = methodcaller("wait") if device is None else device.wait_work
         self._dense = AllReduce(gradients)
         self._rooms: dict[int, _Room] = {}  # by the bucket's number
-        self._came = torch.empty(0, dtype=torch.uint8, device="cpu")  # of the bucket that is being divided
+        self._came: Tensor | None = None  # the room for what comes of the bucket that is being divided
 
     def divide(self, whole: SubmittedBucket) -> SubmittedBucket:
-        """Return this rank's piece of a bucket, with the mean over the host. Waits for the other ranks of the host.
+        """Return this rank's piece of a bucket, with the mean over the host, for which it waits.
 
         A sparse or an empty gradient is not divided: it becomes its mean, and is returned as it is.
         """
         buffer = whole.buffer
         if buffer.is_sparse or not buffer.numel():
-            self._dense.reduce_in_place(buffer).work.wait()
+            self._wait(self._dense.reduce_in_place(buffer).work)
             return whole
         room = self._room(whole.bucket, buffer)
         torch._foreach_copy_(room.targets, list(buffer.split(room.sizes)))
@@ -107,7 +118,7 @@ class HostLevel:
             torch._foreach_zero_(room.padding)
         came = self._space(room.rows)
         # Sent as it is and added up here: half the bytes of gloo's reduce-scatter, and 16 bits lose nothing.
-        self._gradients.exchange(came, room.rows).wait()
+        self._wait(self._gradients.exchange(came, room.rows))
         torch.sum(came.view(self.ranks, -1), 0, out=room.mine)
         room.mine.mul_(1.0 / self.ranks)
         return SubmittedBucket(room.piece, room.mine, whole.last, whole.future, room.mine, whole=whole)
@@ -147,14 +158,18 @@ class HostLevel:
     def average(self, whole: Tensor, bucket: Bucket) -> Tensor:
         """Return the mean over the host of this rank's piece of a tensor, between steps."""
         future: torch.futures.Future[Tensor] = torch.futures.Future()
+        whole = whole.to(self.device)
         piece = self.divide(SubmittedBucket(bucket, whole, False, future, whole))
         self._rooms.pop(bucket.number, None)
+        self._came = (
+            None  # buckets may be divided on another stream, and memory belongs to the one that made it
+        )
         return piece.buffer
 
     def any_of(self, mine: Sequence[bool]) -> list[bool]:
         """Return which are true on any rank of the host, between steps."""
-        flags = torch.tensor(mine, dtype=torch.uint8, device="cpu")
-        self._gradients.maximum(flags).wait()
+        flags = torch.tensor(mine, dtype=torch.uint8, device=self.device)
+        self._wait(self._gradients.maximum(flags))
         return [bool(one) for one in flags.tolist()]
 
     def _room(self, whole: Bucket, buffer: Tensor) -> _Room:
@@ -166,6 +181,6 @@ class HostLevel:
         return room
 
     def _space(self, like: Tensor) -> Tensor:
-        if self._came.numel() < like.nbytes:
-            self._came = torch.empty(like.nbytes, dtype=torch.uint8, device="cpu")
+        if self._came is None or self._came.numel() < like.nbytes:
+            self._came = torch.empty(like.nbytes, dtype=torch.uint8, device=like.device)
         return self._came[: like.nbytes].view(like.dtype)

@@ -49,7 +49,7 @@ def spread(residual: Mapping[str, Tensor], shard: Sequence[int], shapes: Shapes)
     found: dict[str, Tensor] = {}
     for name, piece in first_calls(to_dense(residual) | _keyed(velocities(residual))).items():
         shape = _shape(name.removeprefix(VELOCITY), shapes)
-        whole = torch.zeros(ranks * piece.numel(), dtype=torch.float32, device="cpu")
+        whole = torch.zeros(ranks * piece.numel(), dtype=torch.float32, device=piece.device)
         whole[number * piece.numel() :][: piece.numel()] = ranks * piece  # as one of so many ranks has it
         found[name] = whole[: math.prod(shape)]
     return found
@@ -70,7 +70,7 @@ def divided(residual: Mapping[str, Tensor], host: HostLevel, shapes: Shapes) -> 
         if wanted:
             shape = tuple(shapes[key.removeprefix(VELOCITY)])
             numel = math.prod(shape)
-            whole = held[key] if key in held else torch.zeros(numel, dtype=torch.float32, device="cpu")
+            whole = held[key] if key in held else torch.zeros(numel, dtype=torch.float32, device=host.device)
             found[key] = host.average(whole, Bucket(0, (key,), (numel,), (shape,)))
     return found
 

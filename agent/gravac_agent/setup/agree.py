@@ -213,7 +213,7 @@ def agree(
     asked_for = (
         levels.FLAT if settings.levels == levels.AUTO and rule.largest_cf() == 1.0 else settings.levels
     )
-    two, said = levels.choose(asked_for, obstacle, tick_group, groups)
+    two, said = levels.choose(asked_for, obstacle, tick_group, groups, exchange_group, device)
     host, data_group, inside_seconds = None, exchange_group, 0.0
     if two is not None:
         host, data_group = two.host, two.group

@@ -182,4 +182,5 @@ def _executor(
         tick_codec=tick_codec,
         announcement=announcement,
         compiled=gpu_kernels(agreed.device.device),
+        host=agreed.host,
     )

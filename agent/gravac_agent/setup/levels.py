@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from gravac.collectives import Network, ProcessGroupCommunicator
+from gravac.collectives import Network, ProcessGroupCommunicator, backend_of
 from gravac.protocol import HostLinks
+from gravac_agent.devices import Device
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import OwnGroups, by_rank, digest
+from gravac_agent.exchange.agreement import OwnGroups, by_rank, digest, timeout_of
 from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.network.doubling import Doubling
 from gravac_agent.network.hosts import link_name
@@ -60,8 +61,6 @@ def obstacle(trained: Sequence[torch.Tensor], sharded: bool) -> str:
     """Return what keeps ranks from dividing these gradients, as the end of a sentence; empty: nothing does."""
     if sharded:
         return "FSDP2 divides gradients by itself, within a host under HSDP (docs/fsdp.md)"
-    if (device := trained[0].device.type) != "cpu":
-        return f"gradients on {device} are not divided yet"
     if any(one.dtype == torch.float16 for one in trained):
         return (
             "some gradients are in float16, where the mean of one piece may overflow and that of others not"
@@ -91,21 +90,31 @@ def hosts_of(levels: str, names: Sequence[Hashable]) -> tuple[list[list[int]], s
 
 
 def choose(
-    levels: str, obstacle: str, group: dist.ProcessGroup, groups: OwnGroups
+    levels: str,
+    obstacle: str,
+    group: dist.ProcessGroup,
+    groups: OwnGroups,
+    exchange_group: dist.ProcessGroup,
+    device: Device | None,
 ) -> tuple[TwoLevels | None, str]:
     """Return the links, and a sentence for log and journal. All ranks call it, after ``OwnGroups.align``.
 
     Args:
-        levels: The setting. ``auto`` takes two levels where the link between hosts is the slower one.
+        levels: The setting. ``auto`` takes two levels where the link between hosts is the slower one, and on a device
+            it never does.
         obstacle: As the function of that name returns it, equal on all ranks.
         group: The ranks, without those of other data-parallel groups.
         groups: Makes the groups.
+        exchange_group: The trainer's group of these ranks.
+        device: The accelerator that gradients are on; None: the host's memory.
 
     Returns:
         None where each rank exchanges whole gradients.
     """
-    if levels == FLAT:
+    if levels == FLAT or (levels == AUTO and device is not None):  # it has not run on a GPU
         return None, ""
+    if device is not None and not obstacle:
+        obstacle = _unreached(group)
     hosts = list[list[int]]()
     if not obstacle:
         hosts, obstacle = hosts_of(levels, by_rank(digest(link_name()), group))
@@ -114,7 +123,7 @@ def choose(
         expected = levels == AUTO and len({len(ranks) for ranks in hosts}) < 2
         said = f"levels={levels!r} is flat here, since {obstacle}: each rank exchanges whole gradients."
         return None, "" if expected else said
-    two = _connected(hosts, group, groups)
+    two = _connected(hosts, group, groups, exchange_group, device)
     links = f"a rank has {two.inside} inside a host and {two.between} between hosts, while all ranks send"
     if levels == AUTO and two.inside.bytes_per_second < AGREE * two.between.bytes_per_second:
         return None, (
@@ -127,14 +136,44 @@ def choose(
     )
 
 
-def _connected(hosts: Sequence[Sequence[int]], group: dist.ProcessGroup, groups: OwnGroups) -> TwoLevels:
+def _unreached(group: dist.ProcessGroup) -> str:
+    """Return what keeps ranks from making groups on a device, as ``obstacle`` does."""
+    # Where a device is bound, torch splits NCCL's communicator of all ranks, in which each of them has to take part.
+    bound = getattr(dist.group.WORLD, "bound_device_id", None) is not None
+    if bound and group.size() < dist.get_world_size():
+        return (
+            "init_process_group was given a device_id, so that ranks without this agent would have to make its groups, "
+            "too"
+        )
+    return ""
+
+
+def _connected(
+    hosts: Sequence[Sequence[int]],
+    group: dist.ProcessGroup,
+    groups: OwnGroups,
+    exchange_group: dist.ProcessGroup,
+    device: Device | None,
+) -> TwoLevels:
     members = dist.get_process_group_ranks(group)
     (mine,) = (ranks for ranks in hosts if group.rank() in ranks)
     place = mine.index(group.rank())
-    inside = [members[rank] for rank in mine]
-    gradients, means = (groups.new(inside, None, "gloo") for _ in range(2))
-    between = groups.new([members[ranks[place]] for ranks in hosts], None, "gloo")
+    inside, others = [members[rank] for rank in mine], [members[ranks[place]] for ranks in hosts]
     # Not by the metered one: this is no time of a step.
     everyone = Doubling(group)
-    found = [measure(Ring(ProcessGroupCommunicator(one), everyone=everyone)) for one in (gradients, between)]
-    return TwoLevels(HostLevel(Metered(gradients), ProcessGroupCommunicator(means)), between, *found)
+    if device is None:
+        gradients, means = (groups.new(inside, None, "gloo") for _ in range(2))
+        between = groups.new(others, None, "gloo")
+        rings = [Ring(ProcessGroupCommunicator(one), everyone=everyone) for one in (gradients, between)]
+        level = HostLevel(Metered(gradients), ProcessGroupCommunicator(means))
+    else:
+        # Two NCCL communicators in flight wait for each other where ranks start their kernels in different orders. Here
+        # each collective follows, on the side stream, what the one before it followed: one order on all ranks. So the
+        # means need no communicator of their own.
+        kind = device.device.type
+        backend, seconds = backend_of(exchange_group, kind), timeout_of(exchange_group, device.device)
+        gradients, between = (groups.new(ranks, seconds, backend) for ranks in (inside, others))
+        ends = [ProcessGroupCommunicator(one, kind) for one in (gradients, between)]
+        rings = [Ring(one, device.device, everyone) for one in ends]
+        level = HostLevel(ends[0], ends[0], device)
+    return TwoLevels(level, between, *map(measure, rings))

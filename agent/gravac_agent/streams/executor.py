@@ -28,6 +28,7 @@ from gravac_agent.errors import peer_error
 from gravac_agent.exchange.channel import BucketChannel
 from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.compensation import Survey, norm_sq
+from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.step import SEED, Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
@@ -55,7 +56,9 @@ class QueuedBucket:
     """A bucket whose encoding was queued."""
 
     submitted: SubmittedBucket
-    channel: BucketChannel
+    """Where ranks divide gradients, this rank's piece of the bucket, once that is made."""
+    channel: BucketChannel = field(init=False)
+    """Set when encoding begins."""
     transfer: Transfer | None = None
     """What is in flight; None if encoding failed, or has not begun yet on a simulated device."""
     message: SentMessage | SentRounded | None = None
@@ -64,6 +67,8 @@ class QueuedBucket:
     """The mean will be that of the raw gradients."""
     phase: QueuedPhase = QueuedPhase.QUEUED
     error: Exception | None = None
+    works: list[Work] = field(default_factory=list)
+    """What sends the mean of a piece to the other ranks of the host."""
 
     @property
     def sent(self) -> Transfer | SentMessage | SentRounded | None:
@@ -91,12 +96,13 @@ class DeviceStep:
     """What has a second collective to issue."""
     dense_bytes: int = 0
     payload_bytes: int = 0
+    inside_bytes: int = 0
     begins_again: bool = False
     """Whether a backward before this one did not end, whose sums are still in the tick's rows."""
     raw: bool = True
     """Whether every bucket was sent raw."""
     mean_sq: Scalar | None = 0.0
-    """‖mean of raw gradients‖², of FSDP2's this rank's part; None if another one was sent."""
+    """‖mean of raw gradients‖², of FSDP2's this rank's part; None if another one was sent, or is a host's mean."""
     sharded: bool = False
     """Whether FSDP2 hands over the gradients. It waits for each mean, so that none is kept in ``buckets``."""
     activity: list[tuple[Activity, int, int]] = field(default_factory=list)
@@ -131,6 +137,7 @@ class StreamExecutor:
         tick_codec: Packs and unpacks ticks.
         announcement: What this rank announces in each tick.
         compiled: Whether all ranks have compiled kernels for the device, which make whole messages of some plans.
+        host: Divides buckets among the ranks of this host; None: each rank exchanges all of a bucket.
     """
 
     defers_result = True
@@ -147,9 +154,10 @@ class StreamExecutor:
         tick_codec: TickCodec,
         announcement: Announcement,
         compiled: bool,
+        host: HostLevel | None = None,
     ) -> None:
         self.channels, self.tick_codec = channels, tick_codec
-        self.device = device
+        self.device, self._host = device, host
         self._dense, self._link, self._announcement = dense, link, announcement
         self._rank = channels.aggregator.communicator.rank
         self._ticks = DeviceTick(device, ticks)
@@ -161,9 +169,11 @@ class StreamExecutor:
         self._step: DeviceStep | None = None
         self._broken: Exception | None = None
         """What a collective raised. This rank issues none after it: they would meet other ones than they should."""
+        self._reduced: dict[int, Work] = {}
+        """All-reduces of pieces in their own memory, by the bucket's number, until the step ends."""
 
     def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
-        before, self._step = self._step, DeviceStep(plan, number, Survey(surveyed))
+        before, self._step = self._step, self._fresh(plan, number, surveyed)
         self._step.begins_again = before is not None and bool(before.buckets) and before.ended is None
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
@@ -171,10 +181,7 @@ class StreamExecutor:
         device = self.device
         future = device.future()
         step = self._running(bucket)
-        queued = QueuedBucket(
-            SubmittedBucket(bucket, buffer, last, future, buffer),
-            self.channels.begin(bucket, step.plan),
-        )
+        queued = QueuedBucket(SubmittedBucket(bucket, buffer, last, future, buffer))
         step.buckets.append(queued)
         try:
             device.refuse_capture()  # first, because nothing else below may run during a capture
@@ -204,7 +211,7 @@ class StreamExecutor:
             step.sharded = True
             self._timer.restart()
         submitted = SubmittedBucket(bucket, gradient, False, device.future(), out, factor)
-        queued = QueuedBucket(submitted, self.channels.begin(bucket, step.plan))
+        queued = QueuedBucket(submitted)
         try:
             device.refuse_capture()
             current = device.current_stream()
@@ -267,6 +274,7 @@ class StreamExecutor:
             bool(counts),
             step.survey.curve,
             step.host_seconds,
+            inside_bytes=step.inside_bytes,
         )
 
     def hangs(self) -> bool:
@@ -323,6 +331,12 @@ class StreamExecutor:
 
     # -- on the host, in the thread that calls the hook -------------------------------------------------------
 
+    def _fresh(self, plan: StepPlan, number: int, surveyed: bool) -> DeviceStep:
+        step = DeviceStep(plan, number, Survey(surveyed))
+        if self._host is not None:
+            step.mean_sq = None  # a rank's gradient is the mean of its host's already
+        return step
+
     def _running(self, bucket: Bucket) -> DeviceStep:
         """Return the running step, or a fresh record of it if a backward before this one did not end."""
         step = self._step
@@ -330,7 +344,7 @@ class StreamExecutor:
         if bucket.number == 0:
             self._timer.restart()
             if step.buckets:
-                step = self._step = DeviceStep(step.plan, step.number, Survey(step.survey.wanted))
+                step = self._step = self._fresh(step.plan, step.number, step.survey.wanted)
                 step.begins_again = True
         return step
 
@@ -365,12 +379,15 @@ class StreamExecutor:
         device.run(side, partial(self._decide, step, waiting_since))
         for queued in step.buckets:
             device.run(side, partial(self._finish, step, queued))
+        if self._host is not None:
+            for queued in step.buckets:  # by now all means are on their way
+                device.run(side, partial(self._join, step, queued))
         device.run(side, partial(self._fetch, step))
         step.ended = device.record_event(side)
 
     def _fail(self, step: DeviceStep, queued: QueuedBucket, error: Exception) -> None:
         """Let ``check`` and ``wait_step`` raise an error, and give the trainer zeros. It never raises."""
-        submitted = queued.submitted
+        submitted = queued.submitted.whole or queued.submitted
         log.error("the exchange of bucket %d failed: %s", submitted.bucket.number, error)
         step.error = step.error or error
         if submitted.future.done():
@@ -391,10 +408,22 @@ class StreamExecutor:
             if step.begins_again:
                 self._ticks.forget()
                 step.begins_again = False
+            if self._host is not None:
+                self._divide(step, queued, self._host)
+            queued.channel = self.channels.begin(queued.submitted.bucket, step.plan)
             if not self._offer(step, queued):
                 self._send(step, queued)
         except Exception as error:
             queued.error = self._broken = error
+
+    def _divide(self, step: DeviceStep, queued: QueuedBucket, host: HostLevel) -> None:
+        """Make a bucket this rank's piece of the host's mean."""
+        begin = self._timer.mark(self._side)
+        if (unread := self._reduced.pop(queued.submitted.bucket.number, None)) is not None:
+            # A backward did not end, and the other hosts may still read and write the piece.
+            self.device.wait_work(unread)
+        queued.submitted = host.divide(queued.submitted)
+        step.activity.append(("inside", begin, self._timer.mark(self._side)))
 
     def _offer(self, step: DeviceStep, queued: QueuedBucket) -> bool:
         """Put a bucket into a group, if it goes with one. Issue the group's collective if nothing follows in it."""
@@ -434,6 +463,8 @@ class StreamExecutor:
                 if exchange is not None and not unresolved:
                     queued.phase = QueuedPhase.FREE
             queued.transfer = exchange or self._dense(submitted)
+            if exchange is None and submitted.whole is not None:
+                self._reduced[number] = queued.transfer.work
             step.payload_bytes += queued.transfer.payload_bytes
             step.dense_bytes += queued.transfer.payload_bytes if exchange is None else gradient.nbytes
         finally:
@@ -558,7 +589,7 @@ class StreamExecutor:
             if queued.message is not None:
                 step.mean_sq = None
                 queued.message.resolve(step.counts)
-                submitted.future.set_result(submitted.out)
+                self._hand_over(step, queued)
                 return
             if queued.transfer is not None:
                 # Before the mean overwrites the gradient, which may have to undo the step.
@@ -573,12 +604,55 @@ class StreamExecutor:
                 # NaN if the step does not count, as plain DDP would give: nobody can stop the optimizer in time. A raw
                 # mean shows it by itself.
                 submitted.out.mul_(factor_of(step.counts))
-            submitted.future.set_result(submitted.out)
+            self._hand_over(step, queued)
         except Exception as error:
             self._fail(step, queued, error)
         finally:
             if begin >= 0:
                 step.activity.append(("decompress", begin, self._timer.mark(self._side)))
+
+    def _hand_over(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Give the trainer a bucket's mean, or send that of a piece to the other ranks of the host.
+
+        Raises:
+            Exception: A collective raised it, of this bucket or of one before it.
+        """
+        submitted = queued.submitted
+        if submitted.whole is None:
+            submitted.future.set_result(submitted.out)
+            return
+        assert self._host is not None
+        self._reduced.pop(submitted.bucket.number, None)
+        if step.error is not None:  # the others may wait for other means than this
+            raise step.error
+        senders = queued.channel.senders
+        try:
+            queued.works = self._host.gather(submitted, senders)
+        except Exception as error:
+            self._broken = error
+            raise
+        step.inside_bytes += self._host.nbytes(submitted, senders)
+
+    def _join(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Put the mean of a bucket together from its pieces, and give it to the trainer."""
+        piece, whole = queued.submitted, queued.submitted.whole
+        if whole is None or whole.future.done():  # it was not divided, or failed
+            return
+        assert self._host is not None
+        channel = queued.channel
+        begin = arrived = self._timer.mark(self._side)
+        try:
+            for work in queued.works:
+                self.device.wait_work(work)
+            arrived = self._timer.mark(self._side)
+            channel.show(whole.bucket, self._host.join(piece, channel.senders))
+            if whole.factor != 1.0:
+                whole.buffer.mul_(whole.factor)
+            whole.future.set_result(whole.out)
+        except Exception as error:
+            self._fail(step, queued, error)
+        ended = self._timer.mark(self._side)
+        step.activity += [("inside", begin, arrived), ("decompress", arrived, ended)]
 
     def _deliver(self, step: DeviceStep, queued: QueuedBucket) -> None:
         """Write a mean that is used before the tick is there. The memory can undo the step without the gradient."""
@@ -600,10 +674,14 @@ class StreamExecutor:
                 step.mean_sq = step.sums.shards_sq = step.mean_sq + part
             else:
                 step.mean_sq = None
+            if submitted.whole is not None:
+                self._hand_over(step, queued)
         except Exception as error:
             self._fail(step, queued, error)
         ended = self._timer.mark(self._side)
         step.activity += [("communicate", begin, arrived), ("decompress", arrived, ended)]
+        if self._host is not None:
+            self._join(step, queued)
 
     def _mark_lost(self, step: DeviceStep, gradients: list[Tensor]) -> None:
         """Make gradients NaN if the step does not count. A codec or a row of the mean may leave out what was bad."""

@@ -1,10 +1,13 @@
 """Which ranks divide gradients, by the setting and what each rank says of its host."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from gravac_agent.errors import SetupError
-from gravac_agent.setup.levels import check_divides, hosts_of, obstacle
+from gravac_agent.setup.levels import check_divides, choose, hosts_of, obstacle
+from tests.support.streams.device import SimulatedDevice
 
 
 def test_ranks_of_one_name_are_a_host_whatever_their_order() -> None:
@@ -40,9 +43,15 @@ def test_where_no_number_divides_the_ranks_none_is_proposed() -> None:
         check_divides("2", 5)
 
 
-def test_gradients_on_a_device_sharded_ones_and_float16_stay_whole() -> None:
+def test_on_a_device_auto_asks_no_other_rank() -> None:
+    """It has run on no GPU, so it must be asked for. As what is usual, it is not mentioned."""
+    nothing: Any = None
+    assert choose("auto", "", nothing, nothing, nothing, SimulatedDevice(None)) == (None, "")
+
+
+def test_sharded_gradients_and_float16_stay_whole() -> None:
     plain = torch.zeros(3)
     assert obstacle([plain], sharded=False) == ""
-    assert obstacle([torch.zeros(3, device="meta")], sharded=False) == "gradients on meta are not divided yet"
+    assert obstacle([torch.zeros(3, device="meta")], sharded=False) == ""
     assert "float16" in obstacle([plain, plain.half()], sharded=False)
     assert "HSDP" in obstacle([plain], sharded=True)

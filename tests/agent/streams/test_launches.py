@@ -80,6 +80,20 @@ def test_owners_take_eight_launches_for_any_number_of_ranks(
         assert (step.allocations, step.waits) == (0, 0), step.names
 
 
+@pytest.mark.parametrize(
+    ("codec", "cf", "flat"), [("topk+bf16", 1.0, 2), ("topk+bf16", 100.0, 1), ("int8", 4.0, 0.5)]
+)
+def test_two_levels_take_four_more(counting: list[CountedRank], codec: str, cf: float, flat: float) -> None:
+    """For any number of ranks: parts are copied to rows, what comes is added up and divided, and means are copied."""
+    for inside in (2, 8):
+        rank = CountedRank(codec, cf, 2, buckets=8, inside=inside)
+        counting[:] = [rank]
+        bucket, step = rank.settled()
+        assert bucket.launches == 8 * (flat + 4), bucket.names
+        assert step.launches <= OF_A_STEP, step.names
+        assert (bucket.allocations, bucket.waits, step.allocations, step.waits) == (0, 0, 0, 0), bucket.names
+
+
 @pytest.mark.parametrize(("codec", "cf", "most"), [("topk+bf16", 1.0, 3), ("topk+twobit", 16.6, 5)])
 def test_clipping_takes_one_more(counting: list[CountedRank], codec: str, cf: float, most: int) -> None:
     """The norm of the mean gradient follows from sums of a sample."""

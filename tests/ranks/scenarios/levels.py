@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.ranks.scenarios.hybrid import bytes_sent
 from tests.ranks.scenarios.kinds import mixed_kinds
 from tests.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
 from tests.ranks.scenarios.undo import on_each_part
+from tests.support.streams.at_once import streams_for_agents
 
 AGENT: dict[str, Any] = {"controller": None, "window": 5, "collective": "gather"}
 
@@ -47,6 +48,11 @@ class Odd(nn.Module):
         return out
 
 
+def exchanging(streams: bool, whole: bool = False) -> AbstractContextManager[None]:
+    """Return in what an agent starts that exchanges with threads or on streams, there maybe in ``whole`` messages."""
+    return streams_for_agents(whole=whole) if streams else nullcontext()
+
+
 def parallel(model: Odd, by: str, **options: Any) -> Any:
     """Return a model whose gradients ``ddp`` or ``replicate`` averages, in several buckets."""
     if by == "ddp":
@@ -67,7 +73,8 @@ def local(tensor: Any) -> Tensor:
 class Steps:
     """Steps of a model whose parameters stay, so that the sum of the mean gradients is known.
 
-    ``factor``: the divide factor of ``replicate()``, other than the number of ranks.
+    ``factor``: the divide factor of ``replicate()``, other than the number of ranks. ``streams``: whether an optimizer
+    would apply gradients that are not finite.
     """
 
     def __init__(
@@ -76,8 +83,10 @@ class Steps:
         dtype: torch.dtype = torch.float32,
         by: str = "ddp",
         factor: float = 0.0,
+        streams: bool = False,
         **options: Any,
     ) -> None:
+        self.streams, self.lost = streams, 0
         self.rank, self.model, self.plain = rank, Odd(dtype, by), Odd(dtype, by)
         self.module = parallel(self.model, by, **options)
         # The gradient is divided before it is exchanged, and what is exchanged is added up.
@@ -107,7 +116,10 @@ class Steps:
         for name, one in self.plain.named_parameters() if not spoiled else ():
             if one.grad is not None:
                 self.came[name] += one.grad
-        self.optimizer.step()
+        if spoiled:
+            self.lost += all(bool(local(one.grad).isnan().all()) for one in self.model.parameters())
+        if not (spoiled and self.streams):
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self.counted += not spoiled
 
@@ -153,19 +165,26 @@ def levels_conserve(
     levels: Any = 2,
     by: str = "ddp",
     factor: float = 0.0,
+    streams: bool = False,
+    whole: bool = False,
+    collective: str = "gather",
 ) -> dict[str, Any]:
     """In each step, what arrived and what waits add up to the mean gradients; after the agent closed, all arrives.
 
     ``how``: ``skipped`` steps, ``no_sync``, an ``unused`` branch of some ranks, ``views`` into the buckets, a codec
-    ``switched``, or an agent ``again`` after the first one.
+    ``switched``, or an agent ``again`` after the first one. ``streams`` and ``whole``: see ``exchanging``.
     """
     options: dict[str, Any] = {"find_unused_parameters": True} if how == "unused" else {}
     options |= {"gradient_as_bucket_view": True} if how == "views" else {}
-    steps = Steps(rank, by=by, factor=factor, **options)
+    steps = Steps(rank, by=by, factor=factor, streams=streams, **options)
     chosen = {"compressor": compressor, "memory": memory, "policy": f"static:cf={cf}", **AGENT}
+    chosen["collective"] = collective
     errors, waiting, parts, agents = [], 0.0, 0, 2 if how == "again" else 1
     for number in range(agents):
-        with Agent(steps.module, steps.optimizer, data_dir=folder, levels=levels, **chosen) as agent:
+        with (
+            exchanging(streams, whole),
+            Agent(steps.module, steps.optimizer, data_dir=folder, levels=levels, **chosen) as agent,
+        ):
             for step in range(8 * number, 8 * number + 8):
                 spoiled = how == "skipped" and step in (3, 5)
                 alone = rank % 3 > 0 or step % 2 > 0
@@ -181,6 +200,7 @@ def levels_conserve(
             state = agent.state
             assert state is not None
             held = sum(one.numel() for one in agent._parts.memory.state_dict().values())
+            executor = type(agent._parts.executor).__name__
     steps.step(20)  # plain DDP sends what waits
     total = sum(one.numel() for one in steps.model.parameters())
     return {
@@ -192,6 +212,8 @@ def levels_conserve(
         "bytes": state.dense_bytes / 8 / 4 / total,
         "wire": state.dense_bytes / state.payload_bytes,
         "nonfinite": state.nonfinite_steps,
+        "lost": steps.lost,
+        "executor": executor,
         "gradients": [float(one.sum()).hex() for one in steps.arrived.values()],
     }
 
@@ -207,6 +229,8 @@ def levels_train(
     aged: bool = False,
     clip: float | None = None,
     by: str = "ddp",
+    streams: bool = False,
+    whole: bool = False,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train plainly, with whole gradients and with two levels: the parameters, and how far they are apart."""
@@ -221,7 +245,10 @@ def levels_train(
             AGENT | {"data_dir": folder, "policy": policy, "levels": chosen or "flat", "job": name} | settings
         )
         norms = []
-        with Agent(module, optimizer, enabled=chosen is not None, **options) as agent:
+        with (
+            exchanging(streams, whole),
+            Agent(module, optimizer, enabled=chosen is not None, **options) as agent,
+        ):
 
             def clipped(_: int, agent: Agent = agent, norms: list[float] = norms) -> None:
                 if clip is not None:
@@ -244,7 +271,13 @@ def levels_train(
 
 
 def levels_resumed(
-    rank: int, world: int, folder: str, first: Any = 2, second: Any = 2, memory: str = "residual"
+    rank: int,
+    world: int,
+    folder: str,
+    first: Any = 2,
+    second: Any = 2,
+    memory: str = "residual",
+    streams: bool = False,
 ) -> dict[str, Any]:
     """8 steps, a checkpoint of this rank, and 8 more in new objects, maybe with other levels; once also in one go."""
     chosen = {"compressor": "topk+bf16", "policy": "static:cf=8", "memory": memory, **AGENT}
@@ -252,7 +285,10 @@ def levels_resumed(
     for cut in (None, 8):
         module = wrapped(buckets=4)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=momentum)
-        with Agent(module, optimizer, data_dir=folder, levels=first, job=f"one{cut}", **chosen) as agent:
+        with (
+            exchanging(streams),
+            Agent(module, optimizer, data_dir=folder, levels=first, job=f"one{cut}", **chosen) as agent,
+        ):
             train(module, optimizer, rank, range(cut or 16))
             saved = agent.state_dict()
             before = _means(agent, module)
@@ -263,7 +299,10 @@ def levels_resumed(
             again.module.load_state_dict(model)
             optimizer = torch.optim.SGD(again.parameters(), lr=0.05, momentum=momentum)
             optimizer.load_state_dict(rates)
-            with Agent(again, optimizer, data_dir=folder, levels=second, job="two", **chosen) as agent:
+            with (
+                exchanging(streams),
+                Agent(again, optimizer, data_dir=folder, levels=second, job="two", **chosen) as agent,
+            ):
                 agent.load_state_dict(saved)
                 after = _means(agent, again)
                 train(again, optimizer, rank, range(cut, 16))
@@ -486,11 +525,12 @@ def levels_survive(rank: int, world: int, folder: str, how: str) -> dict[str, An
     }
 
 
-def levels_kinds(rank: int, world: int, folder: str, **options: Any) -> dict[str, Any]:
+def levels_kinds(rank: int, world: int, folder: str, streams: bool = False, **options: Any) -> dict[str, Any]:
     """Complex and sparse gradients; the agents of this scenario take the setting from the environment."""
     os.environ["GRAVAC_LEVELS"] = "2"
     try:
-        return mixed_kinds(rank, world, folder, **options)
+        with exchanging(streams):
+            return mixed_kinds(rank, world, folder, **options)
     finally:
         del os.environ["GRAVAC_LEVELS"]
 

@@ -1,9 +1,12 @@
 """What came in is what arrived and what waits, and ranks agree to the bit."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
+from gravac_agent.exchange.host_level import piece_shape
 from tests.support.streams.compare import Outcome
 from tests.support.streams.lives import begin_backward
 from tests.support.streams.task import RATE, Net, Task
@@ -32,12 +35,26 @@ def check_conservation(task: Task, ranks: int = 2, tolerance: float = 2e-5) -> l
     outcomes = each_rank(task, 1, life, ranks)
     check_agreement(outcomes)
     for number, (begin, summed) in enumerate(zip(Net(task).parameters, total, strict=True)):
-        waiting = sum(outcome.residual.get(f"p{number}", torch.zeros(1)) for outcome in outcomes)
+        waiting = sum(
+            _whole(task, rank, outcome.residual.get(f"p{number}"), begin)
+            for rank, outcome in enumerate(outcomes)
+        )
         arrived = (begin - outcomes[0].parameters[number]) / RATE
         mean = (summed.flatten() - waiting) / ranks
         assert torch.allclose(arrived.flatten(), mean, atol=tolerance), number
     assert any(float(piece.abs().sum()) for piece in outcomes[0].residual.values())
     return outcomes
+
+
+def _whole(task: Task, rank: int, residual: Tensor | None, parameter: Tensor) -> Tensor:
+    """Return what a rank's residual adds to the sum over ranks: that of a piece stands for all ranks of a host."""
+    length = math.prod(piece_shape(parameter.shape, task.levels))
+    padded = torch.zeros(task.levels * length)
+    if residual is not None:
+        assert residual.numel() == length
+        padded[rank % task.levels * length :][:length] = task.levels * residual
+    assert not padded[parameter.numel() :].any(), "padding waits"
+    return padded[: parameter.numel()]
 
 
 def check_agreement(outcomes: list[Outcome]) -> None:
@@ -47,13 +64,14 @@ def check_agreement(outcomes: list[Outcome]) -> None:
             assert torch.equal(one, mine)
 
 
-def check_abandoned(task: Task, buckets: int, undone: bool) -> None:
+def check_abandoned(task: Task, buckets: int, undone: bool, ranks: int = 2) -> None:
     """Abandon two backwards of a step, the second after some buckets, and check that the next one has nothing of them.
 
     Args:
         task: Of 12 steps or so.
         buckets: How many of the second backward are handed over.
         undone: Whether the agent undoes it; else the trainer just begins again.
+        ranks: How many there are.
     """
 
     def life(one: OnStreams) -> Outcome:
@@ -67,7 +85,7 @@ def check_abandoned(task: Task, buckets: int, undone: bool) -> None:
             one.step(step)
         return one.end()
 
-    spoilt, plain = each_rank(task, 1, life), on_streams(task, 1)
+    spoilt, plain = each_rank(task, 1, life, ranks), on_streams(task, 1, ranks)
     for mine, theirs in zip(spoilt, plain, strict=True):
         for number, (result, other) in enumerate(zip(mine.results, theirs.results, strict=True)):
             if undone or number < 5:

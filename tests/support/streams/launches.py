@@ -21,6 +21,7 @@ from gravac.collectives import AllReduce, Communicator, Done
 from gravac.kernels import backend, reference
 from gravac.memories import Bucket
 from gravac_agent.exchange.channels import Channels
+from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.plan import Directive, StepPlan
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.streams.executor import StreamExecutor
@@ -115,6 +116,7 @@ class CountedRank:
         clipped: Whether the trainer clips by the agent.
         collective: How payloads meet.
         buckets: How many.
+        inside: Ranks of a host, which divide gradients; 1: nobody does. ``ranks`` are then those between hosts.
     """
 
     def __init__(
@@ -125,8 +127,9 @@ class CountedRank:
         clipped: bool = False,
         collective: str = "auto",
         buckets: int = 1,
+        inside: int = 1,
     ) -> None:
-        ends = _Ends(ranks)
+        ends, device, others = _Ends(ranks), _Quiet(), _Ends(inside)
         aggregator = aggregators.build(codec, ends, collective)
         channels = Channels(memories.build("residual"), (codec,), (aggregator,))
         channels.raw_mean.wanted = channels.cuts = clipped
@@ -135,7 +138,7 @@ class CountedRank:
         dense = AllReduce(ends)
         self._channels, self._plan = channels, plan
         self.executor = StreamExecutor(
-            device=_Quiet(),
+            device=device,
             channels=channels,
             dense=lambda submitted: dense.reduce_in_place(submitted.buffer),
             ticks=ends,
@@ -143,12 +146,13 @@ class CountedRank:
             tick_codec=TickCodec(0, ranks),
             announcement=Announcement("", plan, None),
             compiled=True,
+            host=None if inside == 1 else HostLevel(others, others, device),
         )
         self._buckets = [Bucket(number, (f"p{number}",), (SIZE,), ((SIZE,),)) for number in range(buckets)]
         self._buffers = [torch.randn(SIZE) for _ in range(buckets)]
         self._step, self._where = 0, ""
         self.found: dict[str, Counts] = {}
-        for name in ("_encode", "_finish", "_sum_tick", "_decide", "_fetch"):
+        for name in ("_encode", "_finish", "_join", "_sum_tick", "_decide", "_fetch"):
             self._watch(name)
 
     def step(self, surveyed: bool = False) -> None:
@@ -170,7 +174,7 @@ class CountedRank:
         self.found = {}
         with _Counting(self):
             self.step(surveyed)
-        ofs = ("_encode", "_finish")
+        ofs = ("_encode", "_finish", "_join")
         buckets = [counts for place, counts in self.found.items() if place in ofs]
         return _sum(buckets), _sum(counts for place, counts in self.found.items() if place not in ofs)
 

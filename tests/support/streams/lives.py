@@ -28,6 +28,13 @@ LINKED_EARLY = Task("bf16", 6, (2.0,) * 6, _BAD, link=Link(bits_per_second=1e6))
 """Two payloads take more than a second buffer of the residual, so that means are written before the tick is there."""
 ROWS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="rows")
 REPLICAS = Task("topk", 6, _CFS, _BAD, rescaled=True, fsdp="replicas")
+_FEW = frozenset({(2, 1)})
+DIVIDED = Task("topk", 6, _CFS[:4], _FEW, rescaled=True, levels=2)
+"""On two hosts of two ranks, as all tasks with levels."""
+LINKED_DIVIDED = replace(LINKED_EARLY, cfs=(2.0,) * 4, bad=_FEW, levels=2)
+DIVIDED_WHOLE = replace(WHOLE, cfs=(4.0,) * 4, bad=_FEW, levels=2)
+DIVIDED_SHARDS = replace(SHARDS, cfs=_CFS[:4], bad=_FEW, levels=2)
+DIVIDED_REPLICAS = replace(REPLICAS, cfs=_CFS[:4], bad=_FEW, levels=2)
 LINKED_ROWS = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6), fsdp="rows")
 
 
@@ -38,7 +45,11 @@ def _on_host(task: Task) -> list[Outcome]:
 
 @cache
 def _at_once(task: Task) -> list[Outcome]:
-    return on_streams(task, None)
+    return on_streams(task, None, _ranks(task))
+
+
+def _ranks(task: Task) -> int:
+    return 2 if task.levels == 1 else 4
 
 
 def trained(executor: type[StreamExecutor], seed: int) -> list[str]:
@@ -74,6 +85,53 @@ def in_shards(executor: type[StreamExecutor], seed: int) -> list[str]:
 def in_linked_shards(executor: type[StreamExecutor], seed: int) -> list[str]:
     """The same over an emulated link, on which both are issued at once."""
     return differences(on_streams(LINKED_SHARDS, seed, executor=executor), _at_once(LINKED_SHARDS))
+
+
+def divided(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """Two levels of links: a rank exchanges its piece of each bucket, and gets the means of the others."""
+    return _divided(executor, seed, DIVIDED)
+
+
+def linked_divided(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same over an emulated link, in pieces whose means are written as soon as they have arrived."""
+    return _divided(executor, seed, LINKED_DIVIDED)
+
+
+def divided_in_whole_messages(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same in whole messages, of which one launch decodes several buckets."""
+    return _divided(executor, seed, DIVIDED_WHOLE)
+
+
+def divided_in_shards(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same in messages with a second collective, which follows the next buckets' division."""
+    return _divided(executor, seed, DIVIDED_SHARDS)
+
+
+def divided_replicas(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same where each mean is used at once."""
+    return _divided(executor, seed, DIVIDED_REPLICAS)
+
+
+def _divided(executor: type[StreamExecutor], seed: int, task: Task) -> list[str]:
+    return differences(on_streams(task, seed, _ranks(task), executor), _at_once(task))
+
+
+def divided_again(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A dense backward ends in an exception, and the next one divides buckets into the pieces that are in flight."""
+    task = replace(DIVIDED, cfs=(10.0, 10.0, 1.0, 4.0), bad=frozenset())
+
+    def each(one: OnStreams) -> Outcome:
+        for step in range(2):
+            one.step(step)
+        one.take_in()
+        begin_backward(one, 2, buckets=4)
+        one.channels.rollback()
+        one.executor.abandon()
+        for step in range(2, 4):
+            one.step(step)
+        return one.end()
+
+    return differences(each_rank(task, seed, each, _ranks(task), executor), _at_once(task))
 
 
 def rows(executor: type[StreamExecutor], seed: int) -> list[str]:
@@ -123,6 +181,11 @@ def abandoned(executor: type[StreamExecutor], seed: int) -> list[str]:
 def abandoned_in_whole_messages(executor: type[StreamExecutor], seed: int) -> list[str]:
     """The same; the device undoes it."""
     return _abandoned(executor, seed, Task("topk+bf16", 6, (4.0,) * 4, whole=True))
+
+
+def abandoned_pieces(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same of pieces."""
+    return _abandoned(executor, seed, Task("topk", 6, (10.0,) * 4, levels=2))
 
 
 def _abandoned(executor: type[StreamExecutor], seed: int, task: Task) -> list[str]:
@@ -219,6 +282,13 @@ LIVES: tuple[Life, ...] = (
     abandoned_in_whole_messages,
     in_shards,
     in_linked_shards,
+    divided,
+    linked_divided,
+    divided_in_whole_messages,
+    divided_in_shards,
+    divided_replicas,
+    divided_again,
+    abandoned_pieces,
 )
 
 
@@ -236,5 +306,5 @@ def begin_backward(one: OnStreams, step: int, buckets: int) -> None:
 def _each(
     task: Task, seed: int, each: Callable[[OnStreams], list[str]], executor: type[StreamExecutor]
 ) -> list[str]:
-    found = each_rank(task, seed, each, executor=executor)
+    found = each_rank(task, seed, each, _ranks(task), executor)
     return [f"rank {rank}: {what}" for rank, one in enumerate(found) for what in one]

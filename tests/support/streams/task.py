@@ -37,6 +37,7 @@ class Task:
         whole: Whether the device makes whole messages of the plans that it can.
         collective: How payloads meet.
         fsdp: Whether FSDP2 reduces the gradients: of each mean a rank gets its row, or as a replica all of it.
+        levels: Ranks of a host, which divide gradients; 1: each rank exchanges all of them.
     """
 
     codec: str
@@ -53,6 +54,7 @@ class Task:
     whole: bool = False
     collective: str = "auto"
     fsdp: Literal["", "rows", "replicas"] = ""
+    levels: int = 1
 
     def layout(self, step: int) -> list[Bucket]:
         """The buckets of a step, the last layers first, as DDP has them."""

@@ -15,6 +15,7 @@ from gravac.kernels import treated_as_device
 from gravac.memories import Bucket
 from gravac_agent.exchange.channels import Channels
 from gravac_agent.exchange.host_executor import HostExecutor
+from gravac_agent.exchange.host_level import HostLevel
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.step import StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, TickCodec
@@ -60,14 +61,23 @@ def each_rank(
 ) -> list[T]:
     """Run ``life`` on every rank, each with a device of its own; see ``on_streams``."""
     turns = Turns(ranks, seed or 0)
-    meetings = Meetings(ranks, turns)
+    meetings, levels = Meetings(ranks, turns), task.levels
+    inside = [Meetings(levels, turns) for _ in range(ranks // levels)]
+    between = [Meetings(ranks // levels, turns) for _ in range(levels)]
 
     def each(ends: Communicator) -> T:
         rank, failed = ends.rank, True
         turns.begin(rank)
         try:
             device = SimulatedDevice(None if seed is None else seed * ranks + rank, turns, rank)
-            found = life(OnStreams(task, device, SimulatedNccl(device, meetings, rank), executor))
+            everyone, host = SimulatedNccl(device, meetings, rank), None
+            exchanging, (number, place) = everyone, divmod(rank, levels)
+            if levels > 1:
+                # One communicator for gradients and means, as on a GPU.
+                ends = SimulatedNccl(device, inside[number], place)
+                host = HostLevel(ends, ends, device)
+                exchanging = SimulatedNccl(device, between[place], number)
+            found = life(OnStreams(task, device, everyone, executor, exchanging, host))
             failed = False
             return found
         finally:
@@ -195,17 +205,28 @@ def take_in(channels: Channels, task: Task, step: int, result: StepResult) -> bo
 
 
 class OnStreams:
-    """One rank of a training on a simulated device."""
+    """One rank of a training on a simulated device.
+
+    Args:
+        task: What to train.
+        device: The device.
+        nccl: All ranks.
+        executor: The executor.
+        exchanging: The ranks that average compressed gradients.
+        host: Divides gradients among the ranks of this host; None: nobody does.
+    """
 
     def __init__(
         self,
         task: Task,
         device: SimulatedDevice,
         nccl: SimulatedNccl,
-        executor: type[StreamExecutor] = StreamExecutor,
+        executor: type[StreamExecutor],
+        exchanging: SimulatedNccl,
+        host: HostLevel | None,
     ) -> None:
-        self.task, self.device, self.rank = task, device, nccl.rank
-        self.channels, self.net = _channels(task, nccl), Net(task, nccl.rank)
+        self.task, self.device, self.rank, self.host = task, device, nccl.rank, host
+        self.channels, self.net = _channels(task, exchanging), Net(task, nccl.rank)
         # As FSDP2's: of reduce-scatters, and of all-reduces between replicas.
         self.scatters, self.reduces = device.new_stream(), device.new_stream()
         self._scale = self.net.scale
@@ -213,12 +234,13 @@ class OnStreams:
         self.executor = executor(
             device=device,
             channels=self.channels,
-            dense=_dense(task, nccl),
+            dense=_dense(task, exchanging),
             ticks=nccl,
             link=task.link,
             tick_codec=TickCodec(nccl.rank, nccl.size),
             announcement=self.announcement,
             compiled=task.whole,
+            host=host,
         )
         self._layout: list[Bucket] = []
         self.buffers: list[Tensor] = []
