@@ -44,6 +44,8 @@ class _Room:
     targets: list[Tensor] = field(default_factory=list)
     """Where these are in ``rows``."""
     padding: list[Tensor] = field(default_factory=list)
+    in_flight: Work | None = None
+    """All-reduce of ``mine`` in its own memory."""
 
     @classmethod
     def of(cls, whole: Bucket, buffer: Tensor, ranks: int) -> "_Room":
@@ -113,6 +115,11 @@ class HostLevel:
             self._wait(self._dense.reduce_in_place(buffer).work)
             return whole
         room = self._room(whole.bucket, buffer)
+        if (
+            room.in_flight is not None
+        ):  # a backward did not end, and other hosts may still read and write the piece
+            self._wait(room.in_flight)
+            room.in_flight = None
         torch._foreach_copy_(room.targets, list(buffer.split(room.sizes)))
         if room.padding:  # which has come back with the last mean
             torch._foreach_zero_(room.padding)
@@ -122,6 +129,10 @@ class HostLevel:
         torch.sum(came.view(self.ranks, -1), 0, out=room.mine)
         room.mine.mul_(1.0 / self.ranks)
         return SubmittedBucket(room.piece, room.mine, whole.last, whole.future, room.mine, whole=whole)
+
+    def note(self, piece: SubmittedBucket, work: Work | None) -> None:
+        """Take note of an all-reduce of a piece in its own memory, and of its end (None)."""
+        self._rooms[piece.bucket.number].in_flight = work
 
     def gather(self, piece: SubmittedBucket, senders: Tensor | None) -> list[Work]:
         """Send the mean of a piece to the other ranks of the host.

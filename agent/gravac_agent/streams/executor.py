@@ -169,8 +169,6 @@ class StreamExecutor:
         self._step: DeviceStep | None = None
         self._broken: Exception | None = None
         """What a collective raised. This rank issues none after it: they would meet other ones than they should."""
-        self._reduced: dict[int, Work] = {}
-        """All-reduces of pieces in their own memory, by the bucket's number, until the step ends."""
 
     def begin_step(self, plan: StepPlan, number: int, surveyed: bool) -> None:
         before, self._step = self._step, self._fresh(plan, number, surveyed)
@@ -419,9 +417,6 @@ class StreamExecutor:
     def _divide(self, step: DeviceStep, queued: QueuedBucket, host: HostLevel) -> None:
         """Make a bucket this rank's piece of the host's mean."""
         begin = self._timer.mark(self._side)
-        if (unread := self._reduced.pop(queued.submitted.bucket.number, None)) is not None:
-            # A backward did not end, and the other hosts may still read and write the piece.
-            self.device.wait_work(unread)
         queued.submitted = host.divide(queued.submitted)
         step.activity.append(("inside", begin, self._timer.mark(self._side)))
 
@@ -463,8 +458,8 @@ class StreamExecutor:
                 if exchange is not None and not unresolved:
                     queued.phase = QueuedPhase.FREE
             queued.transfer = exchange or self._dense(submitted)
-            if exchange is None and submitted.whole is not None:
-                self._reduced[number] = queued.transfer.work
+            if exchange is None and submitted.whole is not None and self._host is not None:
+                self._host.note(submitted, queued.transfer.work)
             step.payload_bytes += queued.transfer.payload_bytes
             step.dense_bytes += queued.transfer.payload_bytes if exchange is None else gradient.nbytes
         finally:
@@ -622,7 +617,7 @@ class StreamExecutor:
             submitted.future.set_result(submitted.out)
             return
         assert self._host is not None
-        self._reduced.pop(submitted.bucket.number, None)
+        self._host.note(submitted, None)
         if step.error is not None:  # the others may wait for other means than this
             raise step.error
         senders = queued.channel.senders
