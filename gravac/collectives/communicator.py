@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -136,16 +135,15 @@ class _Together:
     """Operations that are done when each of them is."""
 
     def __init__(self, works: list[dist.Work | None]) -> None:
-        self._works, self._waiting = works, Lock()
+        self._works = works
 
     def wait(self) -> None:
         # Gloo's single messages, unlike its collectives, would wait for another message the second time.
-        with self._waiting:
-            while self._works:
-                work = self._works[-1]
-                assert work is not None  # None: this rank is not in the group
-                work.wait()
-                self._works.pop()
+        while self._works:
+            work = self._works[-1]
+            assert work is not None  # None: this rank is not in the group
+            work.wait()
+            self._works.pop()
 
     def get_future(self) -> torch.futures.Future[Any]:
         self.wait()

@@ -105,7 +105,7 @@ def probed(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 
 def received(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Two gathers and two exchanges in flight, the second waited for first, and each twice, on two threads at once."""
+    """Two gathers and two exchanges in flight, the last waited for first, and each twice, then on a thread."""
     assert dist.group.WORLD is not None
     group = ProcessGroupCommunicator(dist.group.WORLD)
     gathered, exchanged = (torch.zeros(2, 3 * world, dtype=torch.uint8) for _ in range(2))
@@ -116,12 +116,11 @@ def received(rank: int, world: int, folder: str) -> dict[str, Any]:
         parts = torch.tensor([100 * number + 10 * rank + to for to in range(world)], dtype=torch.uint8)
         works.append(group.exchange(exchanged[number], parts.repeat_interleave(3)))
     for work in reversed(works):
-        other = threading.Thread(target=work.wait, daemon=True)
-        other.start()
         work.wait()
-        other.join(30)
-        assert not other.is_alive()
-        work.wait()
+        again = threading.Thread(target=work.wait, daemon=True)
+        again.start()
+        again.join(30)
+        assert not again.is_alive()
     return {"gathered": gathered.tolist(), "exchanged": exchanged.tolist()}
 
 
