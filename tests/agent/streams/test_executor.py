@@ -171,6 +171,7 @@ HARMLESS = ("run_between_steps: self.device.run(self._side, job)",)
 """The trainer's stream waits for a step's futures, so between steps it is in order with the buckets as well."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in mutants() if name not in HARMLESS])
 def test_each_dependency_is_needed(name: str) -> None:
     """Without it, some order of work gives another result, or reads what is not there yet."""
