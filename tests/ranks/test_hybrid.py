@@ -185,5 +185,6 @@ def test_nodes_send_fewer_bytes_by_the_wire_cf(digits: Any, hosts: tuple[Any, ..
         pytest.skip(obstacle() or "this machine does not let us make networks")
     for method in METHODS:
         fewer = digits["native"]["sent_bytes"] / digits[method]["sent_bytes"]
-        # More than that, as the messages of both directions carry each other's acknowledgements; a ring's do not.
-        assert 0.7 * digits[method]["wire"] < fewer < 1.2 * digits[method]["wire"], method
+        assert 0.7 * digits[method]["wire"] < fewer, method
+        # Not by more either: all payloads of a host's ranks pass its interface, and little else.
+        assert 1.0 < digits[method]["sent_bytes"] / digits[method]["payload_bytes"] < 1.5, method

@@ -24,6 +24,6 @@ def test_fsdp2_on_streams_trains_as_with_threads(run_each: RunEach, how: str) ->
             if (
                 "clip" in case
             ):  # by a norm that follows from the tick's sums, which a device rounds differently
-                assert rank["off"] < 5e-4, case  # 1.2e-4 on one CPU, less on another
+                assert rank["off"] < 1e-4, case
             else:
                 assert all(rank["same"]), case

@@ -382,6 +382,7 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
             "loss": evaluate(model, data.heldout()).loss,
             "wire": state.dense_bytes / state.payload_bytes if state else 1.0,
             "sent_bytes": sent,
+            "payload_bytes": SHARDS * state.payload_bytes * (steps - steps // 2) / steps if state else 0,
         }
     return found
 
