@@ -363,18 +363,22 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
         options |= {"replicate": mesh["replicate"]}
         if native:
             options = {"enabled": False}
-        batches, sent = data.batches(rank, world, 0, 32), bytes_sent()
+        batches, sent, before = data.batches(rank, world, 0, 32), bytes_sent(), 0
         with Agent(
             model, optimizer, data_dir=folder, window=20, job=f"losses{number}", **options, **AGENT
         ) as agent:
             for step in range(steps):
                 if step == steps // 2:
+                    agent.state_dict() if not native else None  # ends the step before
+                    dist.barrier()
                     sent = bytes_sent()  # of the second half, without warm-up and set-up
+                    before = agent.state.payload_bytes if agent.state else 0
                 optimizer.param_groups[0]["lr"] = 0.1 * (1.0 - step / steps)
                 inputs, classes = next(batches)
                 nn.functional.cross_entropy(model(inputs), classes).backward()
                 optimizer.step()
                 optimizer.zero_grad()
+            agent.state_dict() if not native else None
             dist.barrier()
             sent = bytes_sent() - sent
             state = agent.state
@@ -382,7 +386,7 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
             "loss": evaluate(model, data.heldout()).loss,
             "wire": state.dense_bytes / state.payload_bytes if state else 1.0,
             "sent_bytes": sent,
-            "payload_bytes": SHARDS * state.payload_bytes * (steps - steps // 2) / steps if state else 0,
+            "payload_bytes": SHARDS * (state.payload_bytes - before) if state else 0,
         }
     return found
 
