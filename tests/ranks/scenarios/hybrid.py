@@ -180,8 +180,7 @@ def hybrid_resumed(
     """14 clipped steps in one go against 7, a checkpoint on disk, and 7 more in new objects."""
     replicas = Replicas(world, how)
     options = {"policy": "static:cf=8", "compressor": compressor, "memory": memory, **AGENT}
-    # Each agent measures the network by itself, and might choose another collective, with other roundings.
-    options |= {"data_dir": folder, "window": 5, "levels": levels, "collective": "gather", **replicas.options}
+    options |= {"data_dir": folder, "window": 5, "levels": levels, **replicas.options}
 
     def make() -> tuple[FSDPModule, torch.optim.Optimizer]:
         model = replicas.model(False)
