@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gravac.kernels import Scalar, energy, on_device
+from gravac.kernels import Scalar, on_device, product
 from gravac.kernels.device import step_sums
 
 log = logging.getLogger("gravac.agent")
@@ -47,7 +47,7 @@ class RawMeanMeter:
     shard: int = 0
     """Number of the shard that the gradients belong to. The signs of different shards are independent."""
     _sums: Tensor = field(
-        default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32, device="cpu"), init=False
+        default_factory=lambda: torch.zeros(SUMS, dtype=torch.float64, device="cpu"), init=False
     )
     _energy: Scalar = field(default=0.0, init=False)
     _on_device: Tensor | None = field(default=None, init=False)
@@ -77,8 +77,8 @@ class RawMeanMeter:
                 return signed
             flat = table.view(-1)[: sample.numel()].copy_(sample)
             # The sample stands for ``every`` times as many elements. Energies grow with that, and sums with its root.
-            self._energy += every * energy(flat)
-            self._sums.add_(table.mul_(signs).sum(1), alpha=every**0.5)
+            self._energy += every * float(product(flat, flat))
+            self._sums.add_(table.mul_(signs).sum(1, dtype=torch.float64), alpha=every**0.5)
         except Exception:
             log.exception("the norm of the mean gradient is not measured in this step")
             self._energy = math.nan
