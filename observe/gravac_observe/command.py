@@ -242,9 +242,10 @@ def _start(command: tuple[str, ...], folder: Path, steps: int, warmup: int) -> R
 
 
 def _judge(folder: Path, options: list[str], running: Running) -> int:
-    """Print the verdict on the traces of a folder, by a process that steps back behind all others.
+    """Print the verdict on the traces of a folder, by a process that steps back behind a training that goes on.
 
-    The terminal does not interrupt it with the program. Once that has ended, an interrupt ends it. It is not begun, or
+    Once that has ended it takes its turn with others: on busy cores the least of all would wait for minutes. The
+    terminal does not interrupt it with the program. Once that has ended, an interrupt ends it. It is not begun, or
     ended, where the job is ended from outside: what is left is soon killed.
 
     Returns:
@@ -252,13 +253,14 @@ def _judge(folder: Path, options: list[str], running: Running) -> int:
     """
     command = [sys.executable, "-m", "gravac_controller", "observe", str(folder), *options]
     judging: subprocess.Popen[bytes] | None = None
+    goes_on = running.ended(0.0) is None
     while (signaled := running.hurry) is None:
         judging = judging or subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=None if "--json" in options else sys.stderr.fileno(),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: os.nice(19),
+            preexec_fn=(lambda: os.nice(19)) if goes_on else None,
             process_group=0,
         )
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -32,7 +32,8 @@ def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder that has a sitecustomize."""
     (folder / "site").mkdir(exist_ok=True)
     (folder / "site" / "sitecustomize.py").write_text(
-        "import os\nos.environ['OTHER_SITECUSTOMIZE'] = 'ran'\n"
+        "import os, sys\nos.environ['OTHER_SITECUSTOMIZE'] = 'ran'\n"
+        "if 'observe' in sys.orig_argv and '--' not in sys.orig_argv: print(os.nice(0), file=open('nice', 'w'))\n"
     )
     variables = {**os.environ, "PYTHONPATH": str(folder / "site"), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
@@ -227,6 +228,17 @@ def test_a_training_in_a_fork(tmp_path: Path) -> None:
     assert "Not the network: nothing is communicated." in found.stderr
     (folder,) = kept(tmp_path)
     assert {each.name for each in folder.iterdir()} == {"rank0.json.gz", "complete"}
+
+
+@pytest.mark.parametrize(("more", "nice"), [((), 19), (("--json",), os.nice(0))])
+def test_a_verdict_steps_back_only_behind_its_training(
+    tmp_path: Path, more: tuple[str, ...], nice: int
+) -> None:
+    """Once that has ended, as before JSON, the least of all would wait on busy cores until nothing else runs."""
+    code = f"{ALONE}\ntrain(0, 13, int)\nimport time; time.sleep(8)"
+    found = run(tmp_path, *GRAVAC, "observe", *more, "--", sys.executable, "-c", code)
+    assert found.returncode == 0, found.stderr
+    assert int((tmp_path / "nice").read_text()) == nice
 
 
 def test_the_line_helps_where_the_command_does_not_reach(tmp_path: Path) -> None:
