@@ -21,6 +21,7 @@ def step_aged(
     beta1: float,
     share: float = 1.0,
     growth: float = 1.0,
+    nonzero: bool = False,
 ) -> None:
     """Update parameters, moments and ages in place, in one pass.
 
@@ -47,6 +48,8 @@ def step_aged(
         beta1: Decay of the first moment.
         share: What of an element comes with one rank.
         growth: See ``grown``.
+        nonzero: Whether the elements whose gradient is not 0 have arrived, and no others. Of those that nobody sent,
+            all has.
     """
     floats = [param.detach(), grad.detach(), exp_avg, exp_avg_sq]
     others = [age] if senders is None else [age, senders]
@@ -57,11 +60,11 @@ def step_aged(
     if alike and backend.on_gpu(*floats, *others):
         from gravac.kernels.cuda.adam import step_aged as on_gpu
 
-        on_gpu(floats, others, table, rates, beta1, share, growth)
+        on_gpu(floats, others, table, rates, beta1, share, growth, nonzero)
     elif alike and backend.compiled(*floats, *others):
-        _compiled(floats, others, table, rates, beta1, share, growth)
+        _compiled(floats, others, table, rates, beta1, share, growth, nonzero)
     else:
-        _plain([*floats, *others], table, rates, beta1, share, growth)
+        _plain([*floats, *others], table, rates, beta1, share, growth, nonzero)
 
 
 def grown(age: Tensor, growth: float) -> Tensor:
@@ -79,12 +82,13 @@ def _compiled(
     beta1: float,
     share: float,
     growth: float,
+    nonzero: bool,
 ) -> None:
-    numbers, cells = (table.data_ptr(), rates.data_ptr(), beta1, share, growth), table.numel()
+    numbers, cells = (table.data_ptr(), rates.data_ptr(), beta1, share, growth, nonzero), table.numel()
 
     def run(floats: list[Tensor], others: list[Tensor]) -> None:
         n, some = floats[0].numel(), 0 if len(others) == 1 else others[1].numel()
-        mask = others[-1].data_ptr()  # not read if everything arrived
+        mask = others[-1].data_ptr()  # not read if there are no senders
         backend.host.step_aged(
             *(each.data_ptr() for each in floats), others[0].data_ptr(), mask, *numbers, cells, n, some
         )
@@ -112,14 +116,22 @@ def _plain(tensors: list[Tensor], *numbers: Tensor | float) -> None:
 
 
 def _piece(
-    tensors: list[Tensor], table: Tensor, rates: Tensor, beta1: float, share: float, growth: float
+    tensors: list[Tensor],
+    table: Tensor,
+    rates: Tensor,
+    beta1: float,
+    share: float,
+    growth: float,
+    nonzero: bool,
 ) -> None:
     param, grad, exp_avg, exp_avg_sq, age, *rest = tensors
     rate, eps, decay, l2, skip = rates.unbind()
     sent = torch.ones_like(age, dtype=torch.float32) if not rest else rest[0].float()
-    came = sent > 0
+    came, part = sent > 0, sent * share
+    if nonzero:
+        came, part = grad != 0, torch.where(grad != 0, torch.where(came, part, 1.0), 0.0)
     wait = grown(age, growth)
-    a = (wait.float() * (sent * share) + 0.5).int()
+    a = (wait.float() * part + 0.5).int()
     take1, from_u = table[0, _row(wait)].unbind(-1)
     keep2, take2 = table[1, _row(a)].unbind(-1)
     p, m, v = (each.to(table.dtype) for each in (param, exp_avg, exp_avg_sq))

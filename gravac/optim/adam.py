@@ -15,6 +15,8 @@ from torch import Tensor
 from gravac import kernels
 
 P = TypeVar("P", bound=Tensor)
+Support = tuple[Tensor | None, float, bool]
+"""Senders, share and ``nonzero`` of ``kernels.step_aged``."""
 EXCLUDED = ("amsgrad", "capturable", "differentiable")
 """Settings of a group for which there is no step by age."""
 
@@ -61,7 +63,7 @@ def rates(group: Mapping[str, Any], decoupled: bool, steps: Tensor, skip: Tensor
 class _Aged(torch.optim.Optimizer):
     """The step for parameters of which some elements did not arrive, before torch's own for all others."""
 
-    _supports: Mapping[Tensor, tuple[Tensor, float] | None] = {}
+    _supports: Mapping[Tensor, Support | None] = {}
     _growth: Mapping[Tensor, float] = {}
     """What the ages of these parameters are still to be multiplied by, in their next step."""
     _compiled = False
@@ -72,7 +74,7 @@ class _Aged(torch.optim.Optimizer):
             return super().__reduce_ex__(protocol)
         return object.__new__, (vars(self)["_adopted"][1],), self.__getstate__()
 
-    def arrived(self, supports: Mapping[P, Tensor | None], ranks: int = 1) -> None:
+    def arrived(self, supports: Mapping[P, Tensor | None], ranks: int = 1, *, nonzero: bool = False) -> None:
         """Say which elements of the gradients have arrived since the last step; ``gravac.Agent`` does it.
 
         It replaces what was said of these parameters, and holds for one step. Without a call the step is torch's own.
@@ -83,13 +85,16 @@ class _Aged(torch.optim.Optimizer):
                 ranks sent each element. Masks and counts are read in the step and not copied. All ranks sent all of the
                 parameters that are not named, or have None.
             ranks: How many ranks there are, for counts.
+            nonzero: Of the parameters with a support, the elements whose gradient is not 0 have arrived, and no others.
+                The support only says from how many ranks: one that it does not count comes from all of them, and so do
+                all of an empty one.
 
         Raises:
             ValueError: A parameter is not one of the optimizer's, a support does not fit it, its group has a setting
                 for which there is no step by age, or ``step`` is compiled.
         """
         groups = {param: group for group in self.param_groups for param in group["params"]}
-        found: dict[Tensor, tuple[Tensor, float] | None] = {}
+        found: dict[Tensor, Support | None] = {}
         for param, support in supports.items():
             if param not in groups:
                 raise ValueError(
@@ -101,10 +106,12 @@ class _Aged(torch.optim.Optimizer):
                     raise ValueError(
                         f"a parameter of {param.dtype}: there is no step by age for complex numbers"
                     )
-                senders, of = _senders(_local(param), support, ranks)
+                counted = support.numel() > 0 or not nonzero
+                senders, of = _senders(_local(param), support, ranks) if counted else (None, 1)
                 # A step of all elements with no age is torch's to the bit. Nothing is read of a device for that.
-                old = "age" in self.state.get(param, ()) or kernels.on_device(senders)
-                found[param] = None if not old and (senders == of).all() else (senders, 1.0 / of)
+                old = "age" in self.state.get(param, ()) or kernels.on_device(_local(param))
+                whole = not old and _came_whole(param.grad, senders, of, nonzero)
+                found[param] = None if whole else (senders, 1.0 / of, nonzero)
         self._supports = {**self._supports, **found}
 
     def scaled(self, factor: float, params: Iterable[Tensor]) -> None:
@@ -164,9 +171,7 @@ class _Aged(torch.optim.Optimizer):
                     one[:] = [each for each, old in zip(one, aged, strict=True) if not old]
         return has_complex
 
-    def _step_aged(
-        self, group: dict[str, Any], supports: Mapping[Tensor, tuple[Tensor, float] | None]
-    ) -> None:
+    def _step_aged(self, group: dict[str, Any], supports: Mapping[Tensor, Support | None]) -> None:
         decoupled = isinstance(self, torch.optim.AdamW) or group.get("decoupled_weight_decay", False)
         beta1, beta2 = (float(beta) for beta in group["betas"])
         # A GradScaler leaves these to optimizers with ``fused``.
@@ -193,7 +198,7 @@ class _Aged(torch.optim.Optimizer):
             table = aged_rule(beta1, beta2, group["maximize"], dtype, device)
             for param, own in zip(params, numbers.unbind(), strict=True):
                 state, support = self.state[param], supports[param]
-                senders, share = support or (None, 1.0)
+                senders, share, nonzero = support or (None, 1.0, False)
                 if "age" not in state:
                     state["age"] = torch.full_like(param, kernels.STEP, dtype=torch.int16)
                 grad = cast(Tensor, param.grad)
@@ -211,6 +216,7 @@ class _Aged(torch.optim.Optimizer):
                     beta1,
                     share,
                     self._take_growth(param),
+                    nonzero,
                 )
                 if support is None and skip is None:
                     del state["age"]  # all are one step old now, so torch's step takes over
@@ -329,6 +335,13 @@ def _read_ages(optimizer: torch.optim.Optimizer) -> None:
 def _local(tensor: Tensor) -> Tensor:
     """Return a tensor, of a sharded one this rank's part."""
     return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor
+
+
+def _came_whole(grad: Tensor | None, senders: Tensor | None, of: int, nonzero: bool) -> bool:
+    """Return whether all of a gradient arrived from all ranks."""
+    if nonzero and grad is not None and (_local(grad) == 0).any():
+        return False
+    return senders is None or bool(((senders == of) | ((senders == 0) if nonzero else False)).all())
 
 
 def _senders(param: Tensor, support: Tensor, ranks: int) -> tuple[Tensor, int]:

@@ -29,7 +29,6 @@ class Arrivals:
         self._optimizer, self._module, self._channels = optimizer, module, channels
         channels.counts_senders = channels.aggregator.communicator.size > 1
         self._named: dict[str, nn.Parameter] = {}
-        self._masks: dict[nn.Parameter, Tensor] = {}
         self._told = self._off = False
 
     @staticmethod
@@ -56,11 +55,11 @@ class Arrivals:
                     counts.setdefault(param, []).append((senders, channel.of))
         supports: dict[int, dict[nn.Parameter, Tensor | None]] = {}
         for param, some in partial.items():
-            support, of = self._support(param, counts[param]) if some else (None, 1)
+            support, of = _support(param, counts[param]) if some else (None, 1)
             supports.setdefault(of, {})[param] = support
         try:
             for of, found in supports.items():
-                self._optimizer.arrived(found, of)
+                self._optimizer.arrived(found, of, nonzero=True)
         except ValueError as error:  # on all ranks: it follows from the optimizer and the plan
             self._turn_off(str(error))
 
@@ -72,27 +71,10 @@ class Arrivals:
 
     def _turn_off(self, why: str) -> None:
         self._off = True
-        self._masks.clear()
         kind = type(self._optimizer).__name__
         self._channels.note(
             f"{kind} takes every element of its gradients as arrived, as torch's {kind} does: {why}"
         )
-
-    def _support(self, param: nn.Parameter, counts: list[tuple[Tensor | None, int]]) -> tuple[Tensor, int]:
-        """Return which elements arrived, bool, or from how many senders, uint8; and of how many senders."""
-        grad, mask = _local(cast(Tensor, param.grad)), self._masks.get(param)
-        if mask is None or mask.stride() != grad.stride() or mask.device != grad.device:
-            mask = self._masks[param] = torch.empty_like(grad, dtype=torch.bool)
-        mask.copy_(grad)  # ten times as fast as a comparison
-        of = counts[0][1]
-        known = [_as_in(_local(param), one) for one, own in counts if one is not None and own == of]
-        if len(known) < len(counts):
-            return mask, 1
-        found = known[0]
-        for one in known[1:]:
-            torch.maximum(found, one, out=found)
-        # 0 becomes all of them: 255 is the largest of a byte, and comparisons take ten times as long.
-        return found.sub_(1).clamp_(max=of - 1).add_(1).mul_(mask), of
 
     def _parameter(self, name: str) -> nn.Parameter:
         if name not in self._named:
@@ -101,6 +83,18 @@ class Arrivals:
                 pieces = module.pieces(own) if isinstance(module, ShardedModel) else (own,)
                 self._named.update(dict.fromkeys(pieces, param))
         return self._named[name]
+
+
+def _support(param: nn.Parameter, counts: list[tuple[Tensor | None, int]]) -> tuple[Tensor, int]:
+    """Return from how many senders each element came, uint8, empty if all did from all; and of how many."""
+    of = counts[0][1]
+    known = [_as_in(_local(param), one) for one, own in counts if one is not None and own == of]
+    if len(known) < len(counts):
+        return torch.empty(0, dtype=torch.uint8, device=param.device), 1
+    found = known[0]
+    for one in known[1:]:
+        torch.maximum(found, one, out=found)
+    return found, of
 
 
 def _as_in(param: Tensor, flat: Tensor) -> Tensor:

@@ -22,22 +22,25 @@ _AHEAD = np.uint64(512)
 """Elements. The numbers so far ahead are called to the second-level cache: the loops are too short for the processor
 to do so by itself."""
 _ONE, _ALL = np.uint64(1), ~np.uint64(0)
-_BYTES, _I32 = ir.VectorType(ir.IntType(8), 64), ir.IntType(32)
+_I32 = ir.IntType(32)
 
 
 def _at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
 
 
-def _set_of(typing: Any, counts: Any, at: Any) -> Any:
-    """Return a bit for each of the 64 elements from ``at``: whether it is not zero."""
+def _set_of(typing: Any, numbers: Any, at: Any) -> Any:
+    """Return a bit for each of the 64 elements from ``at``: whether it is not zero, bytes or float32."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.bitcast(_at(context, builder, signature, args), _BYTES.as_pointer())
-        some = builder.icmp_unsigned("!=", builder.load(place, align=1), ir.Constant(_BYTES, [0] * 64))
-        return builder.bitcast(some, ir.IntType(64))
+        whole = numbers.dtype == types.uint8
+        kind = ir.VectorType(ir.IntType(8) if whole else ir.FloatType(), 64)
+        place = builder.bitcast(_at(context, builder, signature, args), kind.as_pointer())
+        found, none = builder.load(place, align=1), ir.Constant(kind, [0] * 64)
+        compare = builder.icmp_unsigned if whole else builder.fcmp_unordered  # which NaN passes
+        return builder.bitcast(compare("!=", found, none), ir.IntType(64))
 
-    return types.uint64(counts, types.uint64), emit
+    return types.uint64(numbers, types.uint64), emit
 
 
 def _soon(typing: Any, x: Any, at: Any) -> Any:
@@ -59,7 +62,7 @@ soon: Any = intrinsic(_soon)
 
 @jit(
     step_aged="void(float32[n], float32[n], float32[n], float32[n], int16[n], uint8[some], float32[cells], float32[5], "
-    "float32, float32, float32)"
+    "float32, float32, float32, int64)"
 )
 def step_aged(
     p: NDArray[np.float32],
@@ -73,6 +76,7 @@ def step_aged(
     beta1: np.float32,
     share: np.float32,
     growth: np.float32,
+    nonzero: int,
 ) -> None:
     """Do what ``gravac.kernels.step_aged`` does. One rank sent everything if ``senders`` is empty."""
     rate, eps, decay, l2 = rates[0], rates[1], rates[2], rates[3]
@@ -123,7 +127,13 @@ def step_aged(
         for begun in range(0, size, 64):
             start, left = base + np.uint64(begun), size - begun
             mask = _ALL if left >= 64 else (_ONE << np.uint64(left)) - _ONE
-            if senders.size != 0:
+            if nonzero:
+                if left >= 64:
+                    mask = set_of(g, start)
+                else:
+                    for j in range(left):
+                        mask ^= np.uint64(g[start + np.uint64(j)] == np.float32(0.0)) << np.uint64(j)
+            elif senders.size != 0:
                 if left >= 64:
                     mask = set_of(senders, start)
                 else:
@@ -135,7 +145,8 @@ def step_aged(
                 at = base + place
                 part = share
                 if senders.size != 0:
-                    part = np.float32(senders[at]) * share
+                    sent = senders[at]
+                    part = np.float32(1.0) if sent == np.uint8(0) else np.float32(sent) * share
                 wait = np.int32(waits[place])
                 a = np.int32(np.float32(wait) * part + np.float32(0.5))
                 places[count], rest[count] = np.uint32(place), np.int16(wait - a)

@@ -27,6 +27,7 @@ def _step_aged(
     growth: tl.float32,
     n: tl.int64,
     WHOLE: tl.constexpr,
+    NONZERO: tl.constexpr,
     STEP: tl.constexpr,
     OLDEST: tl.constexpr,
     FINE: tl.constexpr,
@@ -45,15 +46,18 @@ def _step_aged(
         sent = inside.to(tl.int32)
         if not WHOLE:
             sent = tl.load(senders + begin + at, mask=inside, other=0).to(tl.int32)
-        come = sent > 0
-        a = (wait.to(tl.float32) * (sent.to(tl.float32) * share) + 0.5).to(tl.int32)
+        come, part = sent > 0, sent.to(tl.float32) * share
+        g = widened(tl.load(grad + begin + at, mask=inside if NONZERO else come, other=0))
+        if NONZERO:
+            part = tl.where(g != 0, tl.where(come, part, 1.0), 0.0)
+            come = g != 0
+        a = (wait.to(tl.float32) * part + 0.5).to(tl.int32)
         late = table + tl.minimum(wait, FINE + ((wait - FINE + HALF_STEP) >> TO_STEPS)) * 2
         row = table + (AGE_ROWS + tl.minimum(a, FINE + ((a - FINE + HALF_STEP) >> TO_STEPS))) * 2
         was = tl.load(param + begin + at, mask=inside, other=0)
         p = widened(was)
         kept = widened(tl.load(exp_avg + begin + at, mask=inside, other=0)) * beta1
         v = widened(tl.load(exp_avg_sq + begin + at, mask=inside, other=0))
-        g = widened(tl.load(grad + begin + at, mask=come, other=0))
         u = g + a.to(tl.float32) * (1 / STEP) * tl.load(rates + 3) * p
         way = tl.where(come, kept + u * tl.load(late + 1, mask=come, other=0), kept)
         m = tl.where(come, kept + u * tl.load(late, mask=come, other=0), kept)
@@ -75,6 +79,7 @@ def step_aged(
     beta1: float,
     share: float,
     growth: float,
+    nonzero: bool,
 ) -> None:
     """Do what ``gravac.kernels.step_aged`` does. ``others``: ages, and how many sent if it was not one for all."""
     n = others[0].numel()
@@ -92,6 +97,7 @@ def step_aged(
         n,
         warps=8,  # with four, what a thread computes does not fit into its registers on an A100
         WHOLE=len(others) == 1,
+        NONZERO=nonzero,
         STEP=STEP,
         OLDEST=OLDEST,
         FINE=FINE,

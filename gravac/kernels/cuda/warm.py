@@ -51,7 +51,10 @@ def run_all(device: torch.device) -> None:
     for dtype in _FLOATS:
         param, grad, first, second = x.to(dtype).repeat(4, 1)
         for arrived in (None, ages > 0):
-            kernels.step_aged(param, grad, first, second, ages, arrived, table, rates, 0.9)
+            for nonzero in (False, True):
+                kernels.step_aged(
+                    *(param, grad, first, second, ages, arrived, table, rates, 0.9), nonzero=nonzero
+                )
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)
     _run_tiled(x)

@@ -23,16 +23,19 @@ def step(
     kind: str = "mixed",
     ranks: int = 1,
     growth: float = 1.0,
+    nonzero: bool = False,
 ) -> tuple[Tensor, ...]:
     """Parameters, moments and ages after a step in which a part of the elements arrived; None: without a mask."""
     param, grad, m = (vector(n, seed, kind).to(dtype) for seed in (1, 2, 3))
     v = vector(n, 4, kind).square().to(dtype)
+    if nonzero:
+        thin(grad)
     age, arrived = ages(n), None if part is None else came(n, part)
     if arrived is not None and ranks > 1:
         arrived = arrived * torch.randint(1, ranks + 1, (n,), dtype=torch.uint8, generator=draw(n))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     table = aged_rule(0.9, 0.999, False, wide, HOST)
-    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide), 0.9, 1 / ranks, growth)
+    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide), 0.9, 1 / ranks, growth, nonzero)
     return param, m, v, age
 
 
@@ -51,6 +54,13 @@ def came(n: int, part: float) -> Tensor:
     return torch.rand(n, generator=draw(n + 1)) < part
 
 
+def thin(grad: Tensor) -> None:
+    """Make most elements 0, some -0.0, which is 0, and some NaN, which is not."""
+    n = grad.numel()
+    grad *= torch.rand(n, generator=draw(n + 2)) < 0.4
+    grad[: n // 50] = torch.tensor([-0.0, torch.nan]).repeat(n)[: n // 50]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("part", [None, 0.0, 0.03, 0.6, 1.0])
 def test_every_backend_gives_the_same(part: float | None, dtype: torch.dtype) -> None:
@@ -63,6 +73,29 @@ def test_every_backend_gives_the_same(part: float | None, dtype: torch.dtype) ->
     for growth in (1e-6, 0.37, 1.02, 50.0, 1e12):
         for rates in (RATES, SKIP):
             everywhere(lambda growth=growth, rates=rates: step(3000, part, rates, dtype, growth=growth))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("part", [None, 0.03, 0.6])
+def test_what_is_not_zero_has_arrived(part: float | None, dtype: torch.dtype) -> None:
+    """The same as with the senders that are meant, on every backend."""
+    for n, ranks in ((0, 1), (1, 1), (200, 1), (3000, 1), (3000, 3), (700, 255)):
+        found = everywhere(
+            lambda n=n, ranks=ranks: step(n, part, L2, dtype, "normal", ranks, 0.37, nonzero=True)
+        )
+        param, grad, m = (vector(n, seed, "normal").to(dtype) for seed in (1, 2, 3))
+        v, age = vector(n, 4, "normal").square().to(dtype), ages(n)
+        thin(grad)
+        senders = torch.full((n,), 1 if part is None else ranks, dtype=torch.uint8)
+        if part is not None:
+            sent = came(n, part)
+            many = torch.randint(1, ranks + 1, (n,), dtype=torch.uint8, generator=draw(n)) if ranks > 1 else 1
+            senders = torch.where(sent, many, senders)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        table = aged_rule(0.9, 0.999, False, wide, HOST)
+        senders = senders * (grad != 0)
+        kernels.step_aged(param, grad, m, v, age, senders, table, L2.to(wide), 0.9, 1 / ranks, 0.37)
+        same(found, (param, m, v, age))
 
 
 def test_what_waited_grows_and_this_step_does_not() -> None:

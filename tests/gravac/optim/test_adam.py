@@ -195,6 +195,34 @@ def test_the_rule_by_hand(backend: Any, kind: Any, maximize: bool) -> None:
     assert state["age"].dtype == torch.int16
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_gradient_tells_what_arrived_and_counts_from_how_many(whole: bool) -> None:
+    """Of a count where nothing arrived, and of an element that none sent, nothing is believed. An empty support counts
+    none. Where all arrived from all ranks, it is torch's step, with no age.
+    """
+    one, other = made()[:2], made()[:2]
+    optimizer, plain = optim.AdamW(one), (torch.optim.AdamW if whole else optim.AdamW)(other)
+    for number in range(3):
+        grads = [torch.randn(param.shape, generator=torch.Generator().manual_seed(number)) for param in one]
+        grads = grads if whole else [grad * (grad > 0.3) for grad in grads]
+        counts = torch.full(one[0].shape, 4, dtype=torch.uint8)
+        counts[0], counts[1] = 0, 4 if whole else 1
+        for params in (one, other):
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = grad.clone()
+        optimizer.arrived({one[0]: counts, one[1]: torch.empty(0, dtype=torch.uint8)}, 4, nonzero=True)
+        if not whole:
+            counts = torch.where(counts == 0, 4, counts) * (grads[0] != 0)
+            plain.arrived({other[0]: counts, other[1]: 4 * (grads[1] != 0).to(torch.uint8)}, 4)
+        optimizer.step()
+        plain.step()
+    for param, twin in zip(one, other, strict=True):
+        mine, theirs = optimizer.state[param], plain.state[twin]
+        assert mine.keys() == theirs.keys()
+        assert ("age" in mine) is not whole
+        same((param, *mine.values()), (twin, *(theirs[key] for key in mine)))
+
+
 def trained(
     optimizer: Any,
     steps: range,

@@ -1,5 +1,6 @@
 """A step of Adam by age by Triton's kernels."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -22,13 +23,19 @@ def test_a_step_by_age(skip: float, growth: float, dtype: torch.dtype) -> None:
         p, g, m, v = (vector(n, n + seed, "normal").to(dtype) for seed in range(4))
         age = (vector(n, n, "normal").abs() * 9000 + 128).clamp(max=32767).to(torch.int16)
         v, arrived = v.abs(), p > 0.5
-        for mask in (None, arrived, arrived + (p > 1.0).to(torch.uint8)):
+        masks = (None, arrived, arrived + (p > 1.0).to(torch.uint8))
+        for mask, nonzero in itertools.product(masks, (False, True)):
+            given = g * (m > 0.3) if nonzero else g
 
-            def run(put: Place, mask: Tensor | None = mask, own: Any = (p, g, m, v, age)) -> Any:
+            def run(
+                put: Place,
+                mask: Tensor | None = mask,
+                own: Any = (p, given, m, v, age),
+                nonzero: bool = nonzero,
+            ) -> Any:
                 mine = tuple(put(each) for each in own)
-                kernels.step_aged(
-                    *[*mine, None if mask is None else put(mask), put(table), put(rates), 0.9, 0.5, growth]
-                )
+                sent = None if mask is None else put(mask)
+                kernels.step_aged(*mine, sent, put(table), put(rates), 0.9, 0.5, growth, nonzero)
                 return mine
 
             alike(run)
