@@ -92,7 +92,7 @@ def test_training_goes_the_way_of_plain_ddp_and_is_equal_on_all_ranks(run_each: 
 
 
 STREAMS: list[dict[str, Any]] = [
-    *({"how": how} for how in WAYS if how != "no_sync"),
+    *({"how": how} for how in WAYS),
     *({"compressor": codec} for codec in ("int4", "powersgd", "bf16")),
     {"how": "skipped", "compressor": "powersgd"},
     *({"how": how, "compressor": "topk+bf16", "whole": True} for how in ("plain", "skipped")),
