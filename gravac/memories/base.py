@@ -209,7 +209,9 @@ class BucketMemory(ABC):
     def rescale(self, factor: float, chosen: Callable[[str], bool]) -> None:
         """Multiply what is held under the keys that are ``chosen``."""
         if pieces := [piece for key, piece in self.state().items() if chosen(key)]:
-            torch._foreach_mul_(pieces, factor)  # a schedule changes the rate in every step: one launch, not many
+            torch._foreach_mul_(
+                pieces, factor
+            )  # a schedule changes the rate in every step: one launch, not many
 
     def cut(self, share: float, rest: float) -> None:
         """Let this step's gradient wait as ``share`` times itself. See ``Memory.cut``."""

@@ -6,19 +6,21 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from gravac.predict import Recording
 from gravac.predict.advice import other_optimizers
-from gravac.protocol import End
+from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
 from gravac_controller.cli import main
 from gravac_controller.cli.source import NEWEST
 from gravac_controller.client import discovery
 from gravac_controller.settings import DEFAULT_PORT
 from tests.controller.cli.conftest import OPERATOR
+from tests.support import predicted
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.predicted import job_trace
 from tests.support.traces_made import make
@@ -97,6 +99,27 @@ def test_explaining_says_what_another_optimizer_would_bring(tmp_path: Path) -> N
         journal = job_trace(tmp_path / kind, kind)
         assert "optim" not in run("explain", str(journal)), "it does what another one would"
         assert json.loads(run("explain", str(journal), "--json"))["other_optimizers"] is None
+
+
+def test_a_wait_for_data_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a trainer evaluates between steps, these take longer than dense ones are predicted to."""
+    without, made = run("explain", str(job_trace(tmp_path / "without"))), predicted.windows
+
+    def waiting(*given: Any, **options: Any) -> Iterator[WindowReport]:
+        for report in made(*given, **options):
+            wait = 3.0 * report.seconds
+            phases = report.phases.model_copy(update={"data_wait": wait})
+            yield report.model_copy(update={"seconds": 4.0 * report.seconds, "phases": phases})
+
+    monkeypatch.setattr(predicted, "windows", waiting)
+    found = re.search(
+        r" ([\d.]+) (m?s) per step, ([\d.]+) (m?s) of it waiting for data, as while the trainer evaluates,",
+        " ".join(run("explain", str(job_trace(tmp_path / "with"))).split()),
+    )
+    assert found is not None
+    step, wait = (float(found[n]) * (1.0 if found[n + 1] == "s" else 1e-3) for n in (1, 3))
+    assert wait / step == pytest.approx(0.75, abs=0.01)
+    assert "waiting for data" not in without
 
 
 def test_explaining_what_is_in_force() -> None:
