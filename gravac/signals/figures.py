@@ -95,6 +95,24 @@ def step_seconds(report: WindowReport) -> float | None:
     return ratio(report.seconds, steps(report))
 
 
+def usual_step_seconds(report: WindowReport) -> float | None:
+    """Return how long a step usually takes, in seconds: medians of settled steps; without any, the mean of all steps.
+
+    A pause in which the trainer evaluates or saves is in the mean, and a dense step is known without it.
+    """
+    known = [(level.step_seconds_median, level.settled_steps) for level in report.levels]
+    settled = [(median, count) for median, count in known if median is not None and count > 0]
+    if not settled:
+        return step_seconds(report)
+    return ratio(sum(median * count for median, count in settled), sum(count for _, count in settled))
+
+
+def paused_seconds(report: WindowReport) -> float:
+    """Return what the steps of a window waited for data beyond what they usually do, in seconds."""
+    usual = usual_step_seconds(report) or 0.0
+    return min(report.phases.data_wait, max(0.0, report.seconds - usual * steps(report)))
+
+
 def predicted_dense_step_seconds(report: WindowReport, plans: Sequence[PlanCost]) -> float | None:
     """Predict the duration of a dense step from a window that compressed, in seconds.
 

@@ -44,6 +44,7 @@ from gravac_controller.views.plans import plan_views, speed, useful
 FIGURES = (
     "gain",
     "step_seconds",
+    "usual_step_seconds",
     "samples_per_second",
     "efficiency",
     "efficiency_low",
@@ -53,9 +54,6 @@ FIGURES = (
     "wire_cf",
     "backlog",
 )
-
-SHOWN_WAIT = 0.1
-"""Share of a step from which its wait for data is shown: a plan does not answer for it."""
 
 
 @dataclass
@@ -70,7 +68,6 @@ class Explanation:
     first_step: int | None = None
     last_step: int | None = None
     values: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIGURES})
-    data_waits: list[float] = field(default_factory=list)
     used: list[dict[str, LinkUse]] = field(default_factory=list)
 
     @property
@@ -87,7 +84,6 @@ class Explanation:
         for name, values in self.values.items():
             if (value := getattr(view, name)) is not None:
                 values.append(value)
-        self.data_waits.append(view.report.phases.data_wait / figures.steps(view.report))
         if used := figures.links(view.report):
             self.used.append(used)
 
@@ -270,10 +266,8 @@ def _since(found: Explanation) -> str:
         return "No window of this epoch has ended yet."
     text = (
         f"Since then: {_many(found.windows, 'window')}, steps {found.first_step} to {found.last_step}, "
-        f"{seconds(found.mean('step_seconds'))} per step"
+        f"{seconds(found.mean('usual_step_seconds'))} per step"
     )
-    if found.data_waits and fmean(found.data_waits) >= SHOWN_WAIT * (found.mean("step_seconds") or 0.0):
-        text += f", {seconds(fmean(found.data_waits))} of it waiting for data, as while the trainer evaluates"
     measured, predicted = found.job.baseline_step_seconds, found.job.predicted_dense_step_seconds
     if measured is not None or predicted is not None:
         text += f" ({dense_step(measured, predicted)})"

@@ -52,7 +52,7 @@ def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
     )
     text = (
         f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  {plan_in_words(view.codec, report.cf)} "
-        f"({report.phase})  {number(view.wire_cf)}x fewer bytes  {seconds(view.step_seconds)}/step  "
+        f"({report.phase})  {number(view.wire_cf)}x fewer bytes  {seconds(view.usual_step_seconds)}/step  "
         f"η {_efficiency(view)}  useful {number(view.useful_samples_per_second)}/s{gain}  "
         f"backlog {number(view.backlog)}{loss}{'  waits ' * bool(waits)}{waits}"
     )
@@ -121,7 +121,7 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
     totals, report = job.totals, latest.report
     dense = dense_step(job.baseline_step_seconds, job.predicted_dense_step_seconds)
     pairs = {
-        "step": f"{seconds(latest.step_seconds)} ({dense})",
+        "step": f"{seconds(latest.usual_step_seconds)} ({dense})",
         "samples/s": number(latest.samples_per_second),
         "η": _efficiency(latest),
         "useful/s": number(latest.useful_samples_per_second),

@@ -59,6 +59,7 @@ class Counts:
             steps=old.steps + figures.steps(report),
             samples=old.samples + report.samples,
             seconds=old.seconds + report.seconds,
+            paused_seconds=old.paused_seconds + figures.paused_seconds(report),
             dense_bytes=old.dense_bytes + report.dense_bytes,
             payload_bytes=old.payload_bytes + report.payload_bytes,
             nonfinite_steps=old.nonfinite_steps + report.nonfinite_steps,

@@ -180,8 +180,16 @@ TABLE: tuple[JobMetric, ...] = (
         "gravac_loss", "As the trainer reported it, mean of the last window.", lambda w: w.report.loss
     ),
     total("gravac_steps", "Training steps reported.", lambda totals: totals.steps),
-    total("gravac_training_seconds", "Wall time of the steps reported.", lambda totals: totals.seconds),
-    window_gauge("gravac_step_seconds", "Mean step of the last window.", lambda w: w.step_seconds),
+    total(
+        "gravac_training_seconds",
+        "Wall time of the steps reported, without pauses in which the trainer evaluates or saves.",
+        lambda totals: totals.seconds - totals.paused_seconds,
+    ),
+    window_gauge(
+        "gravac_step_seconds",
+        "Step of the last window: the median of settled steps, without pauses in which the trainer evaluates or saves.",
+        lambda w: w.usual_step_seconds,
+    ),
     JobMetric(
         "gauge",
         "gravac_step_phase_seconds",

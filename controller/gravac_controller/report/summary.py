@@ -139,8 +139,8 @@ class _Sums:
         self._loss: float | None = None
 
     def add(self, view: WindowView) -> None:
-        if view.step_seconds is not None:
-            self._steps.append(view.step_seconds)
+        if view.usual_step_seconds is not None:
+            self._steps.append(view.usual_step_seconds)
         steps = figures.steps(view.report)
         if view.efficiency is not None:
             self._efficient.append(steps * view.efficiency)

@@ -77,6 +77,10 @@ class Totals(Record):
     steps: int = 0
     samples: int = 0
     seconds: float = Field(default=0.0, description="Wall time inside windows on rank 0.")
+    paused_seconds: float = Field(
+        default=0.0,
+        description="Waits for data beyond the usual ones, as while the trainer evaluates or saves.",
+    )
     dense_bytes: int = Field(default=0, description="Bytes that dense training would have sent.")
     payload_bytes: int = Field(default=0, description="Bytes handed to collectives, indices included.")
     nonfinite_steps: int = 0
@@ -101,6 +105,10 @@ class WindowView(Record):
     backlog: float | None = Field(description="tau = sum <residual, gradient> / sum gradient^2, in steps.")
     residual_ratio: float | None = Field(description="sqrt(residual^2 / gradient^2).")
     step_seconds: float | None = Field(description="Mean step on rank 0.")
+    usual_step_seconds: float | None = Field(
+        description="Median of settled steps on rank 0, so without pauses in which the trainer evaluates or saves; the "
+        "mean where no step has settled."
+    )
     samples_per_second: float | None = Field(description="T_sys, all ranks.")
     efficiency: float | None = Field(
         description="eta: steps that dense training needs / steps that it needs so, as the policy believes it after "
@@ -152,6 +160,7 @@ class WindowView(Record):
             backlog=figures.backlog(report),
             residual_ratio=figures.residual_ratio(report),
             step_seconds=figures.step_seconds(report),
+            usual_step_seconds=figures.usual_step_seconds(report),
             samples_per_second=figures.samples_per_second(report),
             efficiency=None if efficiency is None else efficiency.likely,
             efficiency_low=None if efficiency is None else efficiency.low,

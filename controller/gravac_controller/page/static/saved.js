@@ -13,7 +13,7 @@ export function showSaved(state) {
   }
   const before = state.job.latest.report.window - totals.windows;  // windows up to here are of earlier starts
   const rows = state.rows.filter((row) => row.window > before);
-  box.replaceChildren(...bytesPart(totals), ...(timePart(totals, base, denseSteps(rows)) ?? nowPart(state.job.latest.report, predicted)), ...headroomPart(headroomOf(rows), state.job));
+  box.replaceChildren(...bytesPart(totals), ...(timePart(totals, base, denseSteps(rows)) ?? nowPart(state.job.latest.usual_step_seconds, predicted)), ...headroomPart(headroomOf(rows), state.job));
 }
 
 function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
@@ -31,26 +31,27 @@ const compare = (label, value, share) => el("p", { class: "compare" },
   el("span", {}, label), bar(share), el("span", { class: "num" }, bytes(value)));
 
 /** Of the whole run, where dense steps were measured on its network; else null. */
-function timePart({ steps, seconds: spent }, base, measured) {
+function timePart({ steps, seconds: whole, paused_seconds: paused }, base, measured) {
   if (!known(base)) return null;
+  const spent = whole - paused;  // a dense step is known without pauses, too
   const saved = base * steps - spent;
   return [
     el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
       el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
     el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(base)} (measured) would take `
-      + `${duration(base * steps)}; they took ${duration(spent)}, including exploration.${spread(measured, steps, spent)}`),
+      + `${duration(base * steps)}; they took ${duration(spent)}, including exploration${paused >= 1 ? `, without ${duration(paused)} of pauses` : ""}.${spread(measured, steps, spent)}`),
   ];
 }
 
 /** Of a step of the last window: what earlier ones saved on other networks is not known. */
-function nowPart({ first_step: first, last_step: last, seconds: spent }, predicted) {
+function nowPart(step, predicted) {
   if (!known(predicted)) {
     return [
       el("p", { class: "big-line" }, el("strong", {}, NONE), " ", el("span", { class: "muted" }, "time saved: unknown")),
       el("p", { class: "muted small" }, "An estimate needs the dense step time, which the warm-up measures."),
     ];
   }
-  const step = spent / (last - first + 1), saved = predicted - step;
+  const saved = predicted - step;
   return [
     el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${seconds(Math.abs(saved))}`), " ",
       el("span", { class: "muted" }, saved < 0 ? "lost a step now (estimate)" : "saved a step now (estimate)")),
@@ -79,13 +80,13 @@ function headroomOf(rows) {
 
 /** What compression can gain at best here, from the share of the dense step that waited for the network. */
 function headroomPart(headroom, job) {
-  if (headroom === null || !known(job.latest?.step_seconds)) return [];
+  if (headroom === null || !known(job.latest?.usual_step_seconds)) return [];
   const rest = headroom.step - headroom.exposed;
   const share = percent(headroom.exposed / headroom.step);
   if (rest <= 0) return [];
-  const now = headroom.step / job.latest.step_seconds;
+  const now = headroom.step / job.latest.usual_step_seconds;
   return [el("p", { class: "muted small" }, `Headroom: a dense step spends ${share} of its time waiting for the network, so `
-    + `${times(headroom.step / rest)} as fast is the limit. Last window: ${times(now)}, ${reached(headroom, job.latest.step_seconds)}.`)];
+    + `${times(headroom.step / rest)} as fast is the limit. Last window: ${times(now)}, ${reached(headroom, job.latest.usual_step_seconds)}.`)];
 }
 
 /** The share of what there is to gain, in time per step. */

@@ -3,9 +3,9 @@
 import { $, setText } from "./dom.js";
 import { known, NONE, percent, seconds, times } from "./format.js";
 
-/** A dense step in seconds, measured or predicted, and how many times as fast the last window was; null: not known. */
+/** A dense step in seconds, measured or predicted, and how many times as fast the last window was, without pauses; null: not known. */
 export function speedOf({ latest, baseline_step_seconds: measured, predicted_dense_step_seconds: predicted }) {
-  const dense = measured ?? predicted, step = latest?.step_seconds ?? null;
+  const dense = measured ?? predicted, step = latest?.usual_step_seconds ?? null;
   return { dense, step, measured: known(measured), faster: known(dense) && step > 0 ? dense / step : null };
 }
 
