@@ -86,12 +86,12 @@ class _Aged(torch.optim.Optimizer):
                 parameters that are not named, or have None.
             ranks: How many ranks there are, for counts.
             nonzero: Of the parameters with a support, the elements whose gradient is not 0 have arrived, and no others.
-                The support only says from how many ranks: one that it does not count comes from all of them, and so do
-                all of an empty one.
+                Gradients must be final. The support only says from how many ranks: one that it does not count comes
+                from all of them, and so do all of an empty one (uint8).
 
         Raises:
-            ValueError: A parameter is not one of the optimizer's, a support does not fit it, its group has a setting
-                for which there is no step by age, or ``step`` is compiled.
+            ValueError: A parameter is not one of the optimizer's, or has no gradient that could tell, a support does
+                not fit it, its group has a setting for which there is no step by age, or ``step`` is compiled.
         """
         groups = {param: group for group in self.param_groups for param in group["params"]}
         found: dict[Tensor, Support | None] = {}
@@ -106,7 +106,12 @@ class _Aged(torch.optim.Optimizer):
                     raise ValueError(
                         f"a parameter of {param.dtype}: there is no step by age for complex numbers"
                     )
-                counted = support.numel() > 0 or not nonzero
+                if nonzero and param.grad is None:
+                    raise ValueError(
+                        f"nonzero=True before a parameter of shape {tuple(param.shape)} has a gradient: call arrived() "
+                        "after backward, right before step()"
+                    )
+                counted = not nonzero or support.numel() > 0 or support.dtype != torch.uint8
                 senders, of = _senders(_local(param), support, ranks) if counted else (None, 1)
                 # A step of all elements with no age is torch's to the bit. Nothing is read of a device for that.
                 old = "age" in self.state.get(param, ()) or kernels.on_device(_local(param))
@@ -339,7 +344,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 def _came_whole(grad: Tensor | None, senders: Tensor | None, of: int, nonzero: bool) -> bool:
     """Return whether all of a gradient arrived from all ranks."""
-    if nonzero and grad is not None and (_local(grad) == 0).any():
+    if nonzero and (_local(cast(Tensor, grad)) == 0).any():
         return False
     return senders is None or bool(((senders == of) | ((senders == 0) if nonzero else False)).all())
 
@@ -360,7 +365,7 @@ def _senders(param: Tensor, support: Tensor, ranks: int) -> tuple[Tensor, int]:
         if support.dtype == torch.bool:
             return support.view(param.shape), 1
         most = int(support.max()) if support.is_cpu and support.numel() else 0
-        if not most <= ranks <= 255:
+        if not max(1, most) <= ranks <= 255:
             raise ValueError(
                 f"ranks={ranks} with counts up to {most}: ranks= must be how many there are, at most 255"
             )

@@ -710,6 +710,16 @@ def test_other_misuse() -> None:
         optim.AdamW([param]).arrived({param: torch.tensor([0])})
     with pytest.raises(ValueError, match="Invalid learning rate"):
         optim.AdamW([param], lr=-1.0)
+    param = nn.Parameter(torch.ones(2))
+    with pytest.raises(
+        ValueError, match=r"nonzero=True before a parameter of shape \(2,\) has a gradient: call"
+    ):
+        optim.AdamW([param]).arrived({param: torch.empty(0, dtype=torch.uint8)}, nonzero=True)
+    param.grad = torch.tensor([0.0, 1.0])
+    with pytest.raises(ValueError, match="ranks=0 with counts up to 0: ranks= must be"):
+        optim.AdamW([param]).arrived({param: torch.zeros(2, dtype=torch.uint8)}, 0, nonzero=True)
+    with pytest.raises(ValueError, match=r"a support is a tensor of torch\.float32: give a mask"):
+        optim.AdamW([param]).arrived({param: torch.empty(0)}, nonzero=True)
 
 
 def pickled(optimizer: torch.optim.Optimizer) -> Any:
