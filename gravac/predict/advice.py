@@ -11,6 +11,7 @@ from gravac.policies.base import Plan
 from gravac.predict.exchange import UnknownSizes
 from gravac.predict.predictor import Predictor, Scenario
 from gravac.predict.recording import Recording
+from gravac.predict.samples import tells_network
 from gravac.predict.timemodel import StepTime
 from gravac.protocol.job import TORCH_ADAM
 from gravac.signals import efficiency
@@ -212,7 +213,8 @@ def other_optimizers(recording: Recording) -> str:
     """Return what another optimizer would bring to a job as it was recorded; empty: nothing, or not known."""
     spec = recording.spec
     optimizer, remembers = spec.optimizer, spec.memory.partition(":")[0] == DEFAULT_MEMORY
-    if optimizer is None or not (spec.torch_adam and remembers and recording.observations):
+    known = bool(recording.observations) and tells_network(recording)
+    if optimizer is None or not (spec.torch_adam and remembers and known):
         return ""
     predictor = Predictor([(recording, None)])
     bound = accepted_loss(spec.policy)

@@ -42,6 +42,14 @@ class Sample:
         return self.observation.cf
 
 
+def tells_network(recording: Recording) -> bool:
+    """Return whether it is known how long other bytes than those that were sent take.
+
+    Where the trace names no network and all steps sent the same amount, waiting for late ranks looks like transfer.
+    """
+    return network_of(recording) is not None or len(recording.by_cf) > 1
+
+
 def network_of(recording: Recording) -> Network | None:
     """Return the network a trace was recorded on, with a link's nominal rate; None where the trace does not say.
 

@@ -157,7 +157,13 @@ def recording(**options: object) -> Recording:
     return found
 
 
-def job_trace(path: Path, kind: OptimizerKind = "adam", beta: float = 0.9, **changes: object) -> Path:
+def job_trace(
+    path: Path,
+    kind: OptimizerKind = "adam",
+    beta: float = 0.9,
+    cfs: Sequence[float] = (1.0, 10.0),
+    **changes: object,
+) -> Path:
     """Write them as the journal of a job of AdamW on a link of 40 Mbit/s, with decisions."""
     adamw = OptimizerSpec(name="AdamW", kind=kind, learning_rate=0.001, momentum=beta, weight_decay=0.0)
     network = replace(NETWORK, bytes_per_second=5e6)
@@ -165,7 +171,7 @@ def job_trace(path: Path, kind: OptimizerKind = "adam", beta: float = 0.9, **cha
     link = LinkSpec(bits_per_second=8 * network.bytes_per_second, latency_seconds=network.latency_seconds)
     policy = parse("static:cf=10").spec()
     fold = JobFold(spec(optimizer=adamw, link=link).model_copy(update={"policy": policy, **changes}))
-    made = windows((1.0, 10.0), each=3, truth=quick, network=network)
+    made = windows(cfs, each=3, truth=quick, network=network)
     reports = (report.model_copy(update={"job": fold.spec.job}) for report in made)
     pieces = [(report, fold.decide(report)) for report in reports]
     write(path, [(fold.spec, fold.start_decision), *pieces])

@@ -202,6 +202,19 @@ def test_errors_say_what_to_give(words: tuple[str, ...], says: str, monkeypatch:
     assert says in " ".join(done.output.split())
 
 
+def test_one_amount_of_bytes_tells_nothing_of_an_unknown_network(tmp_path: Path) -> None:
+    """Waiting for a late rank looked like a slow link, and dense steps 30 times as long as they were."""
+    path = trace(tmp_path / "one.jsonl", cfs=(10.0,))
+    done = CliRunner().invoke(main, ["doctor", str(path)])
+    assert done.exit_code == 2, done.output
+    says = "so it does not tell how long a dense step takes: name the network, as in --link 1gbit"
+    assert says in " ".join(done.output.split())
+    assert asked(path, "--link", "100mbit")["bits_per_second"] == 1e8
+    assert asked(trace(tmp_path / "two.jsonl", cfs=(1.0, 10.0)))["rows"]
+    alone = job_trace(tmp_path / "job.jsonl", cfs=(10.0,), link=None)
+    assert other_optimizers(Recording.from_trace(read_trace(alone))) == ""
+
+
 def test_the_table_marks_the_plan_that_is_advised() -> None:
     done = CliRunner().invoke(main, ["doctor", *JOB, "--link", "100mbit", "--optimizer", "sgd"])
     assert done.exit_code == 0, done.output
