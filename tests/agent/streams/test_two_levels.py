@@ -67,6 +67,7 @@ def test_what_arrived_and_what_waits_is_what_came(codec: str, buckets: int) -> N
             assert {step for step, one in enumerate(outcome.results) if one.tick.sums.nonfinite} == lost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", WHOLE, ids=str)
 def test_nothing_is_lost_in_whole_messages(changes: dict[str, Any], whole: list[int]) -> None:
     for steps in (5, 10):
