@@ -208,10 +208,9 @@ class BucketMemory(ABC):
 
     def rescale(self, factor: float, chosen: Callable[[str], bool]) -> None:
         """Multiply what is held under the keys that are ``chosen``."""
+        # A schedule changes the rate in every step, so it is one launch and not one a parameter.
         if pieces := [piece for key, piece in self.state().items() if chosen(key)]:
-            torch._foreach_mul_(
-                pieces, factor
-            )  # a schedule changes the rate in every step: one launch, not many
+            torch._foreach_mul_(pieces, factor)
 
     def cut(self, share: float, rest: float) -> None:
         """Let this step's gradient wait as ``share`` times itself. See ``Memory.cut``."""

@@ -1,5 +1,6 @@
 """Tells an optimizer of ``gravac.optim`` which elements of its gradients arrived."""
 
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -90,11 +91,17 @@ def _support(param: nn.Parameter, counts: list[tuple[Tensor | None, int]]) -> tu
     of = counts[0][1]
     known = [_as_in(_local(param), one) for one, own in counts if one is not None and own == of]
     if len(known) < len(counts):
-        return torch.empty(0, dtype=torch.uint8, device=param.device), 1
+        return _uncounted(param.device), 1
     found = known[0]
     for one in known[1:]:
         torch.maximum(found, one, out=found)
     return found, of
+
+
+@cache
+def _uncounted(device: torch.device) -> Tensor:
+    """Return the support that counts no element."""
+    return torch.empty(0, dtype=torch.uint8, device=device)
 
 
 def _as_in(param: Tensor, flat: Tensor) -> Tensor:

@@ -57,6 +57,24 @@ def test_speeds_and_sizes() -> None:
     assert figures.wire_cf(TWO) == 12.5
 
 
+def test_a_pause_is_what_steps_waited_for_data_beyond_the_usual() -> None:
+    """Of 20 steps in 30 s that usually take 0.5 s, 20 s are too much, for data or for something else."""
+    base = window_report(
+        first_step=0, last_step=19, seconds=30.0, levels=(level_sums(1, 10.0, 20, 18, 0.5, 0.1),)
+    )
+
+    def waiting(seconds: float) -> WindowReport:
+        return base.model_copy(update={"phases": base.phases.model_copy(update={"data_wait": seconds})})
+
+    assert figures.usual_step_seconds(base) == 0.5
+    assert [figures.paused_seconds(waiting(seconds)) for seconds in (0.0, 5.0, 25.0)] == [0.0, 5.0, 20.0]
+    two = (level_sums(1, 10.0, 10, 9, 0.5, 0.1), level_sums(1, 5.0, 5, 3, 0.9, 0.1))
+    assert figures.usual_step_seconds(base.model_copy(update={"levels": two})) == pytest.approx(0.6)
+    unsettled = base.model_copy(update={"levels": (level_sums(1, 10.0, 20, 0, None, None),)})
+    assert figures.usual_step_seconds(unsettled) == figures.step_seconds(unsettled) == 1.5
+    assert figures.paused_seconds(unsettled) == 0.0
+
+
 @pytest.mark.parametrize(
     "empty",
     [report(seconds=0.0, payload_bytes=0), report(sums(), seconds=0.0, payload_bytes=0)],
