@@ -46,7 +46,7 @@ class Limits:
             agents retry later.
         stream_interval_seconds: Least time between two deliveries to one event stream.
         stream_ping_seconds: Interval of keep-alive comments on an idle event stream.
-        stream_stall_seconds: Time without a byte taken after which a stream is closed.
+        stall_seconds: Time without a byte taken of its answer after which a client's connection is closed.
         stale_seconds: Silence after which a job is stale, or 5 times its last window if longer.
     """
 
@@ -65,7 +65,7 @@ class Limits:
     max_changes_per_second: float = 100.0
     stream_interval_seconds: float = 0.5
     stream_ping_seconds: float = 15.0
-    stream_stall_seconds: float = 30.0
+    stall_seconds: float = 30.0
     stale_seconds: float = 30.0
 
 

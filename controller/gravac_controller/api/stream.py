@@ -88,7 +88,7 @@ class Streams:
 
 
 class EventStream(Response):
-    """The answer that sends ``Streams.read`` until the reader disconnects or stalls, or the server stops."""
+    """The answer that sends ``Streams.read`` until the reader disconnects, or the server stops."""
 
     media_type = "text/event-stream"
 
@@ -99,7 +99,7 @@ class EventStream(Response):
         self.headers["x-accel-buffering"] = "no"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until one of the three happens. A reader that accepts no data for too long counts as disconnected."""
+        """Send until one of the two happens. The server disconnects a reader that accepts no data for too long."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if scope.get("gravac.head"):
             await send({"type": "http.response.body", "body": b""})
@@ -117,7 +117,7 @@ class EventStream(Response):
             for task in tasks:
                 task.cancel()
             pumped, *_ = await asyncio.gather(*tasks, return_exceptions=True)
-            if isinstance(pumped, Exception) and not isinstance(pumped, TimeoutError | OSError):
+            if isinstance(pumped, Exception) and not isinstance(pumped, OSError):
                 logger.error("an event stream failed", exc_info=pumped)
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(GOODBYE_SECONDS):
@@ -125,8 +125,7 @@ class EventStream(Response):
 
     async def _pump(self, send: Send) -> None:
         async for message in self._streams.read(self._job, self._after):
-            async with asyncio.timeout(self._streams.settings.limits.stream_stall_seconds):
-                await send({"type": "http.response.body", "body": message, "more_body": True})
+            await send({"type": "http.response.body", "body": message, "more_body": True})
 
 
 def _delta(live: LiveJob, change: Change) -> Record:

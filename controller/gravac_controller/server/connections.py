@@ -1,9 +1,9 @@
-"""Bounds on connections: time and size of a request's head, and which connection is closed when there are too many.
+"""Bounds on connections: time and size of a request's head, clients that take no answer, and too many connections.
 
 uvicorn alone answers overload and bytes that are not HTTP with plain text, and waits for ever for a client that
-connects and sends nothing. This is a safety bound, not a speed-up: beside 600 connections that send half a request or
-open streams, an agent on the same machine gets none of 100 windows answered without it, and all 100 with it
-(tests/controller/server/test_connections.py).
+connects and sends nothing, or that never reads its answer. This is a safety bound, not a speed-up: beside 600
+connections that send half a request or open streams, an agent on the same machine gets none of 100 windows answered
+without it, and all 100 with it (tests/controller/server/test_connections.py).
 
 Every client on one machine has the address 127.0.0.1, so no limit per address could tell an agent from a flood. But an
 agent's connection sends a whole request within milliseconds. So connections without a request may be closed at any
@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gravac_controller.api.access import SAFE_METHODS, Access, Role
 from gravac_controller.api.problems import problem_response
 from gravac_controller.api.responses import HEADERS
+from gravac_controller.settings import Limits
 
 MOST_HEAD_BYTES = 1 << 16
 """Bound on the head of a request, and on the bytes between two pieces of its body. The parser itself has none."""
@@ -121,18 +122,19 @@ class ConnectionLimit(Generic[C]):
         return True
 
 
-def bounded(most: int, seconds: float, allowed: Access) -> type[HttpToolsProtocol]:
+def bounded(most: int, limits: Limits, allowed: Access) -> type[HttpToolsProtocol]:
     """Return a uvicorn protocol with these bounds.
 
     Args:
         most: Requests at once.
-        seconds: Timeout for the head of a request.
+        limits: Has the timeouts for the head of a request and for a client that takes no byte of its answer.
         allowed: The access rules, which decide whose requests have priority.
     """
 
     class Bounded(BoundedConnection):
         limit = ConnectionLimit(most)
-        head_seconds = seconds
+        head_seconds = limits.head_seconds
+        stall_seconds = limits.stall_seconds
         access = allowed
 
     return Bounded
@@ -143,8 +145,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     limit: "ConnectionLimit[BoundedConnection]"
     head_seconds: float
+    stall_seconds: float
     access: Access
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _has_token = False
 
@@ -208,8 +212,17 @@ class BoundedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        self._stop_stall_timer()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_stall_timer()
         self.limit.closed(self)
         super().connection_lost(exc)
 
@@ -233,6 +246,22 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self.head_seconds, self.transport.close)
+
+    def _await_reading(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(self.stall_seconds, self._check_reading, left)
+
+    def _check_reading(self, before: int) -> None:
+        """Close at once where the client took no byte: ``close`` would wait for it to take them all."""
+        if self.transport.get_write_buffer_size() < before:
+            self._await_reading()
+        else:
+            self.transport.abort()
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=bounded(settings.max_connections, settings.limits.head_seconds, Access.of(settings)),
+                http=bounded(settings.max_connections, settings.limits, Access.of(settings)),
                 ws="none",
                 loop="auto",
                 lifespan="off",
