@@ -213,7 +213,7 @@ def other_optimizers(recording: Recording) -> str:
     """Return what another optimizer would bring to a job as it was recorded; empty: nothing, or not known."""
     spec = recording.spec
     optimizer, remembers = spec.optimizer, spec.memory.partition(":")[0] == DEFAULT_MEMORY
-    known = bool(recording.observations) and tells_network(recording)
+    known = recording.enough and tells_network(recording)
     if optimizer is None or not (spec.torch_adam and remembers and known):
         return ""
     predictor = Predictor([(recording, None)])

@@ -124,13 +124,20 @@ class Recording:
             raise NothingRecorded("its model has no trained elements, so nothing is exchanged")
         if found is not None:
             found.notes += found.moved()
-        if found is None or not found.observations:
+        if found is None or not found.enough:
             windows = 0 if found is None else found.windows
             raise NothingRecorded(
                 f"none of its {windows} windows has {MIN_SETTLED_STEPS} settled steps at one CF: record a longer run, "
                 "or one with a larger GRAVAC_WINDOW"
             )
         return found
+
+    @property
+    def enough(self) -> bool:
+        """Whether a time model can be fitted: some CF has ``MIN_SETTLED_STEPS`` settled steps."""
+        return any(
+            sum(each.settled_steps for each in held) >= MIN_SETTLED_STEPS for held in self.by_cf.values()
+        )
 
     @property
     def ranks(self) -> int:
@@ -246,7 +253,8 @@ class Recording:
 
     def _observed(self, report: WindowReport, level: LevelSums, steps: int) -> Observation | None:
         seconds, exposed = level.step_seconds_median, level.exposed_seconds_median
-        if min(level.settled_steps, level.steps) < MIN_SETTLED_STEPS or seconds is None or exposed is None:
+        needed = min(MIN_SETTLED_STEPS, steps)  # a policy in a hurry has windows of one step
+        if min(level.settled_steps, level.steps) < needed or seconds is None or exposed is None:
             return None
         if seconds < MIN_SECONDS:
             return None

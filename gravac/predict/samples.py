@@ -1,5 +1,6 @@
 """Samples that a time model is fitted to: observations of a trace with the volume of the exchange behind each."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -53,7 +54,8 @@ def tells_network(recording: Recording) -> bool:
 def network_of(recording: Recording) -> Network | None:
     """Return the network a trace was recorded on, with a link's nominal rate; None where the trace does not say.
 
-    With two levels of links it is a rank's share of the link between hosts.
+    With two levels of links it is a rank's share of the link between hosts. Where all steps sent the same amount, they
+    show no bandwidth, and it is the network that was measured at the start.
     """
     link, hosts = recording.spec.link, recording.spec.hosts
     if link is not None:
@@ -64,9 +66,31 @@ def network_of(recording: Recording) -> Network | None:
         )
     elif recording.measured_network is not None:
         found = recording.measured_network
+    elif len(recording.by_cf) <= 1 and (measured := _measured_at_start(recording)) is not None:
+        found = measured
     else:
         return None
     return replace(found, bytes_per_second=found.bytes_per_second / TCP_GOODPUT)
+
+
+def _measured_at_start(recording: Recording) -> Network | None:
+    """Return the network that the seconds of the policy's plans follow from: messages · latency + bytes / bandwidth.
+
+    Least squares of the relative errors, because the seconds are rounded. None: no plan has seconds.
+    """
+    spec = recording.spec
+    rows = [
+        (each.messages / each.seconds, each.link_bytes / each.seconds) for each in spec.plans if each.seconds
+    ]
+    mm, mb, bb = (math.fsum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    m, b = (math.fsum(row[i] for row in rows) for i in (0, 1))
+    determinant = mm * bb - mb * mb
+    if determinant <= 1e-9 * mm * bb:  # as good as one plan, which does not tell latency from bandwidth
+        return None
+    latency, per_byte = (bb * m - mb * b) / determinant, (mm * b - mb * m) / determinant
+    if not per_byte > 0.0:
+        return None
+    return Network(latency_seconds=max(0.0, latency), bytes_per_second=1.0 / per_byte)
 
 
 def samples_of(recording: Recording, network: Network | None) -> list[Sample]:

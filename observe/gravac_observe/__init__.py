@@ -7,6 +7,9 @@ anybody may have written it.
 
 from typing import TypedDict
 
+MOST_STEPS = 1000
+"""Steps that are recorded at most."""
+
 
 class RecordRequest(TypedDict):
     """What ``gravac observe`` asks of the processes of its command, in the variable ``GRAVAC_OBSERVE``."""

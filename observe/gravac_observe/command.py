@@ -23,7 +23,7 @@ from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.question import KINDS, question
 from gravac_controller.cli.wording import printer
 from gravac_controller.server.running import IMPATIENT, Running
-from gravac_observe import RecordRequest
+from gravac_observe import MOST_STEPS, RecordRequest
 from gravac_observe.judged import ENDINGS, compare_verdicts, is_profile, judged, show, write_page
 
 POLL_SECONDS = 0.2
@@ -57,7 +57,11 @@ def _folder_is_there(_context: click.Context, _option: click.Parameter, output: 
 @click.command(cls=_Observe, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILES... | -- COMMAND...")
 @click.option(
-    "--steps", type=click.IntRange(1, 1000), default=5, show_default=True, help="Steps that are recorded."
+    "--steps",
+    type=click.IntRange(1, MOST_STEPS),
+    default=5,
+    show_default=True,
+    help="Steps that are recorded.",
 )
 @click.option(
     "--warmup",

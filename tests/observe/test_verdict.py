@@ -105,8 +105,11 @@ def test_advice_that_gains_less_than_steps_scatter_says_so(tmp_path: Path) -> No
     assert wild.forecast is not None
     assert wild.forecast.chosen.cf > 1.0
     assert wild.finding.action.endswith(
-        "; but steps scatter by ±127 %, more than that gains: first record more (gravac observe --steps 50)"
+        "; but steps scatter by ±127 %, more than that gains: first record more (gravac observe --steps 60)"
     )
+    longer = judge(replace(measured, spread=0.9, steps=20 * measured.steps))
+    assert longer.finding.action.endswith("first record more (gravac observe --steps 60)")
+    assert judge(replace(measured, spread=9.0)).finding.action.endswith("first use a quieter machine")
 
 
 def test_a_larger_loss_than_the_network_is_named(tmp_path: Path) -> None:

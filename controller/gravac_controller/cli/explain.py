@@ -206,7 +206,7 @@ def _print(source: Source, found: Explanation, everything: bool) -> None:
             say(f"{_many(len(rows) - len(listed), 'other plan')}: gravac explain --all", style="dim")
         say("")
     say(_since(found))
-    if found.latest is not None:
+    if found.latest is not None and found.windows:
         last = found.latest.decision
         times = _many(found.confirmed, "later window")
         first, *more = map(printable, lines(last.reason))
@@ -263,7 +263,12 @@ def _about(about: str, value: float | None) -> str:
 
 def _since(found: Explanation) -> str:
     if not found.windows:
-        return "No window of this epoch has ended yet."
+        later, over = found.confirmed, found.job.state == "ended"
+        if not later:
+            return f"No window {'ran' if over else 'has run'} under it{'' if over else ' yet'}."
+        end = ", and then the job ended" if over else ""
+        windows = _many(later, "later window")
+        return f"No window ran under it: {windows} ran under an earlier decision or in fallback{end}."
     text = (
         f"Since then: {_many(found.windows, 'window')}, steps {found.first_step} to {found.last_step}, "
         f"{seconds(found.mean('usual_step_seconds'))} per step"

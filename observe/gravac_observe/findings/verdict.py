@@ -1,7 +1,7 @@
 """The verdict on a job: whether its steps wait for the network, why, and what to do next, in a line each."""
 
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 from gravac.findings import Finding, StepParts, diagnose
@@ -14,6 +14,7 @@ from gravac.wording import (
     format_rate,
     format_seconds,
 )
+from gravac_observe import MOST_STEPS
 from gravac_observe.findings.forecast import CannotSay, Forecast, Question, forecast
 from gravac_observe.measure import patterns
 from gravac_observe.measure.measurement import INSIDE, Gradients, Measurement, Row
@@ -124,7 +125,7 @@ def judge(measured: Measurement, question: Question = AS_RECORDED) -> ProfileVer
         unknown.append(f"{one} {format_seconds(round(apart))} apart")
     if (scatter := _scatter(measured)) > SCATTERED:
         usual = f"what a usual step takes: the recorded ones scatter by ±{format_percent(scatter)}"
-        unknown.append(f"{usual}; record more (gravac observe --steps 50)")
+        unknown.append(f"{usual}; {_more(measured, SCATTERED)}")
     unsaid = question.elsewhere and predicted is None
     elsewhere = predicted if question.elsewhere and not _exchange_nothing(measured) else None
     parts = _here(measured) if elsewhere is None else _elsewhere(measured, elsewhere)
@@ -230,10 +231,10 @@ def _compress(measured: Measurement, predicted: Forecast | None) -> str:
     besides = f"; besides, {_otherwise(measured, others[0].pattern)}" if others else ""
     optimizer = f" under {measured.optimizer}" if measured.optimizer else ""
     way = f", collective={predicted.collective!r}" if predicted.collective else ""
-    if (scatter := _scatter(measured)) > predicted.dense / chosen.step.seconds - 1:
-        share = format_percent(scatter)
-        more = "first record more (gravac observe --steps 50)"
-        besides += f"; but steps scatter by ±{share}, more than that gains: {more}"
+    gained = predicted.dense / chosen.step.seconds - 1
+    if (scatter := _scatter(measured)) > gained:
+        share, more = format_percent(scatter), _more(measured, gained)
+        besides += f"; but steps scatter by ±{share}, more than that gains: first {more}"
     return (
         f"send {format_fewer(chosen.wire_cf)} with {chosen.named}{way}: steps of about "
         f"{format_seconds(chosen.step.seconds)} ({format_number(predicted.dense / chosen.step.seconds)}x, "
@@ -255,6 +256,12 @@ def _otherwise(measured: Measurement, pattern: str) -> str:
 def _scatter(measured: Measurement) -> float:
     """Return two standard errors of a step, relative."""
     return 2 * measured.spread / sqrt(measured.steps)
+
+
+def _more(measured: Measurement, most: float) -> str:
+    """Return how to get steps that scatter by ``most`` at most: more of them, which helps by their square root."""
+    steps = MOST_STEPS + 1 if most <= 0 else 10 * ceil(measured.steps * (_scatter(measured) / most) ** 2 / 10)
+    return "use a quieter machine" if steps > MOST_STEPS else f"record more (gravac observe --steps {steps})"
 
 
 def _hurry(measured: Measurement) -> str:

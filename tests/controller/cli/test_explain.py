@@ -273,5 +273,15 @@ def test_explaining_an_operators_order(job: PostedJob) -> None:
     job.windows(1)
     output = run("explain", job.controller.url)
     assert "alice pinned CF 12.5 until further notice, whatever its gain, because: trying it" in output
-    assert "No window of this epoch has ended yet." in output
+    assert "No window has run under it yet." in output
+    before = job.decision.model_copy(update={"epoch": job.decision.epoch - 1, "cf_candidate": 10.0})
+    for _ in range(2):
+        report = job.trainer.report(before)
+        assert job.controller.ask("POST", "/v1/jobs/alpha/windows", report).status == 200
+    output = run("explain", job.controller.url)
+    later = "No window ran under it: 2 later windows ran under an earlier decision or in fallback"
+    assert f"{later}." in output
     assert json.loads(run("status", job.controller.url, "--json"))["jobs"][0]["override"]["actor"] == "alice"
+    end = End(incarnation="first", windows=8, steps=400, message="done")
+    assert job.controller.ask("POST", "/v1/jobs/alpha/end", end).status == 200
+    assert f"{later}, and then the job ended." in run("explain", job.controller.url)

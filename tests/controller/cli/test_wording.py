@@ -137,7 +137,11 @@ def test_a_dense_trace_shows_every_plan_of_auto(tmp_path: Path) -> None:
     for report in windows(cfs=(1.0,), each=6):
         writer.append(report)
     writer.close()
-    (scenario,) = json.loads(run("whatif", path, "--json"))["scenarios"]
+    refused = CliRunner().invoke(main, ["whatif", str(path)])
+    assert refused.exit_code == 2
+    assert "name the network, as in --recorded-on 1gbit, or record a run with policy auto" in refused.output
+    assert json.loads(run("whatif", path, "--link", "1G", "--json"))["scenarios"]
+    (scenario,) = json.loads(run("whatif", path, "--recorded-on", "1G", "--json"))["scenarios"]
     shown = {(row["codec"], row["cf"]) for row in scenario["factors"] if row["cf"] > 1.0}
     assert shown == {(plan.codec, plan.cf) for plan in auto_plans.defaults()}
     assert scenario["best_cf"] > 1.0

@@ -134,6 +134,22 @@ def test_a_trace_without_usable_windows_is_refused() -> None:
         )
 
 
+def test_windows_of_one_step_count_together() -> None:
+    """`auto` has them until it decides, which is after the end of a short job."""
+    short = []
+    for report in windows(cfs=(1.0,), each=4):
+        (level,) = report.levels
+        level = level.model_copy(update={"steps": 1, "settled_steps": 1})
+        short.append(
+            report.model_copy(
+                update={"first_step": report.window, "last_step": report.window, "levels": (level,)}
+            )
+        )
+    assert len(Recording.from_trace(lines(spec(), *short[:3])).observations) == 3
+    with pytest.raises(NothingRecorded, match="none of its 2 windows has 3 settled steps at one CF"):
+        Recording.from_trace(lines(spec(), *short[:2]))
+
+
 ODD = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, 1e9])
 
 

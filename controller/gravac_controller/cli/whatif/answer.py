@@ -22,6 +22,7 @@ from gravac.predict import (
 from gravac.predict.advice import usual_plans
 from gravac.predict.exchange import Volume, codec_of, reached
 from gravac.predict.levels import Levels
+from gravac.predict.samples import tells_network
 from gravac.predict.timemodel import CODING_POWER
 from gravac.traces import Line, TraceError
 
@@ -55,6 +56,11 @@ def answer(lines: Iterable[Line], path: str, question: WhatIfQuestion) -> dict[s
             bits, delay = question.recorded_on
             known = Network(
                 latency_seconds=5e-5 if delay is None else delay, bytes_per_second=bits / 8 / levels.ranks
+            )
+        if known is None and question.link is None and not tells_network(recording):
+            raise ValueError(
+                "all its steps sent the same amount, and it does not name its network, so it does not tell how long "
+                "other bytes take: name the network, as in --recorded-on 1gbit, or record a run with policy auto"
             )
         predictor = Predictor([(recording, known)])
         policy = (
