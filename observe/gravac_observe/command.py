@@ -57,11 +57,7 @@ def _folder_is_there(_context: click.Context, _option: click.Parameter, output: 
 @click.command(cls=_Observe, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILES... | -- COMMAND...")
 @click.option(
-    "--steps",
-    type=click.IntRange(1, MOST_STEPS),
-    default=5,
-    show_default=True,
-    help="Steps that are recorded.",
+    "--steps", type=click.IntRange(1, MOST_STEPS), default=5, show_default=True, help="Steps to record."
 )
 @click.option(
     "--warmup",
