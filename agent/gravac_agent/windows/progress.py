@@ -327,6 +327,7 @@ class DenseReference:
         """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length.
 
         One parameter shows what the exchanged gradients were multiplied by, the one with the largest sampled element.
+        Where something was added to them, as the gradient of a penalty, the factor is not known: none is taken.
         """
         sent = self._sent * self._owned
         largest = int(sent.abs().argmax())
@@ -334,7 +335,9 @@ class DenseReference:
         gradient = None if piece is None else piece.parameter.grad
         if piece is not None and gradient is not None and float(sent[largest]):
             part = sent[piece.slot]
-            self.share = float(piece.of(gradient).double() @ part) / float(part @ part)
+            stepped = piece.of(gradient).double()
+            added = (stepped != 0) & (part == 0) & (self._owned[piece.slot] != 0)
+            self.share = 1.0 / loss_scale if added.any() else float(stepped @ part) / float(part @ part)
             keep = 1.0 - SMOOTHING if self._energies[0] > 0 else 0.0
             exchanged, dense = self._energies
             self._energies = keep * exchanged + (1 - keep) * exchanged_sq, keep * dense + (1 - keep) * raw_sq

@@ -39,6 +39,17 @@ def divided(agent: Agent, module: nn.Module) -> None:
             one.grad /= 4
 
 
+def penalized(agent: Agent, module: nn.Module) -> None:
+    """Add the gradient of a penalty, against which the gradient of the loss works."""
+    for one in module.parameters():
+        if one.grad is not None:
+            one.grad -= 0.2 * torch.rand(()) * one.grad.norm() * one.grad.sign() + 0.01 * one.detach()
+
+
+def by_value(agent: Agent, module: nn.Module) -> None:
+    nn.utils.clip_grad_value_(module.parameters(), 0.002)
+
+
 @pytest.mark.parametrize(
     ("change", "policy", "warns"),
     [
@@ -48,6 +59,8 @@ def divided(agent: Agent, module: nn.Module) -> None:
         (by_agent, "static:cf=8", False),
         (by_nobody, "static:cf=8", False),
         (divided, "static:cf=8", False),
+        (penalized, "static:cf=8", False),
+        (by_value, "static:cf=8", True),
     ],
 )
 def test_clipping_by_others_is_noticed(
