@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gravac import offers
-from gravac.wording import did_you_mean, first_problem
+from gravac.wording import did_you_mean, first_problem, validator_message
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -360,7 +360,7 @@ def _mismatch(annotation: Any, value: object) -> str:
     try:
         TypeAdapter(annotation, config=_STRICT).validate_python(value)
     except ValidationError as error:
-        return error.errors()[0]["msg"]
+        return validator_message(error.errors()[0]["msg"])
     return ""
 
 

@@ -23,6 +23,19 @@ _ROUNDED = {
 }
 """Codecs of one size, also behind a selector, in words."""
 _PREFIXES = ("Value error, ", "Assertion failed, ")
+_OUR_WORDS = {
+    "Input should be ": "must be ",
+    "greater than or equal to ": "at least ",
+    "less than or equal to ": "at most ",
+    "greater than ": "above ",
+    "less than ": "below ",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    ", unable to parse string as an integer": "",
+    ", unable to parse string as a number": "",
+    ", got a number with a fractional part": "",
+}
+"""Pydantic's words and ours, in this order."""
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -162,9 +175,13 @@ def format_percent(ratio: float) -> str:
 
 
 def validator_message(message: str) -> str:
-    """Return pydantic's message of one of our own validators without the prefix that pydantic adds."""
+    """Return pydantic's message in our words, and that of one of our own validators without pydantic's prefix."""
     for prefix in _PREFIXES:
         message = message.removeprefix(prefix)
+    if not message.startswith("Input should be "):
+        return message
+    for theirs, ours in _OUR_WORDS.items():
+        message = message.replace(theirs, ours)
     return message
 
 

@@ -395,7 +395,10 @@ class Agent:
             return
         session = self._running()
         if session.parts.loop.step:
-            raise SetupError("call load_state_dict before the first step")
+            raise SetupError(
+                f"load_state_dict came after step {session.parts.loop.step}: call it before the first step, right "
+                "after `with gravac.Agent(…) as agent:`"
+            )
         session.steps.regrouper = checkpoint.load_everywhere(
             state, session.parts, session.module, session.rates
         )

@@ -198,6 +198,9 @@ def keywords_checked(init: Callable[P, None]) -> Callable[P, None]:
             raise SetupError(
                 f"{name}={kwargs[name]!r:.100}: Agent has no such argument{hint}; docs/settings.md lists them"
             )
+        for name in list(parameters)[len(args) : first]:
+            if name not in kwargs:
+                raise SetupError(f"{name} is missing: write Agent(module, optimizer)")
         if len(args) > first:
             raise SetupError(
                 f"Agent has two arguments without a name, module and optimizer, and got {args[first]!r:.100} as well: "

@@ -35,7 +35,7 @@ def test_the_message_suggests_the_closest_name(given: dict[str, object], message
 
 def test_the_message_names_the_source_of_a_wrong_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAVAC_WINDOW", "5o")
-    assert message_for().startswith("GRAVAC_WINDOW='5o': Input should be a valid integer")
+    assert message_for().startswith("GRAVAC_WINDOW='5o': must be a whole number")
     assert message_for(window=0).startswith("window=0: ")  # the keyword overrides the variable
     monkeypatch.delenv("GRAVAC_WINDOW")
     monkeypatch.setenv("gravac_link", "fast")  # pydantic-settings takes names in either case
@@ -85,11 +85,11 @@ def test_odd_names(field: str, text: object) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("powersgd:rank=x", "rank='x': Input should be a valid integer"),
+        ("powersgd:rank=x", "rank='x': must be a whole number"),
         ("powersgd:rank=1.5", "rank=1.5"),
         ("qsgd:block=1e999", "block=inf"),
-        ("dgc:sample=NaN", "sample=nan: Input should be a finite number"),
-        ("int8:block=true", "block=True: Input should be a valid integer"),
+        ("dgc:sample=NaN", "sample=nan: must be a finite number"),
+        ("int8:block=true", "block=True: must be a whole number"),
     ],
 )
 def test_values_of_the_wrong_type(text: str, words: str) -> None:
@@ -132,7 +132,7 @@ def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"window": 0}, "window=0: Input should be greater than or equal to 1"),
+        ({"window": 0}, "window=0: must be at least 1"),
         (
             {"collective": "ring"},
             f"collective='ring' is unknown; choose one of {', '.join(sorted((*COLLECTIVES, 'auto')))}",

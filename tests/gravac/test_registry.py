@@ -83,7 +83,7 @@ def test_wrong_names_and_settings_are_named() -> None:
     for text, words in (
         ("tow", "part='tow' is unknown .did you mean 'two'..; choose one of one, two"),
         ("one:sise=3", "part='one:sise=3' has no setting 'sise' .did you mean 'size'..; it has size"),
-        ("one:size=x", "part='one:size=x': size='x': Input should be a valid integer"),
+        ("one:size=x", "part='one:size=x': size='x': must be a whole number"),
         ("one:size", "part='one:size': 'size' must be written setting=value"),
         ("two:size=1", "part='two:size=1' has no setting 'size'; it has none"),
     ):
@@ -145,7 +145,7 @@ def test_texts() -> None:
     assert as_text("x", Sizes(steps=(1.0, 2.5))) == "x:steps=1.0/2.5"
     assert check_settings("part", "x", Sizes, {"steps": [1, 2.5]}).steps == (1.0, 2.5)
     for given, words in (
-        ({"size": 0}, "part='x', setting size: .*greater than or equal to 1 .got 0.. Meaning: How large"),
+        ({"size": 0}, "part='x', setting size: .*at least 1 .got 0.. Meaning: How large"),
         ({"sise": 0}, "part='x' has no setting 'sise' .did you mean 'size'..; it has size, steps"),
         ({"size": object()}, "part='x': settings must be numbers, texts or lists"),
     ):

@@ -11,6 +11,7 @@ from torch import Tensor
 from gravac.memories.base import overflown
 from gravac.memories.states import TAG, VELOCITY, geometry_of
 from gravac.protocol import Decision
+from gravac.wording import validator_message
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.host_level import HostLevel, piece_shape
@@ -125,7 +126,8 @@ def _check_plan(name: str, plan: dict[str, Any]) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise SetupError(_said(f"{name}.{field}", first["input"], first["msg"])) from None
+        wanted = validator_message(first["msg"]).removeprefix("must be ")
+        raise SetupError(_said(f"{name}.{field}", first["input"], wanted)) from None
     if cf not in (1.0, decision.cf_minimum, decision.cf_candidate):
         raise SetupError(_said(f"{name}.cf", cf, "1 or a CF of the plan"))
 

@@ -14,7 +14,7 @@ import click
 from pydantic import ValidationError
 
 from gravac.protocol import LARGEST_CF, Decision, Override
-from gravac.wording import did_you_mean, printable
+from gravac.wording import did_you_mean, printable, validator_message
 from gravac_controller.cli.source import (
     ADDRESS,
     SourceError,
@@ -148,7 +148,7 @@ def _order(
             return client.order(job, action, actor=_user(), current=current, cf=cf, codec=codec, note=note)
         except ValidationError as error:
             field = str(error.errors()[0]["loc"][0])
-            raise click.UsageError(f"--{field}: {error.errors()[0]['msg']}") from None
+            raise click.UsageError(f"--{field}: {validator_message(error.errors()[0]['msg'])}") from None
         except Refused as refused:
             if refused.status != 412 or not left:
                 raise

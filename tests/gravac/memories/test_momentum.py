@@ -185,8 +185,8 @@ def test_settings() -> None:
     assert build("residual").amplification == 1.0
     assert stability(build("momentum"), build_codec("topk"), 100.0) is None
     for wrong, complaint in {
-        "momentum=1": "setting momentum: input should be less than 1",
-        "clip=0": "setting clip: input should be greater than 0",
+        "momentum=1": "setting momentum: must be below 1",
+        "clip=0": "setting clip: must be above 0",
         "masking=1": "setting masking: .*boolean",
     }.items():
         with pytest.raises(ValueError, match=complaint):

@@ -111,14 +111,14 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "negative": (window(b'"samples":3200', b'"samples":-1'), r"line 3: window.samples: .*\(got -1\)"),
     "below one": (window(b'"cf":1.0', b'"cf":0.999'), r"line 3: window.cf: .*\(got 0.999\)"),
-    "as text": (window(b'"samples":3200', b'"samples":"3200"'), "line 3: window.samples: .*valid integer"),
+    "as text": (window(b'"samples":3200', b'"samples":"3200"'), "line 3: window.samples: .*whole number"),
     "true for a number": (
         window(b'"samples":3200', b'"samples":true'),
-        "line 3: window.samples: .*valid integer",
+        "line 3: window.samples: .*whole number",
     ),
     "fraction for a count": (
         window(b'"samples":3200', b'"samples":3200.5'),
-        "line 3: window.samples: .*valid integer",
+        "line 3: window.samples: .*whole number",
     ),
     "missing field": (window(b'"samples":3200,', b""), "line 3: window.samples: is missing"),
     "unknown field": (
