@@ -116,7 +116,7 @@ def test_the_gate_is_only_told_where_the_run_measured_it(path: Path) -> None:
     ("policy", "settings", "words"),
     [
         (None, {"epsilno": 0.5}, "has no setting 'epsilno'"),
-        (None, {"epsilon": 7}, "epsilon: .*less than or equal to 1"),
+        (None, {"epsilon": 7}, "epsilon: .*at most 1"),
         ("later", None, "policy='later' is unknown"),
         ("static:cf", None, "must be written setting=value"),
     ],
