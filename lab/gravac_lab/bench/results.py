@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -38,12 +39,18 @@ class MethodAnswers:
     error: str | None = None
 
     def step_seconds(self) -> list[float]:
-        """Seconds of every timed step: of the slowest rank, because the others wait for it."""
-        return [
-            max(step)
-            for block in self.blocks
-            for step in zip(*(answer["seconds"] for answer in block), strict=True)
-        ]
+        """Seconds of every timed step: from the end of the last rank's step before to the end of the last rank's.
+
+        The longest step of any rank would be more: where ranks share cores, one is late in this step, another in the
+        next.
+        """
+        found = []
+        for block in self.blocks:  # which all ranks begin together
+            ends = [
+                max(each) for each in zip(*(accumulate(answer["seconds"]) for answer in block), strict=True)
+            ]
+            found += [end - before for before, end in pairwise([0.0, *ends])]
+        return found
 
     def add_point(self, answers: Sequence[dict[str, Any]]) -> None:
         """Add a point to the curve: steps, seconds that they took if all took as long as the timed ones, and loss."""

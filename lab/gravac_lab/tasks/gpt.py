@@ -94,6 +94,7 @@ def recipe(
     beta2: float = optimizers.BETAS[1],
     batch: int = 16,
     heldout: int = 96,
+    buckets: float = 1.0,
 ) -> Recipe:
     """Make the recipe.
 
@@ -107,6 +108,7 @@ def recipe(
         beta2: Decay of AdamW's second moment, per step.
         batch: Sequences in a step of all ranks.
         heldout: Held-out sequences, as long as those in training.
+        buckets: Size of DDP's buckets, in MB. DDP's own default is 25.
 
     Raises:
         TaskError: A size, text or optimizer is unknown, or the text is missing.
@@ -127,4 +129,5 @@ def recipe(
         data=load(data, text, length=length, heldout_length=length, heldout_sequences=heldout),
         global_batch=batch,
         rank_batch=batch,
+        bucket_mb=buckets,
     )

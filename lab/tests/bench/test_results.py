@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from gravac_lab.bench.results import MethodAnswers, heldout_loss, rows
 
 
@@ -14,9 +16,12 @@ def test_rows() -> None:
     none = MethodAnswers(name="none", blocks=[block([0.1, 0.3, 0.2], [0.2, 0.1, 0.1])], elements=5)
     dense = MethodAnswers(name="dense", blocks=[block([1.0, 1.0, 0.4], [1.0, 1.0, 0.8])], elements=5)
     broken = MethodAnswers(name="agent", error="it broke")
+    assert none.step_seconds() == pytest.approx([0.2, 0.2, 0.2]), (
+        "the job ends at 0.6, though its longest steps of any rank add up to 0.7"
+    )
     first, second, third = rows([none, dense, broken], emulated=False)
-    assert first["seconds"] == second["baseline"] == third["baseline"] == 0.2, "of the slowest rank"
-    assert second["ratio"] == 0.2
+    assert first["seconds"] == second["baseline"] == third["baseline"] == pytest.approx(0.2)
+    assert second["ratio"] == pytest.approx(0.2)
     assert second["payload_bytes"] == 10
     assert second["cpu_seconds"] == 1
     assert second["dense_bytes"] == 20
