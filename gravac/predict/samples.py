@@ -76,21 +76,21 @@ def network_of(recording: Recording) -> Network | None:
 def _measured_at_start(recording: Recording) -> Network | None:
     """Return the network that the seconds of the policy's plans follow from: messages · latency + bytes / bandwidth.
 
-    Least squares of the relative errors, because the seconds are rounded. None: no plan has seconds.
+    Least squares of the relative errors, because the seconds are rounded. None: they do not tell.
     """
     spec = recording.spec
     rows = [
         (each.messages / each.seconds, each.link_bytes / each.seconds) for each in spec.plans if each.seconds
     ]
-    mm, mb, bb = (math.fsum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    m, b = (math.fsum(row[i] for row in rows) for i in (0, 1))
+    mm, mb, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    m, b = (sum(row[i] for row in rows) for i in (0, 1))
     determinant = mm * bb - mb * mb
-    if determinant <= 1e-9 * mm * bb:  # as good as one plan, which does not tell latency from bandwidth
+    if not determinant > 1e-9 * mm * bb:  # as good as one plan, which does not tell latency from bandwidth
         return None
-    latency, per_byte = (bb * m - mb * b) / determinant, (mm * b - mb * m) / determinant
-    if not per_byte > 0.0:
+    latency, bandwidth = (bb * m - mb * b) / determinant, determinant / ((mm * b - mb * m) or -1.0)
+    if not (bandwidth > 0.0 and math.isfinite(bandwidth) and math.isfinite(latency)):
         return None
-    return Network(latency_seconds=max(0.0, latency), bytes_per_second=1.0 / per_byte)
+    return Network(latency_seconds=max(0.0, latency), bytes_per_second=bandwidth)
 
 
 def samples_of(recording: Recording, network: Network | None) -> list[Sample]:

@@ -46,8 +46,12 @@ def test_where_all_steps_were_dense_the_network_is_the_one_measured_at_the_start
     assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7, rel=1e-3)
     held.spec = held.spec.model_copy(update={"plans": plans[:1]})
     assert network_of(held) is None, "one plan does not tell latency from bandwidth"
+    for odd in (5e-324, 1e-300, 1e9):
+        strange = tuple(each.model_copy(update={"seconds": odd}) for each in plans)
+        held.spec = held.spec.model_copy(update={"plans": strange})
+        assert network_of(held) is None, odd
     several = recording(cfs=(1.0, 10.0))
-    several.spec = held.spec.model_copy(update={"plans": plans})
+    several.spec = several.spec.model_copy(update={"plans": plans})
     assert network_of(several) is None, "steps with several amounts show what the network was while they ran"
 
 
