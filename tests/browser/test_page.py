@@ -112,6 +112,7 @@ def test_both_levels_of_links_are_shown(shared: Controller, open_page: OpenPage,
         assert megabytes is not None
         assert float(megabytes[1]) == pytest.approx(sent / 1e6, rel=0.01)
     assert tab.text("[data-fact=world] .note") == "2 hosts of 2 ranks"
+    assert "dense in two levels" in tab.text("#speed-note")
     tab.wait("document.querySelector('#chart-steps canvas') !== null")
     assert "Inside hosts" in tab.text("#chart-steps .legend")
     with tab.page.expect_download() as download:

@@ -30,11 +30,16 @@ def seconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
-def dense_step(measured: float | None, predicted: float | None) -> str:
-    """Return the duration of a dense step: dense 1.10 s, or dense 480 ms predicted; dense – when unknown."""
+def dense_step(job: JobView) -> str:
+    """Return the duration of a dense step: dense 1.10 s, or dense 480 ms predicted; dense – when unknown.
+
+    With two levels of links it is theirs: plain DDP sends each rank's whole gradient to other hosts, and may take longer.
+    """
+    dense = "dense" if job.spec.hosts is None else "dense in two levels"
+    measured, predicted = job.baseline_step_seconds, job.predicted_dense_step_seconds
     if measured is None and predicted is not None:
-        return f"dense {seconds(predicted)} predicted"
-    return f"dense {seconds(measured)}"
+        return f"{dense} {seconds(predicted)} predicted"
+    return f"{dense} {seconds(measured)}"
 
 
 def links(used: Mapping[str, LinkUse]) -> str:

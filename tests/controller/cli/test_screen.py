@@ -64,7 +64,10 @@ def test_both_levels_of_links_are_shown(tmp_path: Path) -> None:
     explained = json.loads(run("explain", str(journal), "--json"))
     assert explained["links"]["inside"]["seconds"] > 0
     assert "steps wait longer between hosts" in run("explain", str(journal))
+    assert "per step (dense in two levels " in run("explain", str(journal))
+    assert "(dense in two levels " in shown_on_terminal
     (flat,) = json.loads(run("status", TRACE, "--json"))["jobs"]
     assert flat["links"] is None
     for command in (["status"], ["status", "--watch"], ["explain"]):
         assert "inside hosts" not in run(*command, TRACE)
+        assert "two levels" not in run(*command, TRACE)

@@ -18,6 +18,7 @@ export function showSpeed(job) {
     setText($("speed-note"), [warming ? "measuring dense steps" : "the dense step is not known", steps].filter(Boolean).join("; "));
     return;
   }
-  const word = faster < 0.995 ? `slower than dense by ${percent(1 / faster - 1)}` : "as fast as dense";
+  const plain = job.spec.hosts ? "dense in two levels" : "dense";
+  const word = faster < 0.995 ? `slower than ${plain} by ${percent(1 / faster - 1)}` : `as fast as ${plain}`;
   setText($("speed-note"), `${word}: ${steps}, dense ${seconds(dense)}${measured ? "" : " (predicted)"}`);
 }
