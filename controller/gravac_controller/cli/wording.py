@@ -33,7 +33,7 @@ def seconds(value: float | None) -> str:
 def dense_step(job: JobView) -> str:
     """Return the duration of a dense step: dense 1.10 s, or dense 480 ms predicted; dense – when unknown.
 
-    With two levels of links it is theirs: plain DDP sends each rank's whole gradient to other hosts, and may take longer.
+    With two levels of links it is one of theirs. Plain DDP sends whole gradients to other hosts, and may take longer.
     """
     dense = "dense" if job.spec.hosts is None else "dense in two levels"
     measured, predicted = job.baseline_step_seconds, job.predicted_dense_step_seconds
