@@ -273,8 +273,9 @@ def _since(found: Explanation) -> str:
         f"Since then: {_many(found.windows, 'window')}, steps {found.first_step} to {found.last_step}, "
         f"{seconds(found.mean('usual_step_seconds'))} per step"
     )
-    if found.job.baseline_step_seconds is not None or found.job.predicted_dense_step_seconds is not None:
-        text += f" ({dense_step(found.job)})"
+    measured, predicted = found.job.baseline_step_seconds, found.job.predicted_dense_step_seconds
+    if measured is not None or predicted is not None:
+        text += f" ({dense_step(found.job.spec, measured, predicted)})"
     gain = f", gain {number(found.mean('gain'))}" if found.began.decision.epsilon else ""
     used = f" Links: {links(found.links)}." if found.used else ""
     efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))

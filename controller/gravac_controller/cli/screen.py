@@ -119,8 +119,9 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
 
 def _figures(job: JobView, latest: WindowView) -> Columns:
     totals, report = job.totals, latest.report
+    dense = dense_step(job.spec, job.baseline_step_seconds, job.predicted_dense_step_seconds)
     pairs = {
-        "step": f"{seconds(latest.usual_step_seconds)} ({dense_step(job)})",
+        "step": f"{seconds(latest.usual_step_seconds)} ({dense})",
         "samples/s": number(latest.samples_per_second),
         "η": _efficiency(latest),
         "useful/s": number(latest.useful_samples_per_second),

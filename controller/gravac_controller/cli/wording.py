@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gravac.protocol import Decision
+from gravac.protocol import Decision, JobSpec
 from gravac.signals.figures import LinkUse
 from gravac.wording import format_bytes, plan_in_words
 from gravac_controller.views.models import JobView
@@ -30,13 +30,12 @@ def seconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
-def dense_step(job: JobView) -> str:
+def dense_step(spec: JobSpec, measured: float | None, predicted: float | None) -> str:
     """Return the duration of a dense step: dense 1.10 s, or dense 480 ms predicted; dense – when unknown.
 
     With two levels of links it is one of theirs. Plain DDP sends whole gradients to other hosts, and may take longer.
     """
-    dense = "dense" if job.spec.hosts is None else "dense in two levels"
-    measured, predicted = job.baseline_step_seconds, job.predicted_dense_step_seconds
+    dense = "dense" if spec.hosts is None else "dense in two levels"
     if measured is None and predicted is not None:
         return f"{dense} {seconds(predicted)} predicted"
     return f"{dense} {seconds(measured)}"

@@ -116,7 +116,7 @@ def show(result: Result, console: Console, command: str) -> None:
         ("In hold", _saving(figures.hold_payload_bytes, figures.hold_dense_bytes)),
         (
             "Step time" if figures.changed_at is None else f"Until step {figures.changed_at}",
-            f"{dense_step(measured, predicted)}, in hold {seconds(held)} ({faster} as fast)",
+            f"{dense_step(figures.job, measured, predicted)}, in hold {seconds(held)} ({faster} as fast)",
         ),
     ]
     to_copy = [
