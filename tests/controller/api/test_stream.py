@@ -187,7 +187,7 @@ def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., 
 
 def test_a_slow_reader_gets_everything(start: Callable[..., Controller]) -> None:
     """It takes longer than the limit for what is waiting, but takes something within it."""
-    controller = start(limits=FAST | {"stall_seconds": 1.0})
+    controller = start(limits=FAST | {"stall_seconds": 2.5})
     run(controller, Trainer(), register(controller), 300)
     began = time.monotonic()
     received = b""
@@ -201,7 +201,7 @@ def test_a_slow_reader_gets_everything(start: Callable[..., Controller]) -> None
                 taken += piece
             received += taken
             time.sleep(0.2)
-    assert time.monotonic() - began > 2.5
+    assert time.monotonic() - began > 5
     assert received.count(b'"report"') >= 300
 
 
