@@ -169,7 +169,7 @@ def test_an_idle_stream_gets_pings_and_the_stale_state(start: Callable[..., Cont
 
 
 def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., Controller]) -> None:
-    controller = start(limits=FAST | {"stall_seconds": 1.0})
+    controller = start(limits=FAST | {"stall_seconds": 2.5})
     trainer = Trainer()
     decision = run(controller, trainer, register(controller), 100)
     deaf = deaf_reader(controller)
