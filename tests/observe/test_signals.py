@@ -80,6 +80,39 @@ def test_each_signal_reaches_the_program_once(
     assert "no verdict: SIGTERM came before a step of an optimizer was recorded" in said
 
 
+def test_a_signal_that_comes_while_another_one_is_noted_is_passed_on_too() -> None:
+    """On a busy machine it came between two lines of the handler, and neither was passed on."""
+    program = f"""
+import os, signal, sys
+from gravac_controller.server.running import Running
+
+class Interrupted(list):
+    def append(self, number):
+        super().append(number)
+        if number == signal.SIGUSR1:
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+running = Running([sys.executable, "-c", {LISTENS!r}, str({signal.SIGUSR1:d}), str({signal.SIGUSR2:d})], os.environ)
+assert sys.stdin.readline() == "up\\n"
+running._waiting = Interrupted()
+os.kill(os.getpid(), signal.SIGUSR1)
+print(running.came, running._waiting, flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print(running.ended(30.0), running.came)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert line(process) == "up\n"
+    assert process.stdin is not None
+    process.stdin.write("up\n")
+    process.stdin.flush()
+    left, _ = process.communicate(timeout=30)
+    own, mine = [one for one in left.splitlines() if not one.isdigit()]
+    assert sorted(one for one in left.splitlines() if one.isdigit()) == ["10", "12"]
+    assert (own, mine) == ("[10, 12] []", "9 [10, 12, 15]")
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGQUIT])
 def test_a_signal_that_the_program_dies_of(
     begun: Callable[..., subprocess.Popen[str]], number: signal.Signals

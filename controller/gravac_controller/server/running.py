@@ -91,8 +91,9 @@ class Running:
             return
         if number in self._waiting:  # two of a signal become one, as where a process does not run
             return
+        interrupts = bool(self._waiting)  # asked before the next line, which another signal may follow
         self._waiting.append(number)
-        if len(self._waiting) > 1:  # the call that this one interrupts takes it
+        if interrupts:  # the call that this one interrupts takes it
             return
         while self._waiting:
             number = self._waiting[0]
