@@ -11,7 +11,7 @@ from tools.harness.sinks import Http
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may come back to this file, and has one controller
 def url(shared: Controller) -> str:
     """A job that holds and has a fault. Its windows are long: it is not stale, so not grey, after 30 s."""
     recorded = RecordedJob(Http(shared), job="accessible", window_steps=2000)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 CURVE = "document.querySelector('#curve canvas').toDataURL()"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may come back to this file, and has one controller
 def controller(shared: Controller) -> Controller:
     """With a job, ``explored``, that nothing changes any more."""
     explored = RecordedJob(Http(shared), job="explored", curves=True)

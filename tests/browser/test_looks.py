@@ -10,7 +10,7 @@ from tools.harness.sinks import Http
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may come back to this file, and has one controller
 def url(shared: Controller) -> str:
     """A job that holds: these tests change nothing."""
     job = "a-job-with-quite-a-long-name-for-one-line-of-a-phone"

@@ -201,7 +201,7 @@ def test_a_slow_reader_gets_everything(start: Callable[..., Controller]) -> None
                 taken += piece
             received += taken
             time.sleep(0.2)
-    assert time.monotonic() - began > 5
+    assert time.monotonic() - began > 3
     assert received.count(b'"report"') >= 300
 
 
