@@ -77,7 +77,7 @@ def flood(controller: Controller, sent: bytes, count: int = CONNECTIONS) -> Iter
         yield sockets
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may come back to this file, and has one controller
 def job(shared: Controller) -> Job:
     """A job whose agent has no token and shares its address with every flood."""
     found = Job(shared, name="flooded")
