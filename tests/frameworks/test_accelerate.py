@@ -29,14 +29,22 @@ def test_without_compression_it_is_plain_accelerate_bit_for_bit(found: Found, ca
         assert rank[case]["losses"] == rank[plain]["losses"]
 
 
-@pytest.mark.parametrize(("case", "steps"), [("topk", 16), ("accumulated", 8), ("resumed", 32)])
-def test_ranks_stay_equal_and_learn(found: Found, case: str, steps: int) -> None:
+def learned(found: Found, case: str) -> float:
+    """Return by how much the loss of the last batches is below that of the first, on both ranks."""
+    return sum(sum(rank[case]["losses"][:4]) - sum(rank[case]["losses"][-4:]) for rank in found)
+
+
+@pytest.mark.parametrize(
+    ("case", "plain", "steps"),
+    [("topk", "plain", 16), ("accumulated", "accumulated_plain", 8), ("resumed", "plain", 32)],
+)
+def test_ranks_stay_equal_and_learn(found: Found, case: str, plain: str, steps: int) -> None:
     """Accumulated: half as many steps as batches, so the wrapper's own hooks would count wrong."""
     here, there = (rank[case] for rank in found)
     assert here["digest"] == there["digest"] != found[0]["plain"]["digest"]
     assert (here["step"], here["cf"]) == (steps, 10.0)
     assert here["buckets"] > 1
-    assert sum(here["losses"][-4:]) < 0.99 * sum(here["losses"][:4])
+    assert learned(found, case) > 0.75 * learned(found, plain) > 0.0
 
 
 @pytest.mark.parametrize(("case", "steps"), [("line", 15), ("line_accumulated", 7)])
