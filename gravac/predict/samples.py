@@ -87,10 +87,10 @@ def _measured_at_start(recording: Recording) -> Network | None:
     determinant = mm * bb - mb * mb
     if not determinant > 1e-9 * mm * bb:  # as good as one plan, which does not tell latency from bandwidth
         return None
-    latency, bandwidth = (bb * m - mb * b) / determinant, determinant / ((mm * b - mb * m) or -1.0)
-    if not (bandwidth > 0.0 and math.isfinite(bandwidth) and math.isfinite(latency)):
+    latency, per_byte = (bb * m - mb * b) / determinant, (mm * b - mb * m) / determinant
+    if not (per_byte > 0.0 and math.isfinite(1.0 / per_byte) and math.isfinite(latency)):
         return None
-    return Network(latency_seconds=max(0.0, latency), bytes_per_second=bandwidth)
+    return Network(latency_seconds=max(0.0, latency), bytes_per_second=1.0 / per_byte)
 
 
 def samples_of(recording: Recording, network: Network | None) -> list[Sample]:

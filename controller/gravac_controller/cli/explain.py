@@ -263,12 +263,11 @@ def _about(about: str, value: float | None) -> str:
 
 def _since(found: Explanation) -> str:
     if not found.windows:
-        later, over = found.confirmed, found.job.state == "ended"
-        if not later:
-            return f"No window {'ran' if over else 'has run'} under it{'' if over else ' yet'}."
-        end = ", and then the job ended" if over else ""
-        windows = _many(later, "later window")
-        return f"No window ran under it: {windows} ran under an earlier decision or in fallback{end}."
+        over = found.job.state == "ended"
+        if not found.confirmed:
+            return "No window ran under it." if over else "No window has run under it yet."
+        end, later = ", and then the job ended" if over else "", _many(found.confirmed, "later window")
+        return f"No window ran under it: {later} ran under an earlier decision or in fallback{end}."
     text = (
         f"Since then: {_many(found.windows, 'window')}, steps {found.first_step} to {found.last_step}, "
         f"{seconds(found.mean('usual_step_seconds'))} per step"

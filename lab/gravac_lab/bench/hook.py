@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from gravac_lab.bench.ranks import Progress, Ranks, side_by_side
-from gravac_lab.bench.results import describe_machine, quartiles
+from gravac_lab.bench.results import describe_machine, quartiles, steps_of
 from gravac_lab.bench.train import START_SECONDS, STEP_SECONDS
 
 BASELINE = "dense"
@@ -41,7 +41,7 @@ class Pairs:
 def measure_hook(chosen: Pairs, scratch: Path, progress: Progress) -> dict[str, Any]:
     """Measure, and return a row for each method.
 
-    ``seconds`` and ``baseline``: medians over blocks of the median step of the slowest rank. ``ratio``: median over
+    ``seconds`` and ``baseline``: medians over blocks of the median step. ``ratio``: median over
     pairs of baseline / seconds. ``cpu_ratio``: the same for CPU seconds, which other load disturbs less. Raises
     RanksFailed.
     """
@@ -77,7 +77,7 @@ def measure_hook(chosen: Pairs, scratch: Path, progress: Progress) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Seconds per step: the median wall time of the slowest rank, and the CPU time of a rank."""
+    """Seconds per step: the median wall time of the job, and the CPU time of a rank."""
 
     wall: float
     cpu: float
@@ -87,10 +87,9 @@ class Block:
 def _block(ranks: Ranks) -> Block:
     for steps in (WARM_UP, STEPS):
         answers = ranks.ask(START_SECONDS + steps * STEP_SECONDS, do="train", steps=steps)
-    slowest = [max(step) for step in zip(*(answer["seconds"] for answer in answers), strict=True)]
     shares = len(answers) * STEPS
     return Block(
-        median(slowest),
+        median(steps_of(answers)),
         sum(answer["cpu_seconds"] for answer in answers) / shares,
         sum(answer["payload_bytes"] for answer in answers) / shares,
     )

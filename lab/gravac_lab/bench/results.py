@@ -39,18 +39,8 @@ class MethodAnswers:
     error: str | None = None
 
     def step_seconds(self) -> list[float]:
-        """Seconds of every timed step: from the end of the last rank's step before to the end of the last rank's.
-
-        The longest step of any rank would be more: where ranks share cores, one is late in this step, another in the
-        next.
-        """
-        found = []
-        for block in self.blocks:  # which all ranks begin together
-            ends = [
-                max(each) for each in zip(*(accumulate(answer["seconds"]) for answer in block), strict=True)
-            ]
-            found += [end - before for before, end in pairwise([0.0, *ends])]
-        return found
+        """Seconds of every timed step; see ``steps_of``."""
+        return [seconds for block in self.blocks for seconds in steps_of(block)]
 
     def add_point(self, answers: Sequence[dict[str, Any]]) -> None:
         """Add a point to the curve: steps, seconds that they took if all took as long as the timed ones, and loss."""
@@ -67,6 +57,15 @@ class MethodAnswers:
     def losses(self) -> list[float]:
         """Mean training loss of each timed block, over ranks."""
         return [fmean(answer["loss"] for answer in block) for block in self.blocks]
+
+
+def steps_of(answers: Sequence[dict[str, Any]]) -> list[float]:
+    """Seconds of each step of a block that all ranks began together: from the end of the last rank's step to the next.
+
+    The longest step of any rank would be more: where ranks share cores, one is late in this step, another in the next.
+    """
+    ends = [max(each) for each in zip(*(accumulate(answer["seconds"]) for answer in answers), strict=True)]
+    return [end - before for before, end in pairwise([0.0, *ends])]
 
 
 def heldout_loss(answers: Sequence[dict[str, Any]]) -> float:

@@ -57,11 +57,8 @@ def answer(lines: Iterable[Line], path: str, question: WhatIfQuestion) -> dict[s
             known = Network(
                 latency_seconds=5e-5 if delay is None else delay, bytes_per_second=bits / 8 / levels.ranks
             )
-        if known is None and question.link is None and not tells_network(recording):
-            raise ValueError(
-                "all its steps sent the same amount, and it does not name its network, so it does not tell how long "
-                "other bytes take: name the network, as in --recorded-on 1gbit, or record a run with policy auto"
-            )
+        if known is None and question.link is None:
+            check_network(recording, "--recorded-on")
         predictor = Predictor([(recording, known)])
         policy = (
             policies.build(recording.spec.policy)
@@ -109,6 +106,15 @@ def answer(lines: Iterable[Line], path: str, question: WhatIfQuestion) -> dict[s
         "scenarios": scenarios,
         "notes": recording.notes,
     }
+
+
+def check_network(recording: Recording, option: str) -> None:
+    """Raise ValueError, naming the ``option`` that helps, where a trace does not tell how long other bytes take."""
+    if not tells_network(recording):
+        raise ValueError(
+            "all its steps sent the same amount, and it does not name its network, so it does not tell how long other "
+            f"bytes take: name the network, as in {option} 1gbit, or record a run with policy auto"
+        )
 
 
 def _by_gain(policy: Policy) -> bool:

@@ -161,14 +161,11 @@ def _of_trace(
     with needing_torch("predictions need"):
         from gravac.predict import Predictor, Recording
         from gravac.predict.advice import advise_job
-        from gravac.predict.samples import tells_network
+        from gravac_controller.cli.whatif.answer import check_network
     try:
         recording = Recording.from_trace(read_trace(active_part(trace)))
-        if link is None and not tells_network(recording):
-            raise ValueError(
-                "all its steps sent the same amount, and it does not name its network, so it does not tell how long a "
-                "dense step takes: name the network, as in --link 1gbit, or record a run with policy auto"
-            )
+        if link is None:
+            check_network(recording, "--link")
         predictor = Predictor([(recording, None)])
         was, levels = predictor.scenario(), recording.levels
         network = was.network

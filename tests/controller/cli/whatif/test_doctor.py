@@ -207,7 +207,7 @@ def test_one_amount_of_bytes_tells_nothing_of_an_unknown_network(tmp_path: Path)
     path = trace(tmp_path / "one.jsonl", cfs=(10.0,))
     done = CliRunner().invoke(main, ["doctor", str(path)])
     assert done.exit_code == 2, done.output
-    says = "so it does not tell how long a dense step takes: name the network, as in --link 1gbit"
+    says = "so it does not tell how long other bytes take: name the network, as in --link 1gbit"
     assert says in " ".join(done.output.split())
     assert asked(path, "--link", "100mbit")["bits_per_second"] == 1e8
     assert asked(trace(tmp_path / "two.jsonl", cfs=(1.0, 10.0)))["rows"]
