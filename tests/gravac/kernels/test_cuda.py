@@ -37,10 +37,12 @@ def python(*arguments: str, **environment: str) -> str:
 @needs_triton
 @pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here the tests in cuda/ run in this process")
-def test_the_same_results() -> None:
+@pytest.mark.parametrize(
+    "tests", sorted(Path(__file__).with_name("cuda").glob("test_*.py")), ids=lambda path: path.stem
+)
+def test_the_same_results(tests: Path) -> None:
     """Where it fails, run them like this to see more."""
-    tests = str(Path(__file__).with_name("cuda"))
-    python("-m", "pytest", "-q", "-p", "no:cacheprovider", tests, TRITON_INTERPRET="1")
+    python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests), TRITON_INTERPRET="1")
 
 
 @pytest.mark.distributed
