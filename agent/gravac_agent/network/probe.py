@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,14 +28,28 @@ MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
 
 
+class Seconds(NamedTuple):
+    """How long messages took, on the slowest rank of all.
+
+    Attributes:
+        own: Seconds of a rank's own messages.
+        together: Seconds in which all rings sent theirs: from when the first rank began until each one knew that the
+            last had ended. Of one ring, the same as ``own``.
+    """
+
+    own: float
+    together: float
+
+
 class Ring:
     """Ranks that each send to the next one, all at once, and receive from the one before.
 
     Args:
         group: The ranks; nothing else may use it meanwhile.
         device: Device of the tensors that it sends; None: the host's memory.
-        everyone: The ranks of all rings that send at once, such as those that share a host's link: each message begins
-            when all of them have sent the one before. None: there is one ring.
+        everyone: The ranks of all rings that send at once, such as those that share a host's link: they begin when all
+            of them have sent what came before. Where more ranks than cores share a host, some have ended when others
+            begin, so that no rank's own time is that of the link. None: there is one ring.
 
     Attributes:
         hops: Messages after each other: ⌈log2 n⌉ of n ranks, so that a start with many ranks takes few. Of up to
@@ -57,8 +72,9 @@ class Ring:
         self._passes_on = self._device.type == "cpu" and group.size > RING_RANKS
         self.hops = depth(group.size) if self._passes_on else group.size - 1
 
-    def seconds(self, nbytes: int) -> float:
-        """Return the seconds in which each rank sends ``hops`` messages of ``nbytes``, on the slowest rank of all."""
+    def seconds(self, nbytes: int) -> Seconds:
+        """Send ``hops`` messages of ``nbytes`` from each rank, and return how long that took."""
+        first = time.monotonic()  # all are here, since the last one agreed on its time
         mine = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         came = torch.empty(
             nbytes * (1 if self._passes_on else self._group.size), dtype=torch.uint8, device=self._device
@@ -70,11 +86,17 @@ class Ring:
         else:
             self._group.gather(came, mine).wait()
             came[:1].tolist()  # ``wait`` only orders the device's streams
+        own = self._slowest(time.monotonic() - began)  # so all ranks go on with the same message
+        if self._everyone is None:
+            return Seconds(own, own)
+        return Seconds(own, self._slowest(time.monotonic() - first))
+
+    def _slowest(self, seconds: float) -> float:
+        """Return the most seconds of any rank, once all of them have asked."""
         device = self._device if self._everyone is None else torch.device("cpu")
-        seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
-        # So that all ranks go on with the same message.
-        (self._everyone or self._group).maximum(seconds).wait()
-        return float(seconds)
+        most = torch.tensor([seconds], dtype=torch.float64, device=device)
+        (self._everyone or self._group).maximum(most).wait()
+        return float(most)
 
     def _pass_on(self, mine: Tensor, came: Tensor) -> None:
         group, rank, size = self._group.group, self._group.rank, self._group.size
@@ -94,8 +116,9 @@ def measure(ring: Ring) -> Network:
     what a token bucket lets through at once, before or within the first long one, does not count. A bucket that no
     message empties is not seen: of 16 MB, or of less on a fast link.
 
-    Takes up to 0.3 s, and longer where latency alone takes longer, or where a slow link has a bucket: as long as that
-    link takes for the message that empties it, which is no larger than the bucket.
+    Takes up to 0.3 s, and longer where latency alone takes longer, where more rings than cores wait for each other, or
+    where a slow link has a bucket: as long as that link takes for the message that empties it, which is no larger than
+    the bucket.
 
     Args:
         ring: The ranks, and where they send from.
@@ -105,19 +128,23 @@ def measure(ring: Ring) -> Network:
     """
     once, hops = ring.seconds, ring.hops
     once(1)  # the first transfer opens connections
-    empty = min(once(1) for _ in range(2))  # one may be slow as the machine is busy
-    if empty < LONG_ENOUGH:
-        empty = min(empty, once(1))
-    enough = max(LONG_ENOUGH, 2 * empty)  # in less time, latency would hide the bandwidth
+    empties = [once(1) for _ in range(2)]  # one may be slow as the machine is busy
+    if min(empties).own < LONG_ENOUGH:
+        empties += [once(1) for _ in range(6)]
+    latency, empty = min(empties).own, min(one.together for one in empties)
+    # In less time, latency would hide the bandwidth. Of what rings wait for each other, some passes while others send. So
+    # it is not subtracted, and a transfer is so long that the link seems slower by a quarter at most.
+    enough = max(LONG_ENOUGH, 2 * latency + 4 * (empty - latency))
     times, least = (4, 2) if empty > LONG_ENOUGH else (2, 3)  # where latency is long, so are many messages
 
     nbytes, rates = LEAST_BYTES, [0.0]  # of long ones in a row
     while len(rates) <= MOST_CHECKS:
-        seconds = once(-(-nbytes // hops))
-        if seconds < enough and nbytes < MOST_BYTES:  # also after one that was long as the machine was busy
+        own, together = once(-(-nbytes // hops))
+        if together < enough and nbytes < MOST_BYTES:  # also after one that was long as the machine was busy
             nbytes, rates = min(MOST_BYTES, nbytes * times), [0.0]
             continue
-        rates.append(nbytes / max(seconds - empty, seconds / 10))
+        seconds = own if together < enough else together  # a link that is as fast as this is no slower for the others
+        rates.append(nbytes / max(seconds - latency, seconds / 10))
         if len(rates) > least and max(rates[-2:]) < AGREE * min(rates[-2:]):
             break
         if seconds > 4 * enough:  # a bucket may be empty now
@@ -126,7 +153,7 @@ def measure(ring: Ring) -> Network:
     if bandwidth >= AGREE * min(rates[-2:]):
         # It was in several. While none sent, a bucket may have filled, so that the quickest was too quick.
         bandwidth = sorted(rates[2:])[-2]
-    return Network(latency_seconds=_rounded(empty / hops), bytes_per_second=_rounded(bandwidth))
+    return Network(latency_seconds=_rounded(latency / hops), bytes_per_second=_rounded(bandwidth))
 
 
 def _rounded(value: float) -> float:

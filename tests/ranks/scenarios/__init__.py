@@ -135,7 +135,7 @@ from tests.ranks.scenarios.sharded_jobs import (
     sharded_resumed,
 )
 from tests.ranks.scenarios.sharded_streams import sharded_on_streams
-from tests.ranks.scenarios.shared_link import shared_link
+from tests.ranks.scenarios.shared_link import rings_in_turn, shared_link
 from tests.ranks.scenarios.streams import lost_on_streams, on_streams
 from tests.ranks.scenarios.styles import (
     Branchy,
@@ -263,6 +263,7 @@ __all__ = [
     "sharded_resumed",
     "sharding_refused",
     "shards_of_one",
+    "rings_in_turn",
     "shared_link",
     "slow_trial",
     "steered",
