@@ -132,8 +132,8 @@ def measure(ring: Ring) -> Network:
     if min(empties).own < LONG_ENOUGH:
         empties += [once(1) for _ in range(6)]
     latency, empty = min(empties).own, min(one.together for one in empties)
-    # In less time, latency would hide the bandwidth. Of what rings wait for each other, some passes while others send. So
-    # it is not subtracted, and a transfer is so long that the link seems slower by a quarter at most.
+    # In less time, latency would hide the bandwidth. Of what rings wait for each other, some passes while others send.
+    # So it is not subtracted, and a transfer is so long that the link seems slower by a quarter at most.
     enough = max(LONG_ENOUGH, 2 * latency + 4 * (empty - latency))
     times, least = (4, 2) if empty > LONG_ENOUGH else (2, 3)  # where latency is long, so are many messages
 
