@@ -143,7 +143,8 @@ def measure(ring: Ring) -> Network:
         if together < enough and nbytes < MOST_BYTES:  # also after one that was long as the machine was busy
             nbytes, rates = min(MOST_BYTES, nbytes * times), [0.0]
             continue
-        seconds = own if together < enough else together  # a link that is as fast as this is no slower for the others
+        # A link that carries the most in so little time is no slower for those who wait.
+        seconds = own if together < enough else together
         rates.append(nbytes / max(seconds - latency, seconds / 10))
         if len(rates) > least and max(rates[-2:]) < AGREE * min(rates[-2:]):
             break
