@@ -1,6 +1,6 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
-from gravac.kernels.adam import grown, step_aged
+from gravac.kernels.adam import AgedStep, grown, step_aged
 from gravac.kernels.backend import (
     Scalar,
     active,
@@ -79,6 +79,7 @@ __all__ = [
     "MOST_BLOCK",
     "OLDEST",
     "STEP",
+    "AgedStep",
     "CandidateBuffers",
     "Norm",
     "Scalar",

@@ -1,5 +1,8 @@
 """A step of Adam in which only some elements of the gradient arrived; see ``gravac.optim``."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,21 +12,45 @@ from gravac.kernels.reference import FINE, HALF_STEP, OLDEST, STEP, TO_STEPS
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def step_aged(
-    param: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    age: Tensor,
-    senders: Tensor | None,
-    table: Tensor,
-    rates: Tensor,
-    beta1: float,
-    share: float = 1.0,
-    growth: float = 1.0,
-    nonzero: bool = False,
-) -> None:
-    """Update parameters, moments and ages in place, in one pass.
+@dataclass(frozen=True, slots=True)
+class AgedStep:
+    """A parameter in a step: what ``step_aged`` is given of it.
+
+    Attributes:
+        param: Any floating dtype and shape, as have the gradient and the moments.
+        grad: The gradient.
+        exp_avg: First moment m.
+        exp_avg_sq: Second moment v.
+        age: int16, from ``STEP`` on: steps' worth of the gradient that will have waited.
+        senders: bool or uint8, how many ranks sent each element; None: one.
+        share: What of an element comes with one rank.
+        growth: See ``grown``.
+        nonzero: Whether the elements whose gradient is not 0 have arrived, and no others. Of those that nobody sent,
+            all has.
+    """
+
+    param: Tensor
+    grad: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    age: Tensor
+    senders: Tensor | None = None
+    share: float = 1.0
+    growth: float = 1.0
+    nonzero: bool = False
+
+    def in_order(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return parameter, gradient and moments, then ages and senders; in the order of memory, as channels_last."""
+        floats = [self.param.detach(), self.grad.detach(), self.exp_avg, self.exp_avg_sq]
+        others = [self.age] if self.senders is None else [self.age, self.senders]
+        if self.param.is_contiguous():
+            return floats, others
+        order = sorted(range(self.param.dim()), key=lambda axis: -self.param.stride()[axis])
+        return [each.permute(order) for each in floats], [each.permute(order) for each in others]
+
+
+def step_aged(steps: Sequence[AgedStep], table: Tensor, rates: Tensor, beta1: float) -> None:
+    """Update parameters, moments and ages in place, in one pass; on a GPU all parameters of a dtype in one launch.
 
     Of an element of age w that k ranks sent, w·k·share has arrived, which is a. With (take₁, from u) of row w of the
     first half of the table, (keep₂, take₂) of row a of the second, and the rates (rate, ε, decay, L₂, skip), it gets
@@ -37,34 +64,28 @@ def step_aged(
     float32, for parameters of float64 in float64.
 
     Args:
-        param: Any floating dtype and shape, as have the gradient and the moments.
-        grad: The gradient.
-        exp_avg: First moment m.
-        exp_avg_sq: Second moment v.
-        age: int16, from ``STEP`` on: steps' worth of the gradient that will have waited.
-        senders: bool or uint8, how many ranks sent each element; None: one.
+        steps: The parameters, all on one device.
         table: Shape ``(2, AGE_ROWS, 2)``, contiguous, on the parameters' device, of the dtype to compute in.
-        rates: Shape ``(5,)``, likewise.
+        rates: Shape ``(len(steps), 5)``, likewise.
         beta1: Decay of the first moment.
-        share: What of an element comes with one rank.
-        growth: See ``grown``.
-        nonzero: Whether the elements whose gradient is not 0 have arrived, and no others. Of those that nobody sent,
-            all has.
     """
-    floats = [param.detach(), grad.detach(), exp_avg, exp_avg_sq]
-    others = [age] if senders is None else [age, senders]
-    if not param.is_contiguous():  # as in the format channels_last: in the order of memory
-        order = sorted(range(param.dim()), key=lambda axis: -param.stride()[axis])
-        floats, others = ([each.permute(order) for each in group] for group in (floats, others))
-    alike = param.dtype in _FLOATS and all(each.dtype == param.dtype for each in floats)
-    if alike and backend.on_gpu(*floats, *others):
+    launches: dict[tuple[torch.dtype, bool], list[tuple[int, list[Tensor], list[Tensor], AgedStep]]] = {}
+    for row, (step, own) in enumerate(zip(steps, rates.unbind(), strict=True)):
+        floats, others = step.in_order()
+        dtype = step.param.dtype
+        alike = dtype in _FLOATS and all(each.dtype == dtype for each in floats)
+        numbers = table, own, beta1, step.share, step.growth, step.nonzero
+        if alike and backend.on_gpu(*floats, *others):
+            launches.setdefault((dtype, step.nonzero), []).append((row, floats, others, step))
+        elif alike and backend.compiled(*floats, *others):
+            _compiled(floats, others, *numbers)
+        else:
+            _plain([*floats, *others], *numbers)
+    if launches:
         from gravac.kernels.cuda.adam import step_aged as on_gpu
 
-        on_gpu(floats, others, table, rates, beta1, share, growth, nonzero)
-    elif alike and backend.compiled(*floats, *others):
-        _compiled(floats, others, table, rates, beta1, share, growth, nonzero)
-    else:
-        _plain([*floats, *others], table, rates, beta1, share, growth, nonzero)
+        for (_, nonzero), together in launches.items():
+            on_gpu(together, table, rates, beta1, nonzero)
 
 
 def grown(age: Tensor, growth: float) -> Tensor:

@@ -16,7 +16,7 @@ from gravac import kernels
 
 P = TypeVar("P", bound=Tensor)
 Support = tuple[Tensor | None, float, bool]
-"""Senders, share and ``nonzero`` of ``kernels.step_aged``."""
+"""Senders, share and ``nonzero`` of an ``AgedStep``."""
 EXCLUDED = ("amsgrad", "capturable", "differentiable")
 """Settings of a group for which there is no step by age."""
 
@@ -201,30 +201,33 @@ class _Aged(torch.optim.Optimizer):
             if skip is not None:
                 torch._foreach_sub_(steps, skip)
             table = aged_rule(beta1, beta2, group["maximize"], dtype, device)
-            for param, own in zip(params, numbers.unbind(), strict=True):
-                state, support = self.state[param], supports[param]
-                senders, share, nonzero = support or (None, 1.0, False)
+            if scale is not None:
+                grads = [_local(cast(Tensor, param.grad)) for param in params]
+                torch._foreach_div_(grads, scale.to(device, non_blocking=True).reshape(()))
+            aged = []
+            for param in params:
+                state = self.state[param]
+                senders, share, nonzero = supports[param] or (None, 1.0, False)
                 if "age" not in state:
                     state["age"] = torch.full_like(param, kernels.STEP, dtype=torch.int16)
-                grad = cast(Tensor, param.grad)
-                if scale is not None:
-                    grad.div_(scale.to(device, non_blocking=True))
-                kernels.step_aged(
-                    _local(param),
-                    _local(grad),
-                    _local(state["exp_avg"]),
-                    _local(state["exp_avg_sq"]),
-                    _local(state["age"]),
-                    senders,
-                    table,
-                    own,
-                    beta1,
-                    share,
-                    self._take_growth(param),
-                    nonzero,
+                aged.append(
+                    kernels.AgedStep(
+                        _local(param),
+                        _local(cast(Tensor, param.grad)),
+                        _local(state["exp_avg"]),
+                        _local(state["exp_avg_sq"]),
+                        _local(state["age"]),
+                        senders,
+                        share,
+                        self._take_growth(param),
+                        nonzero,
+                    )
                 )
-                if support is None and skip is None:
-                    del state["age"]  # all are one step old now, so torch's step takes over
+            kernels.step_aged(aged, table, numbers, beta1)
+            if skip is None:
+                for param in params:
+                    if supports[param] is None:
+                        del self.state[param]["age"]  # all are one step old now, so torch's step takes over
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as torch does."""

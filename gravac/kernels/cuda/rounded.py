@@ -12,6 +12,7 @@ from gravac.kernels.cuda.blocks import bits_of, float_of, narrowed, raw, read, w
 from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.cuda.draws import noise
 from gravac.kernels.cuda.tables import (
+    DTYPES,
     in_runs,
     member_of,
     number_at,
@@ -487,7 +488,7 @@ def _launch(
         *changing,
         warps=_WARPS,
         KIND=layout.rounding.number,
-        DTYPE=tl.int16 if members[0].g.dtype == torch.bfloat16 else tl.float32,
+        DTYPE=DTYPES[members[0].g.dtype],
         RUNS=in_runs(tensors),
         ROWS=layout.row // block,
         BLOCK=block,

@@ -13,6 +13,8 @@ from torch import Tensor
 from gravac.kernels.cuda.build import jit
 from gravac.kernels.reference import MEMBERS
 
+DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.int16, torch.float16: tl.float16}
+"""How floats are read: bfloat16 as bits, see ``blocks.raw``."""
 _BEYOND = 1 << 62
 """Where a member begins that there is not."""
 _MEMBERS = tl.constexpr(MEMBERS)

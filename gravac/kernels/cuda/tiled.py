@@ -15,6 +15,7 @@ from torch import Tensor
 from gravac.kernels.cuda.blocks import bits_of, float_of, narrowed, read, room, widened, write
 from gravac.kernels.cuda.build import Again, jit, launch
 from gravac.kernels.cuda.tables import (
+    DTYPES,
     in_runs,
     member_of,
     number_at,
@@ -700,7 +701,7 @@ def encode(group: Any, steps: Sequence[Any]) -> None:
             every[1],
             every[0],
             warps=16,
-            DTYPE=_DTYPES[steps[0].gradient.dtype],
+            DTYPE=DTYPES[steps[0].gradient.dtype],
             RUNS=in_runs([one for step in steps for one in (step.gradient, step.residual, step.rest)]),
             SIZE=layout.tile,
             AT_ONCE=AT_ONCE,
@@ -768,7 +769,7 @@ def _place_all(
     steps: Sequence[Any], table: Tensor, tiles: int, blocks: int, owned: bool
 ) -> list[Again | None]:
     """Write messages of the candidates, in two launches."""
-    layout, dtype = steps[0].buffers.layout, _DTYPES[steps[0].gradient.dtype]
+    layout, dtype = steps[0].buffers.layout, DTYPES[steps[0].gradient.dtype]
     values = {"DTYPE": dtype, "KIND": layout.kind, "SIZE": layout.tile, "BLOCK": layout.block}
     return [
         launch(_place, tiles, table, warps=8, SIZE=layout.tile, AT_ONCE=AT_ONCE, OWNED=owned),
@@ -778,7 +779,7 @@ def _place_all(
 
 def _reading(steps: Sequence[Any]) -> dict[str, Any]:
     """Return the constants of a kernel that reads messages."""
-    layout, dtype = steps[0].buffers.layout, _DTYPES[steps[0].gradient.dtype]
+    layout, dtype = steps[0].buffers.layout, DTYPES[steps[0].gradient.dtype]
     sizes = {"SIZE": layout.tile, "BLOCK": layout.block, "AT_ONCE": AT_ONCE}
     return {"DTYPE": dtype, "KIND": layout.kind, **sizes}
 
@@ -842,7 +843,3 @@ def _shards_of(buffers: Any, which: OfShards) -> Sequence[Tensor | int]:
         *((0, own) if which == "own" else (own, 1)),
         buffers.layout.blocks,
     )
-
-
-_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.int16}
-"""How gradients are read: bfloat16 as bits, see ``blocks.raw``."""

@@ -45,16 +45,14 @@ def run_all(device: torch.device) -> None:
         kernels.dequantize(scales, codes, n, block, 4)
     ages, rates = (
         torch.full((n,), kernels.STEP, device=device, dtype=torch.int16),
-        torch.zeros(5, device=device, dtype=torch.float32),
+        torch.zeros(1, 5, device=device, dtype=torch.float32),
     )
     table = torch.zeros(2, kernels.AGE_ROWS, 2, device=device, dtype=torch.float32)
     for dtype in _FLOATS:
         param, grad, first, second = x.to(dtype).repeat(4, 1)
-        for arrived in (None, ages > 0):
-            for nonzero in (False, True):
-                kernels.step_aged(
-                    *(param, grad, first, second, ages, arrived, table, rates, 0.9), nonzero=nonzero
-                )
+        for nonzero in (False, True):
+            aged = kernels.AgedStep(param, grad, first, second, ages, nonzero=nonzero)
+            kernels.step_aged([aged], table, rates, 0.9)
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)
     _run_tiled(x)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.kernels import FINE, OLDEST, STEP, treated_as_device
+from gravac.kernels import FINE, OLDEST, STEP, AgedStep, treated_as_device
 from gravac.optim.adam import aged_rule
 from tests.support.maths.backends import everywhere, on, same, vector
 
@@ -35,7 +35,8 @@ def step(
         arrived = arrived * torch.randint(1, ranks + 1, (n,), dtype=torch.uint8, generator=draw(n))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     table = aged_rule(0.9, 0.999, False, wide, HOST)
-    kernels.step_aged(param, grad, m, v, age, arrived, table, rates.to(wide), 0.9, 1 / ranks, growth, nonzero)
+    aged = AgedStep(param, grad, m, v, age, arrived, 1 / ranks, growth, nonzero)
+    kernels.step_aged([aged], table, rates.to(wide)[None], 0.9)
     return param, m, v, age
 
 
@@ -94,7 +95,8 @@ def test_what_is_not_zero_has_arrived(part: float | None, dtype: torch.dtype) ->
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         table = aged_rule(0.9, 0.999, False, wide, HOST)
         senders = senders * (grad != 0)
-        kernels.step_aged(param, grad, m, v, age, senders, table, L2.to(wide), 0.9, 1 / ranks, 0.37)
+        aged = AgedStep(param, grad, m, v, age, senders, 1 / ranks, 0.37)
+        kernels.step_aged([aged], table, L2.to(wide)[None], 0.9)
         same(found, (param, m, v, age))
 
 
@@ -128,14 +130,8 @@ def test_on_a_device_the_host_reads_nothing() -> None:
     age = torch.empty(9, dtype=torch.int16, device="meta")
     with on("reference"):
         for arrived in (None, age > 0):
-            kernels.step_aged(
-                *floats,
-                age,
-                arrived,
-                torch.empty(2, kernels.AGE_ROWS, 2, device="meta"),
-                RATES.to("meta"),
-                0.9,
-            )
+            table = torch.empty(2, kernels.AGE_ROWS, 2, device="meta")
+            kernels.step_aged([AgedStep(*floats, age, arrived)], table, RATES.to("meta")[None], 0.9)
     with treated_as_device():
         found = step(700, 0.3), step(700, 0.3, SKIP)
     same(found, (step(700, 0.3), step(700, 0.3, SKIP)))
@@ -155,7 +151,7 @@ def test_tensors_that_are_not_contiguous(monkeypatch: pytest.MonkeyPatch) -> Non
         if mask_too:
             arrived = torch.empty(shape, dtype=torch.bool).permute(back).copy_(arrived)
         table = aged_rule(0.9, 0.999, False, torch.float32, HOST)
-        kernels.step_aged(*made, age, arrived, table, RATES, 0.9)
+        kernels.step_aged([AgedStep(*made, age, arrived)], table, RATES[None], 0.9)
         return *made, age
 
     plain = run((0, 1, 2, 3))

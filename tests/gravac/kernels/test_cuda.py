@@ -47,9 +47,10 @@ def test_the_same_results(tests: Path) -> None:
 
 @pytest.mark.distributed
 @needs_triton
-def test_they_compile_without_a_gpu() -> None:
+@pytest.mark.parametrize("capability", [80, 90, 100], ids=["A100", "H100", "B200"])
+def test_they_compile_without_a_gpu(capability: int) -> None:
     """Takes some seconds; what was compiled before, Triton has on disk."""
-    python("tests/support/maths/compile_kernels.py")
+    python("tests/support/maths/compile_kernels.py", str(capability))
 
 
 @pytest.mark.distributed

@@ -134,7 +134,8 @@ def test_an_arrival_is_the_steps_that_it_waited(beta1: float) -> None:
         for number in range(1, waited + 1):
             come = torch.tensor([number == waited])
             gradient = torch.full((1,), u if come else 7.0, dtype=torch.float64)
-            kernels.step_aged(param, gradient, m, v, age, come, table, rates, beta1)
+            aged = kernels.AgedStep(param, gradient, m, v, age, come)
+            kernels.step_aged([aged], table, rates[None], beta1)
             moment = beta1 * moment + (1 - beta1) * u / waited
             wants -= 0.01 * moment
         assert float(m) == pytest.approx(moment, rel=1e-12)
