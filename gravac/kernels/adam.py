@@ -17,14 +17,14 @@ class AgedStep:
     """A parameter in a step: what ``step_aged`` is given of it.
 
     Attributes:
-        param: Any floating dtype and shape, as have the gradient and the moments.
-        grad: The gradient.
+        param: Parameter, of any floating dtype and shape, which the gradient and the moments have too.
+        grad: Gradient.
         exp_avg: First moment m.
         exp_avg_sq: Second moment v.
-        age: int16, from ``STEP`` on: steps' worth of the gradient that will have waited.
-        senders: bool or uint8, how many ranks sent each element; None: one.
-        share: What of an element comes with one rank.
-        growth: See ``grown``.
+        age: Steps' worth of the gradient that will have waited: int16, from ``STEP`` on.
+        senders: How many ranks sent each element, bool or uint8; None: one.
+        share: Part of an element that comes with one rank.
+        growth: Factor of ``grown``.
         nonzero: Whether the elements whose gradient is not 0 have arrived, and no others. Of those that nobody sent,
             all has.
     """

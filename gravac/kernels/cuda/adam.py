@@ -21,7 +21,7 @@ _PARAM, _GRAD, _FIRST, _SECOND, _AGE, _SENDERS, _N, _ROW, _SHARE, _GROWTH = (
     tl.constexpr(number) for number in range(10)
 )
 _COLUMNS = tl.constexpr(10)
-"""Of a parameter: addresses, elements, its row of ``rates``, and the bits of two floats."""
+"""Numbers of a parameter: addresses, elements, its row of ``rates``, and the bits of two floats."""
 
 
 @jit()
