@@ -14,7 +14,7 @@ from gravac.predict.fit import Fit, fit, fit_samples
 from gravac.predict.gains import GainEstimate, GainModel
 from gravac.predict.nominal import NominalJob
 from gravac.predict.recording import Recording
-from gravac.predict.samples import Sample, network_of
+from gravac.predict.samples import Sample, measured_network, network_of
 from gravac.predict.timemodel import StepTime
 from gravac.protocol import PlanCost
 from gravac.signals.efficiency import CERTAIN, Efficiency, of_job
@@ -97,7 +97,9 @@ class Predictor:
     """
 
     def __init__(self, recordings: Sequence[tuple[Recording, Network | None]]) -> None:
-        known = [(one, network_of(one) if network is None else network) for one, network in recordings]
+        # Of several, only one network could be fitted.
+        found = network_of if len(recordings) == 1 else lambda one: network_of(one) or measured_network(one)
+        known = [(one, found(one) if network is None else network) for one, network in recordings]
         self.recording = known[0][0]
         self.fit: Fit = fit(known)
         self.error = max(MIN_ERROR, hypot(self.fit.spread, _error_of_unseen_cfs(self.fit)))

@@ -26,9 +26,10 @@ class Sample:
     Attributes:
         observation: What the trace shows.
         volume: Messages and bytes of a step, scaled to the payload that was really handed over.
-        network: Network on which it was recorded; None: unknown.
+        network: Network on which it was recorded; None: unknown, at least its bandwidth.
         weight: Weight in the fit: settled steps.
         expected_bytes: Payload that the cost model expects.
+        assumed: Network that stands for an unknown one, but for the bandwidth.
     """
 
     observation: Observation
@@ -36,6 +37,7 @@ class Sample:
     network: Network | None
     weight: float
     expected_bytes: float
+    assumed: Network = ASSUMED_NETWORK
 
     @property
     def cf(self) -> float:
@@ -52,25 +54,38 @@ def tells_network(recording: Recording) -> bool:
 
 
 def network_of(recording: Recording) -> Network | None:
-    """Return the network a trace was recorded on, with a link's nominal rate; None where the trace does not say.
+    """Return the network a trace was recorded on, with a link's nominal rate; None where its steps tell the bandwidth.
 
-    With two levels of links it is a rank's share of the link between hosts. Where all steps sent the same amount, they
-    show no bandwidth, and it is the network that was measured at the start.
+    Steps that sent several amounts do, and better than what was measured at the start. Where all sent the same, they
+    tell nothing, and it is the network of the start. An emulated link is known in any case.
     """
-    link, hosts = recording.spec.link, recording.spec.hosts
+    link = recording.spec.link
     if link is not None:
-        found = Network(latency_seconds=link.latency_seconds, bytes_per_second=link.bits_per_second / 8)
-    elif hosts is not None:
-        found = Network(
-            latency_seconds=hosts.between_latency_seconds, bytes_per_second=hosts.between_bytes_per_second
+        return _nominal(
+            Network(latency_seconds=link.latency_seconds, bytes_per_second=link.bits_per_second / 8)
         )
-    elif recording.measured_network is not None:
-        found = recording.measured_network
-    elif len(recording.by_cf) <= 1 and (measured := _measured_at_start(recording)) is not None:
-        found = measured
-    else:
-        return None
-    return replace(found, bytes_per_second=found.bytes_per_second / TCP_GOODPUT)
+    return measured_network(recording) if len(recording.by_cf) <= 1 else None
+
+
+def measured_network(recording: Recording) -> Network | None:
+    """Return the network that was measured at the start, with a link's nominal rate; None where the trace does not say.
+
+    With two levels of links it is a rank's share of the link between hosts.
+    """
+    hosts = recording.spec.hosts
+    if hosts is not None:
+        return _nominal(
+            Network(
+                latency_seconds=hosts.between_latency_seconds,
+                bytes_per_second=hosts.between_bytes_per_second,
+            )
+        )
+    found = recording.measured_network or _measured_at_start(recording)
+    return None if found is None else _nominal(found)
+
+
+def _nominal(network: Network) -> Network:
+    return replace(network, bytes_per_second=network.bytes_per_second / TCP_GOODPUT)
 
 
 def _measured_at_start(recording: Recording) -> Network | None:
@@ -96,14 +111,13 @@ def _measured_at_start(recording: Recording) -> Network | None:
 def samples_of(recording: Recording, network: Network | None) -> list[Sample]:
     """Return the observations of ``recording``, each with its volume on ``network`` (None: unknown)."""
     spec, ranks, elements, levels = recording.spec, recording.ranks, recording.elements, recording.levels
+    assumed = network or measured_network(recording) or ASSUMED_NETWORK
     found = []
     for observation in recording.observations:
         sent = expected = observation.payload_bytes
         try:
             codec = observation.codec or spec.compressor
-            sized = levels.volume(
-                codec, elements, observation.cf, ranks, network or ASSUMED_NETWORK, spec.aged
-            )
+            sized = levels.volume(codec, elements, observation.cf, ranks, assumed, spec.aged)
             expected = sized.payload_bytes
             scale = sent / expected if expected else 1.0
             sized = replace(sized, link_bytes=sized.link_bytes * scale, payload_bytes=sent)
@@ -111,7 +125,7 @@ def samples_of(recording: Recording, network: Network | None) -> list[Sample]:
             sized = levels.volume_of_rounds(sent, elements, ranks)
         if spec.link is not None:  # an emulated link charges its latency once a bucket
             sized = replace(sized, messages=float(len(buckets(elements))))
-        found.append(Sample(observation, sized, network, float(observation.settled_steps), expected))
+        found.append(Sample(observation, sized, network, float(observation.settled_steps), expected, assumed))
     return found
 
 
@@ -137,7 +151,7 @@ def medians(samples: Sequence[Sample]) -> Iterator[Sample]:
             payload_bytes=observation.payload_bytes,
         )
         weight = min(MAX_WEIGHT, sum(each.weight for each in group))
-        yield Sample(observation, scaled, first.network, weight, first.expected_bytes)
+        yield Sample(observation, scaled, first.network, weight, first.expected_bytes, first.assumed)
 
 
 def noise_of(samples: Sequence[Sample]) -> float:

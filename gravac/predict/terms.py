@@ -1,7 +1,7 @@
 """Terms of the time model, fitted to samples: first encoding and decoding, then computing and the exchange."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from gravac.collectives import Network
@@ -132,7 +132,7 @@ class _Remainder:
 
     @classmethod
     def of(cls, sample: Sample, coding: CodingTerms, elements: int) -> "_Remainder":
-        seen, network = sample.observation, sample.network or ASSUMED_NETWORK
+        seen, network = sample.observation, sample.network or sample.assumed
         wire = sample.volume.link_bytes / (TCP_GOODPUT * network.bytes_per_second)
         wire = 0.0 if sample.network is None else wire
         count = coded(elements, sample.cf)
@@ -198,25 +198,29 @@ def exchange_terms(
     compute = min(base, median(remainder.rest - remainder.exposed for remainder in remainders))
     network = known
     if network is None:
-        network, assumed = _fitted_network(byte)
+        network, assumed = _fitted_network(byte, samples[0].assumed)
         byte = HANDLING_SECONDS_PER_BYTE
         unknown.append(assumed)
     goodput = TCP_GOODPUT / (1 + slower)
     return ExchangeTerms(compute, base - compute, goodput, byte, last, hidden, network, tuple(unknown))
 
 
-def _fitted_network(seconds_per_byte: float) -> tuple[Network, str]:
+def _fitted_network(seconds_per_byte: float, assumed: Network) -> tuple[Network, str]:
     """Return the network that a fit implies, and the sentence that says how it was found."""
     wire = max(seconds_per_byte - HANDLING_SECONDS_PER_BYTE, HANDLING_SECONDS_PER_BYTE)
-    delay = ASSUMED_NETWORK.latency_seconds
-    network = Network(latency_seconds=delay, bytes_per_second=1 / (TCP_GOODPUT * wire))
+    network = replace(assumed, bytes_per_second=1 / (TCP_GOODPUT * wire))
     rate = f"{8e-6 * network.bytes_per_second:.3g} Mbit/s"
-    usual = f"with {1e6 * delay:g} µs a message and {1e9 * HANDLING_SECONDS_PER_BYTE:g} ns of work a byte"
-    if seconds_per_byte < 2 * HANDLING_SECONDS_PER_BYTE:
-        assumed = f"step times hardly depend on the bytes sent, so it counts as {rate}, {usual}"
+    latency = f"{1e6 * network.latency_seconds:g} µs a message"
+    work = f"{1e9 * HANDLING_SECONDS_PER_BYTE:g} ns of work a byte"
+    if assumed is ASSUMED_NETWORK:
+        known, usual = "the trace does not say on which it was recorded; ", f"with {latency} and {work}"
     else:
-        assumed = f"{rate} fits, {usual}"
-    return network, f"network: the trace does not say on which it was recorded; {assumed}"
+        known, usual = "", f"with {latency}, as measured at the start, and {work}"
+    if seconds_per_byte < 2 * HANDLING_SECONDS_PER_BYTE:
+        found = f"step times hardly depend on the bytes sent, so it counts as {rate}, {usual}"
+    else:
+        found = f"{rate} fits the steps, {usual}"
+    return network, f"network: {known}{found}"
 
 
 def _single(remainders: Sequence[_Remainder], known: bool) -> tuple[float, float, float]:

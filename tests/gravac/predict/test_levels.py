@@ -8,7 +8,7 @@ from gravac.collectives import Network
 from gravac.fold import JobFold
 from gravac.predict import Fleet, Predictor, Scenario
 from gravac.predict.recording import Recording
-from gravac.predict.samples import network_of
+from gravac.predict.samples import measured_network, network_of
 from tests.support.predicted import ELEMENTS, HOSTS, NETWORK, recording, true_step, true_volume
 
 SLOW = Network(latency_seconds=1e-3, bytes_per_second=3e6)
@@ -19,15 +19,24 @@ def two_levels(**options: object) -> Recording:
 
 
 def test_the_network_is_that_between_hosts_as_measured_at_the_start() -> None:
-    found = network_of(two_levels())
+    assert network_of(two_levels()) is None, "steps with several amounts tell the bandwidth"
+    held = two_levels(cfs=(10.0,))
+    found = network_of(held)
     assert found is not None
+    assert found == measured_network(held)
     assert found.latency_seconds == HOSTS.between_latency_seconds
     assert found.bytes_per_second == pytest.approx(NETWORK.bytes_per_second)
 
 
-def test_plans_networks_and_hosts_that_were_not_tried_are_predicted() -> None:
-    predictor = Predictor([(two_levels(each=10), None)])
-    for network, hosts, cf in (
+@pytest.mark.parametrize("off", [0.5, 1.0, 2.0])
+def test_plans_networks_and_hosts_that_were_not_tried_are_predicted(off: float) -> None:
+    """Whatever was measured at the start: the steps tell what the link carried."""
+    wrong = off * HOSTS.between_bytes_per_second
+    hosts = HOSTS.model_copy(update={"between_bytes_per_second": wrong})
+    held = two_levels(each=10)
+    held.spec = held.spec.model_copy(update={"hosts": hosts})
+    predictor = Predictor([(held, None)])
+    for network, ranks, cf in (
         (NETWORK, 3, 1.0),
         (NETWORK, 3, 20.0),
         (SLOW, 3, 1.0),
@@ -35,10 +44,10 @@ def test_plans_networks_and_hosts_that_were_not_tried_are_predicted() -> None:
         (NETWORK, 8, 300.0),
         (SLOW, 2, 10.0),
     ):
-        place = Scenario(network=network, ranks=hosts * HOSTS.ranks, compressor="topk")
-        found, expected = predictor.predict(place, cf), true_step(cf, network, hosts, hosts=HOSTS)
-        assert found.step.seconds == pytest.approx(expected.seconds, rel=0.03), (network, hosts, cf)
-        sent = true_volume(cf, network, hosts, HOSTS)
+        place = Scenario(network=network, ranks=ranks * HOSTS.ranks, compressor="topk")
+        found, expected = predictor.predict(place, cf), true_step(cf, network, ranks, hosts=HOSTS)
+        assert found.step.seconds == pytest.approx(expected.seconds, rel=0.03), (network, ranks, cf)
+        sent = true_volume(cf, network, ranks, HOSTS)
         assert found.volume.payload_bytes == pytest.approx(sent.payload_bytes, rel=0.01)
         assert found.volume.link_bytes == pytest.approx(sent.link_bytes, rel=0.01)
 

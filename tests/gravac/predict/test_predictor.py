@@ -9,7 +9,7 @@ from gravac import compressors
 from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
 from gravac.predict import Predictor, Scenario
 from gravac.predict.fit import fit
-from gravac.predict.samples import network_of
+from gravac.predict.timemodel import TCP_GOODPUT
 from gravac.protocol import Event, PlanCost
 from tests.gravac.predict.test_fit import true_seconds
 from tests.support.predicted import NETWORK, RANKS, recording
@@ -53,12 +53,36 @@ def test_ranks_that_share_a_link_do_so_in_predictions() -> None:
     shared = Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7, ranks_per_link=4)
     ways = CollectiveChooser(ALONE, AUTO, shared)
     ways.choose(load)
-    held = recording()
-    held.add_event(Event(kind="note", window=0, message=ways.notes()[0]))
-    found = network_of(held)
-    assert found is not None
-    assert found.ranks_per_link == 4
-    assert found.bytes_per_second * 0.956 == pytest.approx(1.25e7)
+    (note,) = ways.notes()
+    for cfs in ((10.0,), (1.0, 10.0)):
+        held = recording(cfs=cfs)
+        held.add_event(Event(kind="note", window=0, message=note))
+        assert Predictor([(held, None)]).fit.network.ranks_per_link == 4
+
+
+@pytest.mark.parametrize("off", [0.5, 0.67, 1.5, 2.0])
+def test_steps_of_several_amounts_count_more_than_the_network_of_the_start(off: float) -> None:
+    """Of which the latency counts."""
+    network = replace(NETWORK, latency_seconds=5e-3)
+    held = recording(network=network, noise=0.03, each=10)
+    start = replace(network, bytes_per_second=off * TCP_GOODPUT * network.bytes_per_second)
+    held.measured_network = start
+    predictor = Predictor([(held, None)])
+    assert predictor.fit.network.latency_seconds == 5e-3
+    assert any("as measured at the start" in line for line in predictor.fit.unknown)
+    for place in (predictor.fit.network, SLOW):
+        where = network if place is not SLOW else SLOW
+        for cf in (1.0, 5.0, 50.0):
+            found = predictor.predict(Scenario(network=place, ranks=RANKS, compressor="topk"), cf)
+            assert found.step.seconds == pytest.approx(true_seconds(cf, where), rel=0.06), cf
+
+
+def test_several_recordings_have_the_networks_of_their_starts() -> None:
+    """Only one could be fitted."""
+    held = [recording(), recording(network=SLOW)]
+    for one, network in zip(held, (NETWORK, SLOW), strict=True):
+        one.measured_network = replace(network, bytes_per_second=TCP_GOODPUT * network.bytes_per_second)
+    assert Predictor([(one, None) for one in held]).fit.network == NETWORK
 
 
 def test_payloads_are_as_large_as_they_were_seen() -> None:

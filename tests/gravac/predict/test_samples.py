@@ -6,7 +6,7 @@ import torch
 from gravac import compressors
 from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
 from gravac.predict.recording import Recording
-from gravac.predict.samples import network_of, tells_network
+from gravac.predict.samples import measured_network, network_of, tells_network
 from gravac.protocol import Event, LinkSpec, PlanCost
 from tests.support.predicted import recording
 
@@ -63,9 +63,9 @@ def test_a_network_that_the_agent_measured_is_the_network() -> None:
     (note,) = ways.notes()
     held = recording()
     held.add_event(Event(kind="note", window=0, message="Collectives are fine."))
-    assert network_of(held) is None
+    assert measured_network(held) is None
     held.add_event(Event(kind="note", window=0, message=note))
-    known = network_of(held)
+    known = measured_network(held)
     assert known is not None
     assert known.latency_seconds == pytest.approx(2.5e-4)
     assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7)

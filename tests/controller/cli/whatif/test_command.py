@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gravac.predict import Predictor, Recording
+from gravac.traces import read_trace
 from gravac_controller.cli import main
-from tests.support.predicted import CFS, HOSTS, NETWORK, RANKS, trace
+from tests.support.predicted import CFS, HOSTS, RANKS, trace
 
 TRACES = Path(__file__).parents[3] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")
@@ -63,9 +65,10 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_levels_of_links_are_shown_and_rates_are_those_of_a_hosts_link(divided: Path) -> None:
     answer = asked(divided)
     (scenario,) = answer["scenarios"]
-    card = 8 * HOSTS.ranks * NETWORK.bytes_per_second
-    assert scenario["bandwidth_bits_per_second"] == pytest.approx(card)
-    assert answer["recorded"]["bandwidth_bits_per_second"] == pytest.approx(card)
+    fitted = Predictor([(Recording.from_trace(read_trace(divided)), None)]).fit.network
+    card = 8 * HOSTS.ranks * fitted.bytes_per_second
+    assert scenario["bandwidth_bits_per_second"] == card
+    assert answer["recorded"]["bandwidth_bits_per_second"] == card
     levels = answer["recorded"]["hosts"]
     assert (levels["hosts"], levels["ranks"]) == (3, 4)
     assert levels["inside_bytes_per_second"] == HOSTS.inside_bytes_per_second

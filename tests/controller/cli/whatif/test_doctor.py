@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from gravac import offers
-from gravac.predict import Recording
+from gravac.predict import Predictor, Recording
 from gravac.predict.advice import other_optimizers
 from gravac.signals import efficiency
 from gravac.signals.efficiency import LEAST_KEPT
 from gravac.traces import read_trace
 from gravac.wording import format_number, plan_in_words
 from gravac_controller.cli import main
-from tests.support.predicted import HOSTS, NETWORK, job_trace, trace
+from tests.support.predicted import HOSTS, job_trace, trace
 
 JOB = ("--ranks", "4", "--elements", "3.5e6", "--compute", "0.25")
 
@@ -158,8 +158,9 @@ def test_of_a_trace_it_says_what_another_optimizer_would_bring(tmp_path: Path) -
 
 def test_of_a_trace_with_two_levels_a_rate_is_that_of_a_hosts_link(tmp_path: Path) -> None:
     path = trace(tmp_path / "journal.jsonl", ranks=HOSTS.hosts, hosts=HOSTS)
-    found, card = asked(path), 8 * HOSTS.ranks * NETWORK.bytes_per_second
-    assert found["bits_per_second"] == pytest.approx(card)
+    fitted = Predictor([(Recording.from_trace(read_trace(path)), None)]).fit.network
+    found, card = asked(path), 8 * HOSTS.ranks * fitted.bytes_per_second
+    assert found["bits_per_second"] == card
     assert any(
         note.startswith("3 hosts of 4 ranks, which divide each gradient: 60.3 ms a step inside")
         for note in found["notes"]
