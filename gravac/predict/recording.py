@@ -1,16 +1,14 @@
 """Recordings: what a time model needs of a trace. Step times by CF, gains, gain curves, and how much was trained."""
 
 import math
-import re
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TypeVar
 
-from gravac.collectives import Network
 from gravac.predict.levels import Levels
-from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
+from gravac.protocol import GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import figures
 from gravac.signals.efficiency import LEAST_STEPS, Efficiency
 from gravac.traces import Line
@@ -32,11 +30,6 @@ MOVED, MOVED_SHARE, MOVED_WINDOWS = 2.0, 0.1, 3
 """A network changed where steps wait this many times as long, which is this share of a step, in this many windows."""
 PURE = 0.8
 """Share of a window's steps that a level needs for the window's phases to count as its own."""
-
-_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]\d+)?)"
-_CHOSEN_FOR = re.compile(
-    rf"Collectives at CF \S+ for {_NUMBER} ms and {_NUMBER} MB/s(?: for ([1-9]\d{{0,5}}) ranks together)?: "
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,6 @@ class Recording:
         notes: What was left out, and whether the network changed.
         raw_mean_sq: Squared mean gradient of sampled coordinates, summed over the steps of levels that show the noise.
         raw_dot_next: Its product with that of the next step, likewise.
-        measured_network: Network by which the agent chose its collectives, if the trace says.
     """
 
     spec: JobSpec
@@ -102,7 +94,6 @@ class Recording:
     notes: list[str] = field(default_factory=list)
     raw_mean_sq: float = 0.0
     raw_dot_next: float = 0.0
-    measured_network: Network | None = None
 
     @classmethod
     def from_trace(cls, lines: Iterable[Line]) -> "Recording":
@@ -118,8 +109,6 @@ class Recording:
                 found = _restarted(found, line.record)
             elif isinstance(line.record, WindowReport) and found is not None:
                 found.add(line.record)
-            elif isinstance(line.record, Event) and found is not None:
-                found.add_event(line.record)
         if found is not None and found.elements < 1:
             raise NothingRecorded("its model has no trained elements, so nothing is exchanged")
         if found is not None:
@@ -238,18 +227,6 @@ class Recording:
             if found is not None:
                 _append(self.by_cf, level.cf, found)
         self._add_gain(report, steps)
-
-    def add_event(self, event: Event) -> None:
-        """Read the network from the note on the choice of collectives; other events change nothing."""
-        found = _CHOSEN_FOR.match(event.message) if event.kind == "note" else None
-        if found is not None and self.measured_network is None:
-            milliseconds, megabytes, sharing = (float(text or 1) for text in found.groups())
-            if math.isfinite(milliseconds) and math.isfinite(megabytes) and megabytes > 0.0:
-                self.measured_network = Network(
-                    latency_seconds=1e-3 * milliseconds,
-                    bytes_per_second=1e6 * megabytes,
-                    ranks_per_link=int(sharing),
-                )
 
     def _observed(self, report: WindowReport, level: LevelSums, steps: int) -> Observation | None:
         seconds, exposed = level.step_seconds_median, level.exposed_seconds_median

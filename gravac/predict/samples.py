@@ -1,6 +1,5 @@
 """Samples that a time model is fitted to: observations of a trace with the volume of the exchange behind each."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -72,40 +71,15 @@ def measured_network(recording: Recording) -> Network | None:
 
     With two levels of links it is a rank's share of the link between hosts.
     """
-    hosts = recording.spec.hosts
+    hosts, found = recording.spec.hosts, recording.spec.network
     if hosts is not None:
-        return _nominal(
-            Network(
-                latency_seconds=hosts.between_latency_seconds,
-                bytes_per_second=hosts.between_bytes_per_second,
-            )
-        )
-    found = recording.measured_network or _measured_at_start(recording)
-    return None if found is None else _nominal(found)
+        latency, rate = hosts.between_latency_seconds, hosts.between_bytes_per_second
+        return _nominal(Network(latency_seconds=latency, bytes_per_second=rate))
+    return None if found is None else _nominal(Network(**found.model_dump()))
 
 
 def _nominal(network: Network) -> Network:
     return replace(network, bytes_per_second=network.bytes_per_second / TCP_GOODPUT)
-
-
-def _measured_at_start(recording: Recording) -> Network | None:
-    """Return the network that the seconds of the policy's plans follow from: messages · latency + bytes / bandwidth.
-
-    Least squares of the relative errors, because the seconds are rounded. None: they do not tell.
-    """
-    spec = recording.spec
-    rows = [
-        (each.messages / each.seconds, each.link_bytes / each.seconds) for each in spec.plans if each.seconds
-    ]
-    mm, mb, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    m, b = (sum(row[i] for row in rows) for i in (0, 1))
-    determinant = mm * bb - mb * mb
-    if not determinant > 1e-9 * mm * bb:  # as good as one plan, which does not tell latency from bandwidth
-        return None
-    latency, per_byte = (bb * m - mb * b) / determinant, (mm * b - mb * m) / determinant
-    if not (per_byte > 0.0 and math.isfinite(1.0 / per_byte) and math.isfinite(latency)):
-        return None
-    return Network(latency_seconds=max(0.0, latency), bytes_per_second=1.0 / per_byte)
 
 
 def samples_of(recording: Recording, network: Network | None) -> list[Sample]:

@@ -154,6 +154,14 @@ class PlanCost(Record):
     kept: Kept | None = None  # null: not simulated
 
 
+class NetworkSpec(Record):
+    """The network between ranks, as measured at the start while all of them sent. Plans are costed on it."""
+
+    latency_seconds: Seconds  # of a message
+    bytes_per_second: Annotated[float, Field(gt=0, le=1e15)]  # of a link
+    ranks_per_link: Annotated[int, Field(ge=1, le=1_000_000)] = 1  # ranks of a host that share it
+
+
 class HostLinks(Record):
     """The links of a job whose ranks of each host divide gradients: inside a host and between hosts.
 
@@ -204,6 +212,7 @@ class JobSpec(Record):
     settings: Settings | None = None  # the agent's other settings
     optimizer: OptimizerSpec | None = None  # null: unknown
     hosts: HostLinks | None = None  # two levels of links; null: each rank exchanges whole gradients
+    network: NetworkSpec | None = None  # between ranks; null: emulated, in `hosts`, or not measured
     plans: Annotated[
         tuple[PlanCost, ...], Field(max_length=64)
     ] = ()  # that the policy may choose, dense among them

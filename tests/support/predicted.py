@@ -1,7 +1,7 @@
 """Traces made from a known time model, with noise, to compare a fit with the truth."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 
@@ -17,6 +17,7 @@ from gravac.protocol import (
     JobSpec,
     LinkSpec,
     ModelShape,
+    NetworkSpec,
     OptimizerSpec,
     PhaseSeconds,
     WindowReport,
@@ -149,9 +150,12 @@ def _window(
     )
 
 
-def recording(**options: object) -> Recording:
-    """Return the recording of such windows."""
+def recording(measured: Network | None = None, **options: object) -> Recording:
+    """Return the recording of such windows; ``measured``: network at the start, with a link's nominal rate."""
     found = Recording(_spec(options))
+    if measured is not None:
+        known = asdict(measured) | {"bytes_per_second": TCP_GOODPUT * measured.bytes_per_second}
+        found.spec = found.spec.model_copy(update={"network": NetworkSpec(**known)})
     for report in windows(**options):  # type: ignore[arg-type]
         found.add(report)
     return found

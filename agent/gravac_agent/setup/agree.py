@@ -4,7 +4,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from gravac.collectives import ALONE, ProcessGroupCommunicator, backend_of, cost
 from gravac.kernels.backend import gpu_kernels
 from gravac.memories import Memory
 from gravac.policies.base import Policy
-from gravac.protocol import JobSpec
+from gravac.protocol import JobSpec, NetworkSpec
 from gravac.signals.gain import GainTracker
 from gravac.version import __version__
 from gravac_agent.devices.base import Device
@@ -293,7 +293,11 @@ def agree(
         coding = measure_coding(measured, settings.compressor, settings.memory, gradient, averaged)
     if coding:
         costs = with_coding(costs, coding, tick_group)
-    spec = spec.model_copy(update={"plans": costs})
+    own = (
+        builder.network if builder.link is None and host is None else None
+    )  # which the spec does not name yet
+    network = None if own is None else NetworkSpec(**asdict(own))
+    spec = spec.model_copy(update={"plans": costs, "network": network})
     with fail_together(tick_group):
         start = Directive.of(rule.fitted(spec).start().decision, codecs)
     return Agreement(

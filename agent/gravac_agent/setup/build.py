@@ -116,7 +116,7 @@ def start(
     announcement = Announcement(f"{agreed.text}|{agreed.builder}", first, reporter)
     executor = _executor(agreed, settings, gradient_hook, announcement)
     recording = None if reporter is None or not spec.torch_adam else Recording(spec)
-    notes = Notes(reporter, group, recording)
+    notes = Notes(reporter, group)
     loop = StepLoop(
         executor=executor,
         channels=channels,

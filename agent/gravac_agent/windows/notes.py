@@ -5,7 +5,6 @@ import threading
 
 import torch.distributed as dist
 
-from gravac.predict import Recording
 from gravac.protocol import Event
 from gravac_agent.exchange.agreement import missing_ranks
 from gravac_agent.reporting.reporter import Reporter
@@ -19,16 +18,13 @@ class Notes:
     Args:
         reporter: Rank 0's; None on the other ranks, which have the log alone.
         group: Group of the ticks.
-        recording: Takes in all that the journal gets; None: nobody asks for it.
 
     Attributes:
         window: Number of the running window, which goes with each sentence.
     """
 
-    def __init__(
-        self, reporter: Reporter | None, group: dist.ProcessGroup, recording: Recording | None
-    ) -> None:
-        self._reporter, self._group, self._recording = reporter, group, recording
+    def __init__(self, reporter: Reporter | None, group: dist.ProcessGroup) -> None:
+        self._reporter, self._group = reporter, group
         self._losing, self._lost = threading.Lock(), dict[int, str]()
         self.window = 0
 
@@ -44,8 +40,6 @@ class Notes:
         if self._reporter is not None:
             event = Event.model_validate({"kind": kind, "window": self.window, "message": message})
             self._reporter.report_event(event)
-            if self._recording is not None:
-                self._recording.add_event(event)
 
     def inform(self, sentence: str) -> None:
         """Put a sentence that is no warning into log and journal. Call it between steps."""
@@ -57,7 +51,15 @@ class Notes:
             self.inform(sentence)
 
     def lose(self, step: int, why: str) -> str:
-        """Note, once for a step, why it is lost and which ranks are missing. Return that. Any thread may call it."""
+        """Note, once for a step, why it is lost and which ranks are missing. Any thread may call it.
+
+        Args:
+            step: Number of the step.
+            why: What ended it.
+
+        Returns:
+            What was noted.
+        """
         with self._losing:
             if step not in self._lost:
                 missing = missing_ranks(self._group, step)

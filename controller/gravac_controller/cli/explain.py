@@ -31,6 +31,7 @@ from gravac_controller.cli.wording import (
     dense_step,
     factor,
     links,
+    network,
     number,
     plan,
     printer,
@@ -223,8 +224,6 @@ def _other_optimizers(source: Source, job: JobView) -> str:
     from gravac.predict.recording import MAX_WINDOWS_PER_CF, Recording
 
     recording, last = Recording(job.spec), job.latest.report.window
-    for each in job.events:
-        recording.add_event(each.event)
     for view in source.windows(job.job, after=max(0, last - MAX_WINDOWS_PER_CF) or None):
         if view.report.incarnation == job.spec.incarnation:
             recording.add(view.report)
@@ -277,6 +276,8 @@ def _since(found: Explanation) -> str:
         text += f" ({dense_step(found.job.spec, measured, predicted)})"
     gain = f", gain {number(found.mean('gain'))}" if found.began.decision.epsilon else ""
     used = f" Links: {links(found.links)}." if found.used else ""
+    if (start := found.job.spec.network) is not None:
+        used = f" Measured at the start: {network(start)}."
     efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))
     return (
         f"{text}, efficiency η {efficiency}, useful throughput {number(found.mean('useful_samples_per_second'))} "

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gravac.protocol import Decision, JobSpec
+from gravac.protocol import Decision, JobSpec, NetworkSpec
 from gravac.signals.figures import LinkUse
 from gravac.wording import format_bytes, plan_in_words
 from gravac_controller.views.models import JobView
@@ -48,6 +48,14 @@ def links(used: Mapping[str, LinkUse]) -> str:
     )
     longer = max(used, key=lambda level: used[level].seconds)
     return f"between hosts {between} a step, inside hosts {inside}: steps wait longer {longer} hosts"
+
+
+def network(measured: NetworkSpec) -> str:
+    """Return what the link of a rank, or of a host, carried at the start."""
+    sharing = measured.ranks_per_link
+    shared = f", which {sharing} ranks share" if sharing > 1 else ""
+    rate = f"{measured.bytes_per_second / 1e6:.3g} MB/s"
+    return f"{1e3 * measured.latency_seconds:.3g} ms a message and {rate} on a link{shared}"
 
 
 def clock(unix_seconds: float) -> str:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from gravac.predict import Recording
 from gravac.predict.advice import other_optimizers
-from gravac.protocol import End, WindowReport
+from gravac.protocol import End, NetworkSpec, WindowReport
 from gravac.traces import read_trace
 from gravac_controller.cli import main
 from gravac_controller.cli.source import NEWEST
@@ -99,6 +99,15 @@ def test_explaining_says_what_another_optimizer_would_bring(tmp_path: Path) -> N
         journal = job_trace(tmp_path / kind, kind)
         assert "optim" not in run("explain", str(journal)), "it does what another one would"
         assert json.loads(run("explain", str(journal), "--json"))["other_optimizers"] is None
+
+
+@pytest.mark.parametrize(
+    ("sharing", "said"), [(1, "on a link."), (4, "on a link, which 4 ranks share.")], ids=["own", "shared"]
+)
+def test_explaining_says_what_the_network_was_at_the_start(tmp_path: Path, sharing: int, said: str) -> None:
+    start = NetworkSpec(latency_seconds=2.5e-4, bytes_per_second=1.25e7, ranks_per_link=sharing)
+    printed = run("explain", str(job_trace(tmp_path / "journal.jsonl", link=None, network=start)))
+    assert f"Measured at the start: 0.25 ms a message and 12.5 MB/s {said}" in printed
 
 
 def test_a_pause_is_no_part_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,11 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
-from gravac import compressors
-from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
+from gravac.collectives import Network
 from gravac.predict import Predictor, Scenario
 from gravac.predict.fit import fit
-from gravac.predict.timemodel import TCP_GOODPUT
-from gravac.protocol import Event, PlanCost
+from gravac.protocol import PlanCost
 from tests.gravac.predict.test_fit import true_seconds
 from tests.support.predicted import NETWORK, RANKS, recording
 
@@ -49,14 +46,8 @@ def test_a_network_that_is_not_known_is_fitted_and_said() -> None:
 
 def test_ranks_that_share_a_link_do_so_in_predictions() -> None:
     """A gather is a ring, in which one of them sends at a time; an all-to-all is not."""
-    load = Workload(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
-    shared = Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7, ranks_per_link=4)
-    ways = CollectiveChooser(ALONE, AUTO, shared)
-    ways.choose(load)
-    (note,) = ways.notes()
     for cfs in ((10.0,), (1.0, 10.0)):
-        held = recording(cfs=cfs)
-        held.add_event(Event(kind="note", window=0, message=note))
+        held = recording(cfs=cfs, measured=replace(NETWORK, ranks_per_link=4))
         assert Predictor([(held, None)]).fit.network.ranks_per_link == 4
 
 
@@ -64,14 +55,11 @@ def test_ranks_that_share_a_link_do_so_in_predictions() -> None:
 def test_steps_of_several_amounts_count_more_than_the_network_of_the_start(off: float) -> None:
     """Of which the latency counts."""
     network = replace(NETWORK, latency_seconds=5e-3)
-    held = recording(network=network, noise=0.03, each=10)
-    start = replace(network, bytes_per_second=off * TCP_GOODPUT * network.bytes_per_second)
-    held.measured_network = start
-    predictor = Predictor([(held, None)])
+    wrong = replace(network, bytes_per_second=off * network.bytes_per_second)
+    predictor = Predictor([(recording(network=network, noise=0.03, each=10, measured=wrong), None)])
     assert predictor.fit.network.latency_seconds == 5e-3
     assert any("as measured at the start" in line for line in predictor.fit.unknown)
-    for place in (predictor.fit.network, SLOW):
-        where = network if place is not SLOW else SLOW
+    for place, where in ((predictor.fit.network, network), (SLOW, SLOW)):
         for cf in (1.0, 5.0, 50.0):
             found = predictor.predict(Scenario(network=place, ranks=RANKS, compressor="topk"), cf)
             assert found.step.seconds == pytest.approx(true_seconds(cf, where), rel=0.06), cf
@@ -79,9 +67,7 @@ def test_steps_of_several_amounts_count_more_than_the_network_of_the_start(off: 
 
 def test_several_recordings_have_the_networks_of_their_starts() -> None:
     """Only one could be fitted."""
-    held = [recording(), recording(network=SLOW)]
-    for one, network in zip(held, (NETWORK, SLOW), strict=True):
-        one.measured_network = replace(network, bytes_per_second=TCP_GOODPUT * network.bytes_per_second)
+    held = [recording(network=network, measured=network) for network in (NETWORK, SLOW)]
     assert Predictor([(one, None) for one in held]).fit.network == NETWORK
 
 

@@ -28,7 +28,7 @@ def shared_link(rank: int, world: int, folder: str, nbytes: int) -> dict[str, An
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     with Agent(module, optimizer, data_dir=folder, controller=None, policy="auto", levels="flat") as agent:
         assert agent._parts is not None
-        network = agent._parts.builder.network
+        network = agent._parts.spec.network
     assert network is not None
     mine = torch.zeros(nbytes // world * world, dtype=torch.uint8)
     seconds = []
