@@ -5,7 +5,7 @@ Its journal is a trace as any other: it replays, and ``gravac report`` draws it.
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from gravac import aggregators, memories, policies
 from gravac.collectives import ALONE, AUTO
 from gravac.policies.base import Policy
-from gravac.protocol import Decision, End, Environment, JobSpec, ModelShape
+from gravac.protocol import Decision, End, Environment, JobSpec, ModelShape, NetworkSpec
 from gravac.signals.gain import GainTracker
 from gravac.traces import read_trace
 from gravac.version import __version__
@@ -134,6 +134,7 @@ class SimulatedJob:
                 device="cpu",
             ),
             optimizer=optimizer_spec(recipe.optimizer(model.parameters())),
+            network=NetworkSpec(**asdict(network)),
         )
         policy = policy.fitted(spec)
         built = {
