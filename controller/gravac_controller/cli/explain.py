@@ -212,6 +212,8 @@ def _print(source: Source, found: Explanation, everything: bool) -> None:
         times = _many(found.confirmed, "later window")
         first, *more = map(printable, lines(last.reason))
         say("\n".join((f"Confirmed after {times}, last after window {last.window}: {first}", *more)))
+    if (start := found.job.spec.network) is not None:
+        say(f"The network at the start: {network(start)}.")
     if others := _other_optimizers(source, found.job):
         say(f"\n{printable(others)}")
 
@@ -276,8 +278,6 @@ def _since(found: Explanation) -> str:
         text += f" ({dense_step(found.job.spec, measured, predicted)})"
     gain = f", gain {number(found.mean('gain'))}" if found.began.decision.epsilon else ""
     used = f" Links: {links(found.links)}." if found.used else ""
-    if (start := found.job.spec.network) is not None:
-        used = f" Measured at the start: {network(start)}."
     efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))
     return (
         f"{text}, efficiency η {efficiency}, useful throughput {number(found.mean('useful_samples_per_second'))} "

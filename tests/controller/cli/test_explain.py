@@ -107,7 +107,7 @@ def test_explaining_says_what_another_optimizer_would_bring(tmp_path: Path) -> N
 def test_explaining_says_what_the_network_was_at_the_start(tmp_path: Path, sharing: int, said: str) -> None:
     start = NetworkSpec(latency_seconds=2.5e-4, bytes_per_second=1.25e7, ranks_per_link=sharing)
     printed = run("explain", str(job_trace(tmp_path / "journal.jsonl", link=None, network=start)))
-    assert f"Measured at the start: 0.25 ms a message and 12.5 MB/s {said}" in printed
+    assert f"The network at the start: 0.25 ms a message and 12.5 MB/s {said}" in printed
 
 
 def test_a_pause_is_no_part_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
