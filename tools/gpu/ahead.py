@@ -1,6 +1,6 @@
 """Compile Triton's kernels for a GPU that is not here, into a folder that travels: ``make gpu-kernels``.
 
-    python -m tools.gpu.ahead [--capability 90] [--folder build/gpu-kernels]
+    python -m tools.gpu.ahead [--capability 90] [--folder build/gpu-kernels] [--only MODULE...]
 
 Triton finds a kernel again by its own version and binary, by the kernel's source, types and options, by the target, and
 by the version of ``ptxas``. So run it with the Python and the Triton that the machine has.
@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,17 @@ class Absent:
         return 0
 
 
-def compile_all(capability: int, seen: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> None:
+def compile_all(
+    capability: int,
+    seen: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None],
+    modules: Collection[str] = (),
+) -> None:
     """Compile every kernel in each variant that ``kernels.warm`` launches, and launch none. For a process of its own.
 
     Args:
         capability: Compute capability, times ten.
         seen: Called with each kernel, its arguments, its options, and what was compiled.
+        modules: Modules of ``kernels.cuda`` whose kernels alone are compiled; empty: all.
     """
     import triton
     from triton.runtime.jit import JITFunction
@@ -63,7 +68,8 @@ def compile_all(capability: int, seen: Callable[[Any, tuple[Any, ...], dict[str,
     start = JITFunction.run
 
     def compile_only(kernel: Any, *arguments: Any, **options: Any) -> None:
-        seen(kernel, arguments, options, start(kernel, *arguments, **{**options, "warmup": True}))
+        if is_of(kernel, modules):
+            seen(kernel, arguments, options, start(kernel, *arguments, **{**options, "warmup": True}))
 
     JITFunction.run = compile_only
     try:
@@ -73,6 +79,11 @@ def compile_all(capability: int, seen: Callable[[Any, tuple[Any, ...], dict[str,
         warm.run_all(torch.device("cpu"))
     finally:
         JITFunction.run = start
+
+
+def is_of(kernel: Any, modules: Collection[str]) -> bool:
+    """Return whether a kernel is of one of these modules; of none: of any."""
+    return not modules or kernel.__module__.rpartition(".")[2] in modules
 
 
 def settle(folder: Path) -> int:
@@ -96,10 +107,13 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--capability", type=int, default=CAPABILITY, help="ten times the compute capability")
     parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="MODULE", help="to try kernels that were changed"
+    )
     options = parser.parse_args(arguments)
     os.environ |= {"TRITON_CACHE_DIR": str(options.folder.absolute()), "TRITON_STORE_BINARY_ONLY": "1"}
     begun, kernels = time.monotonic(), set[str]()
-    compile_all(options.capability, lambda kernel, given, how, made: kernels.add(made.hash))
+    compile_all(options.capability, lambda kernel, given, how, made: kernels.add(made.hash), options.only)
     import triton
 
     size = sum(file.stat().st_size for file in options.folder.rglob("*") if file.is_file()) / 1e6

@@ -15,8 +15,8 @@ from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.cuda.tables import DTYPES, number_at, tensor_at
 from gravac.kernels.reference import AGE_ROWS, FINE, HALF_STEP, OLDEST, STEP, TO_STEPS
 
-BLOCK, BLOCKS = 1024, 16
-"""Elements that a program steps at once, and how often it does."""
+BLOCK = 1024
+"""Elements per program."""
 _PARAM, _GRAD, _FIRST, _SECOND, _AGE, _SENDERS, _N, _ROW, _SHARE, _GROWTH = (
     tl.constexpr(number) for number in range(10)
 )
@@ -40,56 +40,54 @@ def _step_aged(
     TO_STEPS: tl.constexpr,
     AGE_ROWS: tl.constexpr,
     SIZE: tl.constexpr,
-    TIMES: tl.constexpr,
 ) -> None:
     place = tl.load(places + tl.program_id(0))
     cell = cells + (place >> 32) * _COLUMNS
-    n, part_begin = tl.load(cell + _N), (place & 0xFFFFFFFF) * (SIZE * TIMES)
+    n, begin = tl.load(cell + _N), (place & 0xFFFFFFFF) * SIZE
     rates += number_at(cell + _ROW) * 5
     share = number_at(cell + _SHARE).to(tl.float32, bitcast=True)
     growth = number_at(cell + _GROWTH).to(tl.float32, bitcast=True)
     whole = tl.load(cell + _SENDERS) == 0
     skips = tl.load(rates + 4) != 0
-    for block in range(tl.minimum(TIMES, (n - part_begin + SIZE - 1) // SIZE).to(tl.int32)):
-        begin, at = part_begin + block * SIZE, tl.arange(0, SIZE)
-        inside = at < room(n, begin, SIZE)
-        age = tensor_at(cell + _AGE, tl.int16, False) + begin + at
-        wait = tl.load(age, mask=inside, other=STEP).to(tl.int32)
-        if growth != 1.0:
-            older = (wait - STEP).to(tl.float32) * growth + 0.5
-            wait = tl.minimum(older, OLDEST - STEP).to(tl.int32) + STEP
-        if not skips:
-            sent = inside.to(tl.int32)
-            if not whole:
-                senders = tensor_at(cell + _SENDERS, tl.uint8, False) + begin + at
-                sent = tl.load(senders, mask=inside, other=0).to(tl.int32)
-            come, part = sent > 0, sent.to(tl.float32) * share
-            grad = tensor_at(cell + _GRAD, DTYPE, False) + begin + at
-            g = widened(tl.load(grad, mask=inside if NONZERO else come, other=0))
-            if NONZERO:
-                part = tl.where(g != 0, tl.where(come, part, 1.0), 0.0)
-                come = g != 0
-            a = (wait.to(tl.float32) * part + 0.5).to(tl.int32)
-            late = table + tl.minimum(wait, FINE + ((wait - FINE + HALF_STEP) >> TO_STEPS)) * 2
-            row = table + (AGE_ROWS + tl.minimum(a, FINE + ((a - FINE + HALF_STEP) >> TO_STEPS))) * 2
-            param = tensor_at(cell + _PARAM, DTYPE, False) + begin + at
-            first = tensor_at(cell + _FIRST, DTYPE, False) + begin + at
-            second = tensor_at(cell + _SECOND, DTYPE, False) + begin + at
-            was = tl.load(param, mask=inside, other=0)
-            p = widened(was)
-            kept = widened(tl.load(first, mask=inside, other=0)) * beta1
-            v = widened(tl.load(second, mask=inside, other=0))
-            u = g + a.to(tl.float32) * (1 / STEP) * tl.load(rates + 3) * p
-            way = tl.where(come, kept + u * tl.load(late + 1, mask=come, other=0), kept)
-            m = tl.where(come, kept + u * tl.load(late, mask=come, other=0), kept)
-            fresh = v * tl.load(row, mask=come, other=0) + u * tl.load(row + 1, mask=come, other=0) * u
-            v = tl.where(come, fresh, v)
-            p = p * tl.load(rates + 2) - tl.div_rn(way * tl.load(rates), tl.sqrt_rn(v) + tl.load(rates + 1))
-            tl.store(param, narrowed(p, was), mask=inside)
-            tl.store(first, narrowed(m, was), mask=inside)
-            tl.store(second, narrowed(v, was), mask=come)
-            wait = tl.minimum(wait - a, OLDEST - STEP) + STEP
-        tl.store(age, wait.to(tl.int16), mask=inside)
+    at = tl.arange(0, SIZE)
+    inside = at < room(n, begin, SIZE)
+    age = tensor_at(cell + _AGE, tl.int16, False) + begin + at
+    wait = tl.load(age, mask=inside, other=STEP).to(tl.int32)
+    if growth != 1.0:
+        older = (wait - STEP).to(tl.float32) * growth + 0.5
+        wait = tl.minimum(older, OLDEST - STEP).to(tl.int32) + STEP
+    if not skips:
+        sent = inside.to(tl.int32)
+        if not whole:
+            senders = tensor_at(cell + _SENDERS, tl.uint8, False) + begin + at
+            sent = tl.load(senders, mask=inside, other=0).to(tl.int32)
+        come, part = sent > 0, sent.to(tl.float32) * share
+        grad = tensor_at(cell + _GRAD, DTYPE, False) + begin + at
+        g = widened(tl.load(grad, mask=inside if NONZERO else come, other=0))
+        if NONZERO:
+            part = tl.where(g != 0, tl.where(come, part, 1.0), 0.0)
+            come = g != 0
+        a = (wait.to(tl.float32) * part + 0.5).to(tl.int32)
+        late = table + tl.minimum(wait, FINE + ((wait - FINE + HALF_STEP) >> TO_STEPS)) * 2
+        row = table + (AGE_ROWS + tl.minimum(a, FINE + ((a - FINE + HALF_STEP) >> TO_STEPS))) * 2
+        param = tensor_at(cell + _PARAM, DTYPE, False) + begin + at
+        first = tensor_at(cell + _FIRST, DTYPE, False) + begin + at
+        second = tensor_at(cell + _SECOND, DTYPE, False) + begin + at
+        was = tl.load(param, mask=inside, other=0)
+        p = widened(was)
+        kept = widened(tl.load(first, mask=inside, other=0)) * beta1
+        v = widened(tl.load(second, mask=inside, other=0))
+        u = g + a.to(tl.float32) * (1 / STEP) * tl.load(rates + 3) * p
+        way = tl.where(come, kept + u * tl.load(late + 1, mask=come, other=0), kept)
+        m = tl.where(come, kept + u * tl.load(late, mask=come, other=0), kept)
+        fresh = v * tl.load(row, mask=come, other=0) + u * tl.load(row + 1, mask=come, other=0) * u
+        v = tl.where(come, fresh, v)
+        p = p * tl.load(rates + 2) - tl.div_rn(way * tl.load(rates), tl.sqrt_rn(v) + tl.load(rates + 1))
+        tl.store(param, narrowed(p, was), mask=inside)
+        tl.store(first, narrowed(m, was), mask=inside)
+        tl.store(second, narrowed(v, was), mask=come)
+        wait = tl.minimum(wait - a, OLDEST - STEP) + STEP
+    tl.store(age, wait.to(tl.int16), mask=inside)
 
 
 def step_aged(
@@ -115,7 +113,7 @@ def step_aged(
         cells += [one.data_ptr() for one in floats]
         cells += [others[0].data_ptr(), senders, floats[0].numel(), row, *_bits(step.share, step.growth)]
     device = table.device
-    places = _places(tuple(floats[0].numel() for _, floats, _, _ in steps), BLOCK * BLOCKS, device)
+    places = _places(tuple(floats[0].numel() for _, floats, _, _ in steps), BLOCK, device)
     launch(
         _step_aged,
         places.numel(),
@@ -134,7 +132,6 @@ def step_aged(
         TO_STEPS=TO_STEPS,
         AGE_ROWS=AGE_ROWS,
         SIZE=BLOCK,
-        TIMES=BLOCKS,
     )
 
 
@@ -142,7 +139,7 @@ def _bits(*values: float) -> tuple[int, ...]:
     return unpack(f"{len(values)}i", pack(f"{len(values)}f", *values))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _places(sizes: tuple[int, ...], part: int, device: torch.device) -> Tensor:
     """Return what each program works on: a parameter, and in the lower 32 bits which part of it."""
     parts = torch.tensor([-(-size // part) for size in sizes], dtype=torch.int64, device="cpu")

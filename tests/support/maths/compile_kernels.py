@@ -1,6 +1,6 @@
 """Compiles Triton's kernels for a GPU that is not there, for the types that training uses.
 
-    python tests/support/maths/compile_kernels.py CAPABILITY
+    python tests/support/maths/compile_kernels.py CAPABILITY [MODULE...]
 
 What the interpreter takes the compiler may refuse. And the machine code must keep to the rules: nothing fused, where
 the result would then not be that of plain torch, no atomic that waits for others, and no register that does not fit.
@@ -28,7 +28,7 @@ TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 def main() -> None:
     capability = int(sys.argv[1])
-    made = compiled(capability)
+    made = compiled(capability, sys.argv[2:])
     for name, code in made.items():
         assert not FUSED.search(code), f"{name}: a product and a sum are rounded as one"
         assert not ORDERED.search(code), f"{name}: an atomic waits for all others"
@@ -38,7 +38,7 @@ def main() -> None:
     print(len(made), "kernels")
 
 
-def compiled(capability: int) -> dict[str, str]:
+def compiled(capability: int, modules: list[str]) -> dict[str, str]:
     """Return the PTX of each kernel."""
     made: dict[str, str] = {}
 
@@ -54,7 +54,7 @@ def compiled(capability: int) -> dict[str, str]:
         name = " ".join((kernel.__module__, kernel.__name__, *types, *flags))
         made.setdefault(name, code.asm["ptx"])
 
-    compile_all(capability, note)
+    compile_all(capability, note, modules)
     return made
 
 

@@ -1,6 +1,6 @@
 """Launches each kernel as on a GPU, of which there is only what Triton asks for: which kernels does it find compiled?
 
-    python tests/support/maths/launch_kernels.py CAPABILITY
+    python tests/support/maths/launch_kernels.py CAPABILITY [MODULE...]
 
 The driver is Triton's own but for the calls into CUDA, so that Triton looks kernels up as a job does. Reads
 ``TRITON_CACHE_DIR``. Prints how many were found and how many were not, and stops at the first that was not.
@@ -13,9 +13,11 @@ from typing import Any
 import torch
 import triton
 from triton.backends.nvidia.driver import CudaDriver
+from triton.runtime.jit import JITFunction
 
 from gravac.kernels import backend, use
 from gravac.kernels.cuda import warm
+from tools.gpu.ahead import is_of
 
 
 class Missing(Exception):
@@ -57,6 +59,10 @@ def heard(*, cache_hit: bool, src: Any, **_: Any) -> None:
 
 def main() -> None:
     triton.knobs.compilation.listener = heard
+    start = JITFunction.run
+    JITFunction.run = lambda kernel, *given, **how: (
+        start(kernel, *given, **how) if is_of(kernel, sys.argv[2:]) else None
+    )
     triton.runtime.driver.set_active(driver(int(sys.argv[1])))
     backend._GPUS = ("cpu",)
     use("cuda")

@@ -29,7 +29,7 @@ SMALL = {
     "bits": {"BLOCK": 64, "WORDS": 8},
     "draws": {"BLOCK": 128, "WORDS": 16},
     "rounding": {"BLOCK": 128, "TILE": 64},
-    "adam": {"BLOCK": 64, "BLOCKS": 2},
+    "adam": {"BLOCK": 64},
     "step_sums": {"SUM_BLOCK": 128, "SIGNS_AT_ONCE": 64, "ROWS_AT_ONCE": 2},
     "tiled": {"AT_ONCE": 64},
     "rounded": {"AT_ONCE": 1024},
