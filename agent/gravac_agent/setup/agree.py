@@ -293,10 +293,10 @@ def agree(
         coding = measure_coding(measured, settings.compressor, settings.memory, gradient, averaged)
     if coding:
         costs = with_coding(costs, coding, tick_group)
-    own = (
-        builder.network if builder.link is None and host is None else None
-    )  # which the spec does not name yet
-    network = None if own is None else NetworkSpec(**asdict(own))
+    network = None
+    # An emulated link, and the one between hosts, have fields of their own.
+    if builder.network is not None and builder.link is None and host is None:
+        network = NetworkSpec(**asdict(builder.network))
     spec = spec.model_copy(update={"plans": costs, "network": network})
     with fail_together(tick_group):
         start = Directive.of(rule.fitted(spec).start().decision, codecs)

@@ -41,9 +41,8 @@ class Pairs:
 def measure_hook(chosen: Pairs, scratch: Path, progress: Progress) -> dict[str, Any]:
     """Measure, and return a row for each method.
 
-    ``seconds`` and ``baseline``: medians over blocks of the median step. ``ratio``: median over
-    pairs of baseline / seconds. ``cpu_ratio``: the same for CPU seconds, which other load disturbs less. Raises
-    RanksFailed.
+    ``seconds`` and ``baseline``: medians over blocks of the median step. ``ratio``: median over pairs of baseline /
+    seconds. ``cpu_ratio``: the same for CPU seconds, which other load disturbs less. Raises RanksFailed.
     """
     described = describe_machine()
     places = side_by_side(chosen.ranks, "side by side on purpose", progress)

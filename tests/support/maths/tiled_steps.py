@@ -1,11 +1,21 @@
 """Steps of whole messages, for the tests of both arrangements of them."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gravac.kernels.device import step_sums, tiled
+
+
+def gradients(step: int, sizes: Sequence[int], ranks: int, dtype: torch.dtype) -> list[list[Tensor]]:
+    """Each rank's buckets in one of four steps: in the second one is not finite, and the fourth has zeros alone."""
+    made = [[(torch.randn(n) * (step < 3)).to(dtype) for n in sizes] for _ in range(ranks)]
+    if step == 1:
+        made[1][0][5], made[1][0][7] = math.nan, math.inf
+    return made
 
 
 def encoded(

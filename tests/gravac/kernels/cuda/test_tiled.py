@@ -1,6 +1,5 @@
 """Whole messages for all ranks, by Triton's kernels."""
 
-import math
 from typing import get_args
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from gravac.kernels.device import tiled
 from tests.support.maths.backends import on, same
-from tests.support.maths.tiled_steps import encoded
+from tests.support.maths.tiled_steps import encoded, gradients
 from tests.support.maths.triton_device import DTYPES, GPU, HERE
 
 
@@ -45,9 +44,7 @@ def test_whole_messages(
     )
     residuals = [[torch.randn(n) * 0.3 for n, _ in sizes_of] for _ in range(ranks)]
     for step in range(4):
-        grads = [[(torch.randn(n) * (step < 3)).to(dtype) for n, _ in sizes_of] for _ in range(ranks)]
-        if step == 1:
-            grads[1][0][5], grads[1][0][7] = math.nan, math.inf
+        grads = gradients(step, [n for n, _ in sizes_of], ranks, dtype)
         found: dict[str, list[list[tiled.TiledStep]]] = {}
         for use, groups in (("reference", theirs), ("cuda", mine)):
             with on(use):
